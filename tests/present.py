@@ -1,8 +1,13 @@
-"""The value of something that may be missing, where a test has no doubt that it is there."""
+"""Values that may be missing, where a test has no doubt that they are there."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider.runtime.jobdir.identity import PATH, IdentityRecord
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage.base import Storage
 
 T = TypeVar("T")
 
@@ -10,3 +15,10 @@ T = TypeVar("T")
 def present(value: T | None) -> T:
     assert value is not None, "nothing is there"
     return value
+
+
+def identified(storage: Storage) -> Storage:
+    """Return the storage of a job directory that has its identity, as each that was begun has."""
+    record = IdentityRecord(identity="0" * 15, made="2026-01-01T00:00:00.000Z")
+    record.put_if_absent(storage, PATH)
+    return storage

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def check_backfill(
             f"in it, and this run is a backfill: {_WAY_OUT}"
         )
         raise ConfigError(msg)
-    directory = JobDirectory(open_storage(job_dir))
+    directory = directory_at(job_dir)
     reason = next(_objections(directory, RunOwner.of(context, run_id)), None)
     if reason is not None:
         msg = (

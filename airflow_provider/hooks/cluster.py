@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
 from airflow_provider.runtime.programs.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
@@ -148,7 +148,7 @@ class ClusterHook(SparkStreamingHook):
         Crash safety: see the table of :mod:`~.control.launchers.protocol`.
         """
         self.check(spec.job_dir, spec.entry, has_secrets=bool(secrets))
-        run = JobDirectory(open_storage(spec.job_dir)).run(run_id)
+        run = directory_at(spec.job_dir).run(run_id)
         entry, files = self._shipped(spec.entry)
         request = dataclasses.replace(spec, entry=entry)
         record = unsubmitted(run, request, self._choice.kind) or SubmissionRecord(
@@ -201,13 +201,13 @@ class ClusterHook(SparkStreamingHook):
 
     def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
         """End a driver on its cluster that has not come up in time; if that fails, it is logged."""
-        handle = JobDirectory(open_storage(job_dir)).run(run_id).handle_of(driver_id)
+        handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
         if handle is not None:
             self._end_launched(handle)
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
         """Return the end of the driver's log, as the cluster has it; empty where it has none."""
-        handle = JobDirectory(open_storage(job_dir)).run(run_id).handle_of(driver_id)
+        handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
         if handle is None:
             return []
         lines: list[str] = []

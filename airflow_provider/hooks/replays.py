@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_records import ReplayRecord
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -47,7 +46,7 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
     Raises:
         CorruptDocumentError: runs take each other's place.
     """
-    directory = JobDirectory(open_storage(job_dir))
+    directory = directory_at(job_dir)
     replays, seen = None, {run_id}
     while (replay := directory.run(run_id).replay()) is not None:
         replays, run_id = run_id, replay.next_run_id
@@ -73,7 +72,7 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunC
     Crash safety: a clear is recorded before anything follows from it.
     Idempotent: by run and number.
     """
-    directory = JobDirectory(open_storage(job_dir))
+    directory = directory_at(job_dir)
     execution = current_run(job_dir, run_id)
     run = directory.run(execution.run_id)
     begun = _begun_with(run, max_tries)

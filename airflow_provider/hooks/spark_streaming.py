@@ -27,7 +27,7 @@ from airflow_provider.runtime.control.observer import RunState, driver_at_work
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
@@ -188,10 +188,10 @@ class SparkStreamingHook(CheckedHook):
         """
         job_dir = spec.job_dir
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
-        storage = open_storage(job_dir)
+
         driver_id = uuid.uuid4().hex
         log = Path(log_folders(job_dir, run_id, _airflow_logs())[0].path) / f"{driver_id}.log"
-        run = JobDirectory(storage).run(run_id)
+        run = directory_at(job_dir).run(run_id)
         record = SubmissionRecord(
             driver_id=driver_id,
             run_id=run_id,
@@ -230,7 +230,7 @@ class SparkStreamingHook(CheckedHook):
         return LogFollower(
             log if driver_id is not None else None,
             log_folders(job_dir, run_id, _airflow_logs()),
-            kept=JobDirectory(open_storage(job_dir)).run(run_id).storage,
+            kept=directory_at(job_dir).run(run_id).storage,
             driver_id=driver_id,
             offset=offset,
         )
@@ -242,7 +242,7 @@ class SparkStreamingHook(CheckedHook):
             The claim's generation. :meth:`end` on behalf of an older one does nothing: Airflow
             may tell a trigger of the last try that it was killed when the next try already runs.
         """
-        return claim(JobDirectory(open_storage(job_dir)).run(run_id).storage)
+        return claim(directory_at(job_dir).run(run_id).storage)
 
     def watch(self, job_dir: str, run_id: str, generation: int) -> str:
         """Say that a trigger waits for a claim from now on, and none that began before.
@@ -253,7 +253,7 @@ class SparkStreamingHook(CheckedHook):
             taken them over.
         """
         record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
-        record.put(JobDirectory(open_storage(job_dir)).run(run_id).storage, "watch.json")
+        record.put(directory_at(job_dir).run(run_id).storage, "watch.json")
         return record.trigger
 
     def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
@@ -261,7 +261,7 @@ class SparkStreamingHook(CheckedHook):
 
         Does nothing when another one has begun to wait since. Idempotent: by the trigger's id.
         """
-        run = JobDirectory(open_storage(job_dir)).run(run_id).storage
+        run = directory_at(job_dir).run(run_id).storage
         watch = WatchRecord.read(run, "watch.json")
         if watch is not None and watch.trigger == trigger:
             dataclasses.replace(watch, trigger=NOBODY).put(run, "watch.json")

@@ -12,8 +12,7 @@ from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.control.metrics import Sample, StreamReader
 from airflow_provider.runtime.control.observer import RunState
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.jobdir.layout import directory_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +65,7 @@ class StreamMetrics:
 
     def _samples(self) -> list[Sample]:
         if self._reader is None:
-            directory = JobDirectory(open_storage(self._job_dir))
+            directory = directory_at(self._job_dir)
             self._reader = StreamReader(directory, self._run_id, self._clock)
         return self._reader.samples(is_alive=True)
 

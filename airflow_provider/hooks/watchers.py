@@ -8,8 +8,7 @@ from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, Bo
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.control.upgrade_request import UpgradeSpec, UpgradeWatcher
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ def open_watcher(
     ask: Callable[[HandleRecord], Look] | None,
 ) -> RunWatcher:
     """Return a watcher of a run; see :meth:`.SparkStreamingHook.watcher`."""
-    storage = open_storage(job_dir)
+    storage = directory_at(job_dir).storage
     if supervision is not None:
         supervised = Supervision.from_dict(supervision)
         return SupervisingWatcher(storage, run_id, clock, supervised, driver_id, ask=ask)

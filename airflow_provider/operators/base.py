@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import RunOwner
+from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
@@ -27,12 +28,12 @@ from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Dec
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.programs.entry_point import check_entry
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
-from airflow_provider.runtime.storage.open import local_path_of, open_storage
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -137,6 +138,7 @@ class DriverOperator(SubmittingOperator):
         self._keep_credentials()
         try:
             self._choose_version(None)
+            JobMemory(self.job_dir).check(self._followed)
             push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
             return self._reconcile(context)
@@ -216,6 +218,10 @@ class DriverOperator(SubmittingOperator):
         """Return the request of something else than a run; see :mod:`.hooks.watchers`."""
         return None
 
+    def _followed(self) -> Sequence[str]:
+        """Return the identities of jobs that the task says a new job directory follows."""
+        return ()
+
     def _choose_version(self, version: Mapping[str, str] | None) -> None:
         """Let the task be about the version of its job that is in force, if it follows upgrades.
 
@@ -269,11 +275,12 @@ class DriverOperator(SubmittingOperator):
             return self._shown(watcher, context) or {}
         if decision.action is Action.REFUSE:
             raise AirflowFailException(decision.reason)
-        run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+        run = directory_at(self.job_dir).run(run_id)
         if decision.action is Action.SUBMIT:
             self._check(hook, context)  # before anything is written
             if not revoke_unstarted(run):
                 return self._reconcile(context)  # the last try's driver has come up meanwhile
+            JobMemory(self.job_dir).begin(self._followed)
         if decision.ends_replaced and self._replays is not None:
             # What it goes on writing is undone anyway.
             hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
@@ -302,7 +309,6 @@ class DriverOperator(SubmittingOperator):
         )
 
     def _existing(self, view: View, decision: Decision) -> AwaitedDriver:
-        """Return whom to wait for, instead of submitting."""
         driver_id = decision.driver_id
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.
@@ -314,7 +320,6 @@ class DriverOperator(SubmittingOperator):
         )
 
     def _retrying(self, look: Callable[[], T]) -> T:
-        """Look at the job directory, also if the storage is away for a moment."""
         clock = SystemClock()
         return RetryBudget(clock, WORKER_TIMEOUT_S, every_s=self.poll_interval).retry(look)
 
@@ -403,9 +408,10 @@ class DriverOperator(SubmittingOperator):
         Raises:
             AirflowException: the driver has failed, or was ended because it made no progress.
         """
+        self._check_there()
         run_state = event.get("run_state")
         if event.get("lost"):  # the next try need not wait for it again
-            run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+            run = directory_at(self.job_dir).run(run_id)
             run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
             self._hook().end_lost(self.job_dir, run_id, str(event["lost"]))
         if run_state == RunState.DUE:
@@ -417,6 +423,12 @@ class DriverOperator(SubmittingOperator):
         for line in self._hook().last_lines(self.job_dir, run_id, str(event.get("driver_id"))):
             self.log.info("driver: %s", line)
         raise self._failed(context, event)
+
+    def _check_there(self) -> None:
+        try:
+            JobMemory(self.job_dir).check()
+        except ConfigError as error:  # a retry may find the job directory mounted
+            raise SparkRunFailedError(str(error)) from error
 
     def _end_unhealthy(self, run_id: str, generation: int) -> None:
         """Let the next try start another driver, unless a newer task watches this one."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.sliced import SlicedOperator
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use, using
-from airflow_provider.runtime.storage.open import is_in_s3, open_storage
+from airflow_provider.runtime.storage.open import is_in_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,7 +104,7 @@ class LineageOperator(SlicedOperator):
         if is_in_s3(self.job_dir) and not self._has_opened:
             return None  # it is not known with which connection
         with using(self._credentials):
-            directory = JobDirectory(open_storage(self.job_dir))
+            directory = directory_at(self.job_dir)
             found = datasets_of_run(directory, self._current(self._lineage_context))
         if not found.inputs and not found.outputs:
             return None

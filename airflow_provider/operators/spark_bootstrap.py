@@ -18,7 +18,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
     scratch_of,
 )
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import OUTPUTS, parse_interval
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -129,7 +129,7 @@ class SparkBootstrapOperator(DriverOperator):
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         super()._check(hook, context)
-        spec, directory = self._spec(), JobDirectory(open_storage(self.job_dir))
+        spec, directory = self._spec(), directory_at(self.job_dir)
         check_not_begun(directory, SystemClock())
         check_same(scratch_of(directory, spec.target), spec)
 

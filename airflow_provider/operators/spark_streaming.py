@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.operators.base import (
@@ -32,7 +33,7 @@ from airflow_provider.runtime.control.supervise import Supervision, progress_of_
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_options import (
     RETRY,
@@ -40,6 +41,7 @@ from airflow_provider.runtime.jobdir.run_options import (
     check_secret_params,
     parse_interval,
 )
+from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
@@ -48,7 +50,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_in_force,
     version_in_force,
 )
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -107,6 +109,10 @@ class SparkStreamingOperator(DriverOperator):
             functions has made; else that is refused.
         state_partitions: spread the savepoint's state over this many partitions; None for the
             number that it has.
+        replaces_job: the identity of a job directory that is lost: this task begins a new job in
+            its place, which adds its rows to what the lost one wrote. Without it a task refuses a
+            job directory that is not the one in which it has begun the job; see
+            docs/storage.md.
         interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
             (see :mod:`airflow_provider.slices`); None for none.
         follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
@@ -176,6 +182,7 @@ class SparkStreamingOperator(DriverOperator):
         "run_id",
         "interval",
         "from_savepoint",
+        "replaces_job",
         *SUBMIT_FIELDS,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
@@ -201,6 +208,7 @@ class SparkStreamingOperator(DriverOperator):
         allow_non_restored_state: bool = False,
         allow_mixed_results: bool = False,
         state_partitions: int | None = None,
+        replaces_job: str | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         follow_upgrades: bool = False,
         on_existing: str = "adopt",
@@ -259,7 +267,7 @@ class SparkStreamingOperator(DriverOperator):
         self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
         self.from_savepoint = from_savepoint
-        self.state_partitions = state_partitions
+        self.state_partitions, self.replaces_job = state_partitions, replaces_job
         self.interval = interval
         self.follow_upgrades = follow_upgrades
         self.on_clear = on_clear
@@ -275,12 +283,20 @@ class SparkStreamingOperator(DriverOperator):
         if final is None:
             return None
         shown = tell(final.to_dict(), self.outlets, context)
-        directory = JobDirectory(open_storage(self.job_dir))
+        if final.outcome == FINISHED:
+            JobMemory(self.job_dir).forget()
+        directory = directory_at(self.job_dir)
         if (upgrade := upgrade_from(directory, watcher.run_id)) is not None:
             standing = standing_of(directory.url, upgrade)
             self.log.warning("The run was stopped for another version: %s", standing)
             shown["superseded_by"] = upgrade.to
         return shown
+
+    def _followed(self) -> list[str]:
+        given_up = [self.replaces_job] if self.replaces_job else []
+        if not self.from_savepoint:
+            return given_up
+        return [*open_savepoint(self.from_savepoint).record.lineage, *given_up]
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
         view, assessment = self._watcher(run_id).settle()
@@ -288,7 +304,7 @@ class SparkStreamingOperator(DriverOperator):
             raise self._failed(context, dataclasses.asdict(assessment))
         if assessment.run_state is not RunState.RUNNING or progress_of_driver(view) is None:
             return None  # stopped, or replaced by somebody
-        document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
+        document = describe_running(directory_at(self.job_dir), view).to_dict()
         # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
@@ -330,7 +346,7 @@ class SparkStreamingOperator(DriverOperator):
     def _period(self, context: Context) -> Period:
         """Return the time for which this task supervises; one that is cleared has another."""
         return Period(
-            JobDirectory(open_storage(self.job_dir)),
+            directory_at(self.job_dir),
             self._run_id(context),
             instance_id(context),
             int(context["ti"].max_tries),
@@ -339,7 +355,7 @@ class SparkStreamingOperator(DriverOperator):
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         self._interval(context)  # its configuration may contradict itself
-        directory = JobDirectory(open_storage(self.job_dir))
+        directory = directory_at(self.job_dir)
         if (upgrade := upgrade_in_force(directory)) is not None:
             standing = standing_of(directory.url, upgrade)
             # A retry looks again, and may be of another version by then.
@@ -347,7 +363,7 @@ class SparkStreamingOperator(DriverOperator):
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        stored = JobDirectory(open_storage(self.job_dir)).run(run_id).record()
+        stored = directory_at(self.job_dir).run(run_id).record()
         spec = as_begun(self._spec(run_id, context), stored)  # as the driver does
         check_same_as_ended(spec, stored)
 
@@ -396,6 +412,7 @@ class SparkStreamingOperator(DriverOperator):
             state_partitions=self.state_partitions if self.from_savepoint else None,
             replayable_runs=self.replayable_runs if self.on_clear == "replay" else 0,
             replays=self._replays,
+            replaces_job=self.replaces_job or None,
             **self.run_options,
         )
 

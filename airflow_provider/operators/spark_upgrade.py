@@ -15,7 +15,7 @@ from airflow_provider.runtime.control.upgrade_request import UpgradeSpec, Upgrad
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
-from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job, open_job_directory
+from airflow_provider.runtime.jobdir.layout import directory_at, known_job, open_job_directory
 from airflow_provider.runtime.jobdir.run_options import RETRY, check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
@@ -173,7 +173,7 @@ class SparkUpgradeOperator(DriverOperator):
             "job": record.entry,
             "run_id": record.id,
             "from_savepoint": record.savepoint,
-            "replaces": JobDirectory(open_storage(self.job_dir)).url,
+            "replaces": directory_at(self.job_dir).url,
         }
         return self._announce(summary, context)
 

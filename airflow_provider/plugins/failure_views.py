@@ -11,8 +11,7 @@ from airflow_provider.plugins.run_views import newest_run_ids
 from airflow_provider.runtime.control.launchers.protocol import Look
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.jobdir.layout import directory_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +47,7 @@ def read_failures(job_dir: str) -> FailuresView:
     Raises:
         OSError: the storage cannot be read.
     """
-    directory = JobDirectory(open_storage(job_dir))
+    directory = directory_at(job_dir)
     views: dict[tuple[str, ...], FailureView] = {}
     for run_id in newest_run_ids(directory):
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.plugins.responses import LeaseView
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condition
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.credentials import credentials_in_use
@@ -82,7 +82,7 @@ class ObservedJobs:
             CheckpointError: a document is damaged.
             ConfigError: no job can lie there, or it is of a newer version.
         """
-        directory = JobDirectory(open_storage(job_dir))
+        directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
         run_id = newest.run_id if newest is not None else _first_submitted(directory)

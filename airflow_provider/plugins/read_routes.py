@@ -31,8 +31,7 @@ from airflow_provider.plugins.responses import (
 from airflow_provider.plugins.state_views import read_state
 from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.jobdir.layout import directory_at
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.service import StreamService
@@ -118,9 +117,7 @@ def job_routes(service: StreamService) -> APIRouter:
     async def savepoints(task: JobTask) -> SavepointsView:
         """Return the savepoints in the job's own folder."""
         job_dir = str(task.job_dir)
-        return await service.read(
-            task, lambda: service.shelf.views(JobDirectory(open_storage(job_dir)))
-        )
+        return await service.read(task, lambda: service.shelf.views(directory_at(job_dir)))
 
     @router.get("/state")
     async def state(task: JobTask) -> StateView:

@@ -21,9 +21,8 @@ from airflow_provider.runtime.control.observer import RunWatcher, launch_line
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, damaged, run_condition
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.errors.failure import Failure
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
-from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class RunViews:
         Raises:
             OSError: the storage cannot be read.
         """
-        directory = JobDirectory(open_storage(job_dir))
+        directory = directory_at(job_dir)
         lease, liveness = self._jobs.lease(job_dir)
         return RunsView(
             lease=lease_view(lease, liveness) if lease is not None else None,
@@ -85,7 +84,7 @@ class RunViews:
             LookupError: there is no such run.
             OSError: the storage cannot be read.
         """
-        directory = JobDirectory(open_storage(job_dir))
+        directory = directory_at(job_dir)
         record = _record_of(directory, run_id)
         if record is None:
             return BatchesView(run_id=None, queries=[], configuration={})
@@ -103,7 +102,7 @@ class RunViews:
             LookupError: there is no such run or driver.
             OSError: the storage cannot be read.
         """
-        directory = JobDirectory(open_storage(job_dir))
+        directory = directory_at(job_dir)
         run = listed_run(directory, run_id)
         submission = next((s for s in run.submissions() if s.driver_id == driver_id), None)
         if submission is None:

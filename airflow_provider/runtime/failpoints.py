@@ -16,6 +16,7 @@ ALL: Final = (
     "submission.started",
     "launch.requested",
     "launch.submitted",
+    "identity.put",
     "lease.acquired",
     "run.recorded",
     "attempt.recorded",

@@ -12,9 +12,9 @@ from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.control.published import Completeness, completeness
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage.open import local_path_of, open_storage
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_watermark import SparkWatermarkTrigger
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
     @opening_storage
     def _completeness(self) -> Completeness:
         try:
-            return completeness(JobDirectory(open_storage(self.job_dir)), self.queries)
+            return completeness(directory_at(self.job_dir), self.queries)
         except SparkStreamError as error:
             raise AirflowFailException(str(error)) from error
 

@@ -84,11 +84,10 @@ class SparkWatermarkTrigger(BaseTrigger):
             # Here, in a thread: the first import of what reads a job takes a while.
             from airflow_provider.runtime.control.published import completeness
             from airflow_provider.runtime.errors import SparkStreamError
-            from airflow_provider.runtime.jobdir.layout import JobDirectory
-            from airflow_provider.runtime.storage.open import open_storage
+            from airflow_provider.runtime.jobdir.layout import directory_at
 
             try:
-                found = completeness(JobDirectory(open_storage(self.job_dir)), self.queries)
+                found = completeness(directory_at(self.job_dir), self.queries)
             except SparkStreamError as error:
                 return {"error": str(error)}
             except OSError as error:  # the storage may be away for a while

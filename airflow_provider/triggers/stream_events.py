@@ -165,13 +165,12 @@ class StreamEventTrigger(BaseEventTrigger):
     def _look(self, source: EventSource[Any], state: State | None) -> Any:
         """Return what there is; None when it cannot be read. Log either when it changes."""
         from airflow_provider.runtime.errors import SparkStreamError
-        from airflow_provider.runtime.jobdir.layout import JobDirectory
-        from airflow_provider.runtime.storage.open import open_storage
+        from airflow_provider.runtime.jobdir.layout import directory_at
 
         found, level = None, logging.INFO
         try:
             with self._storage.opened():
-                found = source.look(JobDirectory(open_storage(self.job_dir)), state)
+                found = source.look(directory_at(self.job_dir), state)
             shown = source.describe(found)
         except (SparkStreamError, OSError) as error:  # damage, or storage that is away
             shown, level = f"cannot be read: {error}", logging.WARNING

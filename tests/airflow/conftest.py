@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -69,8 +70,30 @@ def callable_outside_of_a_task() -> Iterator[None]:
     from airflow.sdk.bases.operator import ExecutorSafeguard
 
     before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
+    with variables_in_memory():
+        yield
     ExecutorSafeguard.test_mode = before
+
+
+@contextlib.contextmanager
+def variables_in_memory() -> Iterator[dict[str, str]]:
+    """Keep Airflow's variables in memory: outside of a task there is no server to ask."""
+    from airflow.sdk import Variable
+
+    kept: dict[str, str] = {}
+
+    def get(key: str, default: Any = None, deserialize_json: bool = False) -> Any:  # noqa: FBT001, FBT002 - as Airflow's
+        found = kept.get(key, default)
+        return json.loads(found) if deserialize_json and found is not None else found
+
+    def set_(key: str, value: Any, *_: Any, **__: Any) -> None:
+        kept[key] = json.dumps(value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Variable, "get", get)
+        patch.setattr(Variable, "set", set_)
+        patch.setattr(Variable, "delete", kept.pop)
+        yield kept
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.open import open_storage
-from tests.present import present
+from tests.present import identified, present
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Job:
 
     def finish(self, outcome: str = "FINISHED") -> FinalCheckpoint:
         """Put the final checkpoint of a run whose queries had nothing to read, which is true."""
-        directory = JobDirectory(self.storage)
+        directory = JobDirectory(identified(self.storage))
         directory.put_job(JobRecord(name="daily", created=AT))
         run = self.run.put_record(a_run(self.run_id, starting={}, params={}))
         nothing: dict[str, Any] = {
@@ -116,6 +116,7 @@ class Job:
         log: Path | None = None,
     ) -> str:
         """Put the intent to start a driver, and what looks after it if it has come up."""
+        identified(self.storage)
         submitted = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=ago_s)
         record = SubmissionRecord(
             driver_id=driver_id,
@@ -160,6 +161,7 @@ class Job:
         run_id: str | None = None,
     ) -> Iterator[Lease]:
         """Hold the lease as a driver does, heartbeat included; released at the end."""
+        identified(self.storage)
         lease = acquire_lease(
             self.storage,
             run_id=run_id or self.run_id,

@@ -6,13 +6,14 @@ import contextlib
 import datetime as dt
 import inspect
 import json
+import shutil
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
-from airflow.sdk import DAG, Asset, Param
+from airflow.sdk import DAG, Asset, Param, Variable
 from airflow_names import DagSerialization, TaskDeferred, redact
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 from services import wait_for
@@ -24,10 +25,13 @@ from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.names import check_name, derive_run_id
+from airflow_provider.runtime.sinks.marks import key_of
+from tests.present import identified
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
@@ -186,6 +190,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         packages=f"a:b:{template}",
         conn_id=f"spark_{template}",
         from_savepoint=f"/savepoints/{template}",
+        replaces_job=f"job-{template}",
         env_vars={"DAY": template},
         launcher="livy",
         launcher_options={"queue": f"q-{template}"},
@@ -208,6 +213,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "packages": "a:b:2026-01-01",
         "conn_id": "spark_2026-01-01",
         "from_savepoint": "/savepoints/2026-01-01",
+        "replaces_job": "job-2026-01-01",
         "env_vars": {"DAY": "2026-01-01"},
         "launcher_options": {"queue": "q-2026-01-01"},
         **{name: f"{name}-2026-01-01" for name in named},
@@ -521,7 +527,7 @@ def test_a_job_directory_of_a_newer_format_fails_for_good(job: Job) -> None:
     """
     What a newer version has written is refused before anything is added to it.
     """
-    job.storage.put("job.json", b'{"version": 99, "name": "daily", "created": "later"}')
+    identified(job.storage).put("job.json", b'{"version": 99, "name": "daily", "created": "later"}')
     before = job.documents()
 
     with pytest.raises(AirflowFailException, match="format version 99 is newer than 1"):
@@ -1000,3 +1006,86 @@ def test_a_task_ends_from_the_trigger_where_nothing_is_lost(
 
     asked = deferred.trigger.serialize()[1].get("end_from_trigger", False)
     assert (from_trigger and not more) == asked
+
+
+# --- the job directory's identity ----------------------------------------------------------------
+
+
+def remembered(job: Job) -> None:
+    """Let Airflow remember the job, and let its driver run."""
+    job.submit(process=ELSEWHERE)
+    with job.lease("driver"):
+        deferral(operator_of(job))
+
+
+def test_a_directory_that_was_emptied_is_refused_by_each_later_try(job: Job) -> None:
+    """
+    A task that has begun a job there submits no driver into a bare folder; mounted again, or with a
+    word that a new job replaces the lost one, it goes on.
+    """
+    remembered(job)
+    job.root.rename(job.root.parent / "away")
+    job.root.mkdir()
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="has no identity.json.* Mount or restore"):
+            operator_of(job).execute(context())
+    assert [] == [*job.root.iterdir()]
+
+    with pytest.raises(AirflowFailException, match="there is no file /nowhere/jobs.py"):
+        operator_of(job, replaces_job="0" * 15).execute(context())
+
+    job.root.rmdir()
+    (job.root.parent / "away").rename(job.root)
+    with job.lease("driver"):
+        assert "driver" == deferral(operator_of(job)).trigger.driver_id
+
+
+def test_another_jobs_directory_at_the_address_is_refused(job: Job) -> None:
+    """
+    It has an identity, and not the one that was begun there; one that follows it is taken.
+    """
+    remembered(job)
+    shutil.rmtree(job.root)
+    begin_identity(job.storage, SystemClock())
+
+    with pytest.raises(
+        AirflowFailException, match="has the identity 0{15}, and this directory has"
+    ):
+        operator_of(job).execute(context())
+
+    add_predecessors(job.storage, ["0" * 15], "a savepoint", SystemClock())
+    with pytest.raises(AirflowFailException, match="there is no file /nowhere/jobs.py"):
+        operator_of(job).execute(context())
+
+
+def test_a_driver_whose_directory_is_gone_is_not_judged_by_what_is_there(job: Job) -> None:
+    """
+    The task says that the directory is missing, and may be tried again; nothing is written there.
+    """
+    remembered(job)
+    shutil.rmtree(job.root)
+    event = {
+        "run_state": "FAILED",
+        "reason": "the driver ended",
+        "driver_id": "driver",
+        "lost": "x",
+    }
+
+    with pytest.raises(SparkRunFailedError, match="has no identity.json: it was emptied"):
+        operator_of(job).resume(context(), event)
+    assert not job.root.exists()
+
+
+def test_a_job_that_has_finished_is_not_remembered(job: Job) -> None:
+    """
+    No run may go on there, so a variable of Airflow's would stay for ever.
+    """
+    remembered(job)
+    before = Variable.get(f"spark_stream_job.{key_of(job.url)}", None)
+    job.finish()
+
+    operator_of(job).execute(context())
+
+    assert before is not None
+    assert Variable.get(f"spark_stream_job.{key_of(job.url)}", None) is None

@@ -26,6 +26,7 @@ from airflow_provider.runtime.savepoints.rewind import (
     replayable_runs,
 )
 from airflow_provider.runtime.sinks.postgres.sink import sql
+from tests.present import identified
 from tests.unit import delta_support, iceberg_support, sql_support
 from tests.unit.jobs import a_run
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
@@ -122,6 +123,7 @@ class Job:
         if spark.logs.query_id() is None:
             spark.begin(str(uuid.uuid5(uuid.NAMESPACE_OID, run_id)))
             spark.storage.put("sources/0/0", b"v1")
+        identified(self.directory.storage)
         self.directory.put_job(JobRecord(name="job", created="now"))
         record = self.directory.run(run_id).put_record(self._asked(run_id))
         committer = self.bench.recovered(run_id)

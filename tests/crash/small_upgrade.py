@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import identified
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class World:
 
     def begin(self) -> World:
         """Let the old version publish its first rows, and end."""
+        identified(self.old.storage)
         self.old.put_job(JobRecord(name="job", created="now"))
         self.old.run("r1").put_record(a_run("r1"))
         for row in range(BEFORE):

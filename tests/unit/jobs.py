@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import identified
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class HandMadeJob:
         return SparkCheckpoint(Path(self.directory.checkpoint("q").url))
 
     def begin(self, name: str = "daily_delays") -> HandMadeJob:
+        identified(self.directory.storage)
         self.directory.put_job(JobRecord(name=name, created=NOW))
         return self
 

@@ -14,6 +14,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from tests.present import identified
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 NOBODY = 65534
@@ -74,7 +75,7 @@ def _uncommitted(root: Path) -> None:
 
 def _unstarted(root: Path) -> None:
     storage = EpochBench(root / "fresh").storage
-    JobDirectory(storage).put_job(JobRecord(name="fresh", created="now"))
+    JobDirectory(identified(storage)).put_job(JobRecord(name="fresh", created="now"))
 
 
 def _drained(root: Path) -> None:

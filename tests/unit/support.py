@@ -19,6 +19,7 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import identified
 from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class EpochBench:
         """Put down what a job has as soon as it has begun: its record, an id, a source's log."""
         self.spark.begin(query_id)
         self.spark.storage.put("sources/0/0", b"v1")
-        JobDirectory(self.storage).put_job(JobRecord(name="job", created="now"))
+        JobDirectory(identified(self.storage)).put_job(JobRecord(name="job", created="now"))
         return self
 
     def published(self, epochs: int) -> EpochBench:

@@ -21,7 +21,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.present import present
+from tests.present import identified, present
 from tests.unit.support import EpochBench, FakeClock
 
 OPERATOR = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}
@@ -144,6 +144,7 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
     """
     The same command completes it; a job that is there is not forked into.
     """
+    identified(directory.storage)
     begin_restore(
         directory,
         open_savepoint(url),

@@ -30,6 +30,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.sinks.marks import Writer
 from airflow_provider.runtime.sinks.postgres.columns import (
     TargetColumn,
     columns_for,
@@ -1229,3 +1230,22 @@ def test_a_missing_extra_is_named(monkeypatch):
 
     with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):
         sql("postgresql://h/d", "t")
+
+
+def test_the_database_knows_which_job_directory_has_published(url):
+    """
+    By its address; a table that was dropped since has no writer, and the last epoch stays known.
+    """
+    table = Table(url)
+    assert ([], -1) == (table.sink.writers("/jobs/a"), table.sink.last_epoch(QUERY_ID))
+    for epoch, (job_dir, identity) in enumerate(
+        [("/jobs/a", "1"), ("/jobs/b", "2"), ("/jobs/a", "3")]
+    ):
+        staged = dataclasses.replace(
+            table.stage([A], epoch=epoch), writer=Writer(job_dir, identity)
+        )
+        table.sink.commit(staged, Fence(1))
+
+    assert (["3"], ["2"]) == (table.sink.writers("/jobs/a"), table.sink.writers("/jobs/b"))
+    table.ask("DROP TABLE t")
+    assert ([], 2) == (table.sink.writers("/jobs/a"), table.sink.last_epoch(QUERY_ID))

@@ -28,7 +28,7 @@ from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
-from tests.present import present
+from tests.present import identified, present
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
 SOURCES = {"sources/0/0", "sources/0/9"}
@@ -47,7 +47,7 @@ def job(tmp_path):
     bench.spark.begin()
     for entry in (0, 9):
         bench.spark.storage.put(f"sources/0/{entry}", b"v1")
-    JobDirectory(bench.storage).put_job(JobRecord(name="job", created="now"))
+    JobDirectory(identified(bench.storage)).put_job(JobRecord(name="job", created="now"))
     run(bench, 0, 1)
     yield bench
     bench.close()

@@ -204,6 +204,7 @@ NOT_KEPT = {
     "allow_non_restored_state",
     "allow_mixed_results",
     "state_partitions",
+    "replaces_job",
     "replays",
     "bootstrap",
 }

@@ -57,12 +57,11 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 def _runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the newest runs of the job directory on the line; none where it cannot be read."""
-    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import directory_at
     from airflow_provider.runtime.jobdir.runs import recent_runs
-    from airflow_provider.runtime.storage.open import open_storage
 
     try:
-        directory = JobDirectory(open_storage(parsed_args.job_dir))
+        directory = directory_at(parsed_args.job_dir)
         return [record.run_id for record in recent_runs(directory, _MOST)]
     except Exception:  # noqa: BLE001 - a shell that asks gets no error into its line
         return []

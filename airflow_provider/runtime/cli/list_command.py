@@ -10,7 +10,7 @@ from airflow_provider.runtime.clock import SystemClock, utc_text
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
@@ -103,7 +103,7 @@ def _job_directories(root: str, deep: int) -> Iterator[str]:
 def _look(job_dir: str) -> ListedJob:
     name = None
     try:
-        directory = JobDirectory(open_storage(job_dir))
+        directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
         if newest is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.savepoints.catalog import (
     IncompleteSavepoint,
     Savepoint,
@@ -180,7 +180,7 @@ def _why_none(leftover: IncompleteSavepoint) -> str:
 
 def savepoints_of(place: str) -> str:
     """Return the folder of a job's savepoints, or *place* itself when it is no job directory."""
-    if JobDirectory(open_storage(place)).job() is None:
+    if directory_at(place).job() is None:
         return place
     return f"{place.rstrip('/')}/savepoints"
 
@@ -219,7 +219,7 @@ def _restore(arguments: argparse.Namespace) -> int:
 def _fork(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.driver.restore_job import restore_job
 
-    directory = JobDirectory(open_storage(arguments.job_dir))
+    directory = directory_at(arguments.job_dir)
     last = Restores(directory).last()
     was_cut_short = last is not None and last.done is None
     if directory.storage.exists("queries") and not was_cut_short:

@@ -25,13 +25,12 @@ from airflow_provider.runtime.control.pool import (
 )
 from airflow_provider.runtime.control.submit import enter, entered_with
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
-from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+from airflow_provider.runtime.jobdir.layout import RunDirectory, directory_at
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.redaction import redact, remember_own
 from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.spark.class_archive import make_in_background
-from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     remember_own(os.environ)
-    run = JobDirectory(open_storage(arguments.job_dir)).run(arguments.run_id)
+    run = directory_at(arguments.job_dir).run(arguments.run_id)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     return _look_after(
         run, arguments.driver_id, command, Path(arguments.log), standby=arguments.standby

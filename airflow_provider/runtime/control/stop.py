@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.requests import (
     STOP,
@@ -118,7 +118,7 @@ class StopCall:
         saved = self._savepoint()
         if saved is not None:
             return StopError(f"{ended}. {savepoint_is_complete(saved)}")
-        if _is_promised(JobDirectory(open_storage(self.job_dir)), self.run_id, self.request_id):
+        if _is_promised(directory_at(self.job_dir), self.run_id, self.request_id):
             follows = "it had begun to drain the job, and its next attempt goes on with that"
         else:
             follows = "its next attempt resumes the run, so stop that one"

@@ -46,6 +46,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_records import (
@@ -165,6 +166,7 @@ class Attempt:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
+        begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)
         self._lease = acquire_lease(
             self._directory.storage,
             run_id=self._run.run_id,
@@ -179,8 +181,7 @@ class Attempt:
     def _run_with_lease(self) -> FinalCheckpoint:
         names = [query.name for query in self._job.queries]
         relocate(self._directory, self._lease, self._clock, names)
-        # Looked at again: another driver may have come and gone while Spark started.
-        done = self._run.final()
+        done = self._run.final()  # of another driver that has come and gone while Spark started
         if done is not None:
             return verify_final(self._directory, done)
         check_under_lease(
@@ -216,14 +217,12 @@ class Attempt:
         return self._conclude()
 
     def _keep_spark_log(self) -> None:
-        """Let Spark's log lie beside the run, where that is a folder of this machine."""
         spark_log = SparkLog.of(self._job.spark)
         folder = local_path_of(self._run.storage.url)
         if spark_log is not None and folder is not None:
             spark_log.move(Path(folder) / "logs" / f"{self._driver_id}.spark.log")
 
     def _run_loop(self, run: RunRecord) -> None:
-        """Feed the lifecycle until it has ended; errors become its events."""
         self._record = run
         if self._try(self._open_queries) and self._try(self._save_start, run):
             self._try(self._begin)
@@ -246,7 +245,6 @@ class Attempt:
                 return
 
     def _try(self, act: Callable[..., None], *args: lifecycle.Instruction | RunRecord) -> bool:
-        """Call *act*; turn any error but a lost lease into the end of the attempt."""
         try:
             act(*args)
         except LeaseLostError:

@@ -12,6 +12,7 @@ from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery,
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
+from airflow_provider.runtime.jobdir.identity import add_predecessors
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
@@ -131,6 +132,8 @@ class StartingPoint:
             self._continuation.restore(fence, clock)
             return
         with held_savepoint(self._url, clock) as savepoint:
+            lineage = savepoint.record.lineage
+            add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
             record = begin_restore(
                 self._directory,
                 savepoint,

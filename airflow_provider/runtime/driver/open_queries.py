@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.driver.check_outputs import writer_of
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.lifecycle import AtEnd
 from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
@@ -218,6 +219,7 @@ class QueryOpener:
             run_id=self.run.run_id,
             clock=self.clock,
             keep_runs=self._kept_runs(query),
+            writer=writer_of(self.directory),
         )
 
     def _kept_runs(self, query: QueryDefinition) -> list[str]:

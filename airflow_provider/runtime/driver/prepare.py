@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.driver.check_outputs import check_outputs
 from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
@@ -23,6 +24,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.job_lines import definition_of, line_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.jobdir.identity import check_not_emptied
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
@@ -184,7 +186,10 @@ def check_begin(
 
     Raises:
         ConfigError, RevertError: see :meth:`StartingPoint.check` and :meth:`Rewind.check`.
+        ConfigError: the job directory lacks a part, or an output is another one's.
     """
+    check_not_emptied(directory.storage)
+    check_outputs(spec, directory, job.queries)
     if spec.replays is None:
         start.check()
         return

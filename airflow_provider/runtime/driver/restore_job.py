@@ -12,6 +12,7 @@ from airflow_provider.runtime.driver.initial_state import match_queries
 from airflow_provider.runtime.driver.prepare import declared_queries
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
 from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_options import check_partitions
@@ -297,6 +298,7 @@ def _leased(
 ) -> Iterator[Fence]:
     """Hold the job's lease on behalf of *what*, as a driver would."""
     with refusing(directory.url, "written"):
+        begin_identity(directory.storage, clock)
         lease = acquire_lease(
             directory.storage,
             run_id=derive_run_id(what),  # the folder may have been renamed, the run's id be long
@@ -377,6 +379,7 @@ def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
 
 
 def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> None:
+    add_predecessors(directory.storage, savepoint.record.lineage, savepoint.url, clock)
     if savepoint.record.job is not None:
         created = to_iso(clock.now())
         directory.put_job(JobRecord(name=savepoint.record.job, created=created))

@@ -2,6 +2,7 @@
 
 ::
 
+    identity.json, predecessors/<identity>.json  IdentityRecord, PredecessorRecord (identity.py)
     job.json                                     JobRecord
     queries/<query>/checkpoint/                  Spark's own, format untouched; or
     queries/<query>/checkpoint-<n>/              the same, made by restore n (checkpoint_places.py)
@@ -51,6 +52,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path
 from airflow_provider.runtime.jobdir.checkpoint_places import place, places
+from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
 from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     BatchCommit,
@@ -70,6 +72,7 @@ from airflow_provider.runtime.jobdir.submissions import (
     ProcessRecord,
     SubmissionRecord,
 )
+from airflow_provider.runtime.storage.local import anchored
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -128,13 +131,21 @@ class JobDirectory:
         return RunDirectory(self.storage.at(f"runs/{run_id}"), run_id)
 
 
+def directory_at(job_dir: str) -> JobDirectory:
+    """Return the directory at an address, in whatever state; nothing is written.
+
+    What is put there makes no folder after ``identity.json`` was there and is gone.
+    """
+    return JobDirectory(anchored(open_storage(job_dir), IDENTITY))
+
+
 def known_job(job_dir: str) -> JobDirectory:
     """Return the directory of a job that is there.
 
     Raises:
         UnknownJobError: no job has ever run there.
     """
-    directory = JobDirectory(open_storage(job_dir))
+    directory = directory_at(job_dir)
     if directory.job() is None:
         msg = f"{directory.url}: no job there (no job.json); check the path"
         raise UnknownJobError(msg)
@@ -297,16 +308,15 @@ class RunDirectory:
 
 
 def open_job_directory(job_dir: str) -> JobDirectory:
-    """Return the job directory; nothing is written.
+    """Return the job directory of a driver; nothing is written.
 
     Raises:
         UnsupportedStorageError: two drivers could own a job there, or Spark cannot reach it.
         UnsupportedVersionError: it is of a newer format.
     """
-    storage = open_storage(job_dir)
-    if not storage.shared:
+    directory = directory_at(job_dir)
+    if not directory.storage.shared:
         msg = f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
         raise UnsupportedStorageError(msg)
-    directory = JobDirectory(storage)
     directory.job()  # refuses a newer format
     return directory

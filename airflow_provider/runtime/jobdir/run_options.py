@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.identity import is_identity
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -219,6 +220,20 @@ def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
         msg = (
             f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "
             "be had; leave them out, or use mode 'streaming'"
+        )
+        raise ConfigError(msg)
+
+
+def check_replaces_job(identity: str | None) -> None:
+    """Refuse what is no identity of a job directory.
+
+    Raises:
+        ConfigError: the message says where an identity is found.
+    """
+    if identity is not None and not is_identity(identity):
+        msg = (
+            f"replaces_job {identity!r}: the identity of a lost job directory, as the refusal of "
+            "the new one says it, and as the lost identity.json had it"
         )
         raise ConfigError(msg)
 

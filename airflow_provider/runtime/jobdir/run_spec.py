@@ -36,6 +36,7 @@ from airflow_provider.runtime.jobdir.run_options import (
     UNTIL,
     check_begins_from,
     check_params,
+    check_replaces_job,
     check_run_options,
     check_secret_params,
     duration_option,
@@ -182,6 +183,7 @@ class RunSpec(DriverSpec):
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
+        replaces_job: the identity of a lost job directory, whose outputs a new job goes on with.
         restart: whether and when a query that fails is started again in the driver, as text; None
             for the default, see :func:`~.restart_strategy.default_restart`.
         failover: how much is started again with it.
@@ -293,6 +295,13 @@ class RunSpec(DriverSpec):
         default=None,
         metavar="RUN_ID",
     )
+    replaces_job: str | None = option(
+        "--replaces-job",
+        "the identity of a lost job directory: this new job adds its rows to what that one wrote",
+        default=None,
+        argument="replaces_job",
+        metavar="IDENTITY",
+    )
     restart: str | None = option(
         "--restart",
         "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none",
@@ -371,6 +380,7 @@ class RunSpec(DriverSpec):
             )
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.state_partitions)
+        check_replaces_job(self.replaces_job)
         check_params(self.params)
         check_secret_params(self.params, self.secret_params)
         _ = self.restart_strategy, self.failure_overrides  # refuse what cannot be read

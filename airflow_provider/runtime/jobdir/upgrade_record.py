@@ -54,11 +54,10 @@ from airflow_provider.runtime.errors import (
     IllegalTransitionError,
     LeaseLostError,
 )
-from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
 
 if TYPE_CHECKING:
@@ -286,15 +285,15 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
     Raises:
         CorruptDocumentError: accepted upgrades lead back to a directory that they have led from.
     """
-    last = JobDirectory(open_storage(before)).url if before is not None else None
+    last = directory_at(before).url if before is not None else None
     version, visited = first, set[str]()
     while True:
-        directory = JobDirectory(open_storage(version.job_dir))
+        directory = directory_at(version.job_dir)
         upgrade = upgrade_in_force(directory)
         if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED or upgrade.to == last:
             return version
         visited.add(directory.url)
-        if JobDirectory(open_storage(upgrade.to)).url in visited:
+        if directory_at(upgrade.to).url in visited:
             msg = (
                 f"{directory.url}/{_path(upgrade.number)}: the upgrade leads back to {upgrade.to}, "
                 "so no version is in force; put back the documents in upgrades/ that were changed"

@@ -168,6 +168,8 @@ class SavepointRecord(Document):
             that no job directory holds.
         token: the number of the job's newest lease; 0 for the same.
         beside: the folders of the savepoints that lay beside it: all of them are older.
+        lineage: the job directory's identity, and those of the job directories that it follows;
+            empty for a checkpoint that no job directory holds.
     """
 
     MOST_BYTES = 256 * MIB  # of a million files 150
@@ -183,6 +185,7 @@ class SavepointRecord(Document):
     restores: NonNegative = 0
     token: NonNegative = 0
     beside: list[Name] = dataclasses.field(default_factory=list)
+    lineage: list[Name] = dataclasses.field(default_factory=list)
 
     @property
     def series(self) -> tuple[str | None, str, str, frozenset[str]]:

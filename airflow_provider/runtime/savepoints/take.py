@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     refusing,
 )
+from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_copy import (
@@ -130,6 +131,7 @@ def take_savepoint(
             restores=source.restores,
             token=source.token,
             beside=taker.beside,
+            lineage=lineage_of(open_storage(source.url)),
             taken=to_iso(clock.now()),
         )
         failpoints.hit("savepoint.copied")

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
 from airflow_provider.runtime.jobdir.spark_logs import put_back_offsets
 from airflow_provider.runtime.sinks.fencing import QueryFence
+from airflow_provider.runtime.sinks.marks import check_not_ahead
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
+    from airflow_provider.runtime.sinks.marks import Writer
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class EpochCommitter:
         clock: for the records' times.
         keep_runs: the runs of which every epoch keeps its record, so that they can be reverted;
             None for this one. Of others the newest do.
+        writer: the job directory, which sinks record with what they publish.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class EpochCommitter:
         run_id: str,
         clock: Clock,
         keep_runs: Collection[str] | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self._query = query
+        self._writer = writer
         self._storage = storage
         self._logs = logs
         self._sinks = sinks
@@ -131,6 +136,7 @@ class EpochCommitter:
         self._settled = check_complete(found, last_commit, where=records.url, log=self._logs.url)
         if newest := records.published(max(found.published, default=-1)):
             self._check_kept(newest)
+        check_not_ahead(self._sinks, query_id, max(found.newest, *found.precommitted, -1))
         plan = plan_recovery(found, records.published_tokens(found))
         failpoints.hit("recover.planned")
         self._clear(records, plan)
@@ -179,7 +185,6 @@ class EpochCommitter:
                 sink.forget(records.query_id, folded)
 
     def _check_kept(self, newest: EpochRecord) -> None:
-        """Refuse to go on where a sink's place has lost the newest epoch that was published."""
         for part in newest.sinks:
             for sink in self._sinks:
                 if sink.name == part["name"] and isinstance(sink, Remembering):
@@ -266,15 +271,12 @@ class EpochCommitter:
         self._last = record
 
     def _begun_id(self) -> str | None:
-        """Return the query's id, which stays as long as Spark runs it; None before it has one."""
         if self._id is None:
             self._id = self._logs.query_id()
         return self._id
 
     def _stage(self, df: DataFrame, epoch: EpochId) -> dict[str, Staged]:
-        # A second sink must not run the batch again: a query may compute something different each
-        # time, and state would be written twice.
-        several = len(self._sinks) > 1
+        several = len(self._sinks) > 1  # each run of the batch may compute something different
         rows = df.persist() if several else df
         try:
             return {sink.name: sink.stage(rows, epoch) for sink in self._sinks}
@@ -301,7 +303,6 @@ class EpochCommitter:
         return before
 
     def _record_of(self, records: EpochRecords, epoch: int) -> EpochRecord | None:
-        """Return the record that counts for *epoch*, as far as this driver knows."""
         if epoch < 0:
             return None
         with self._lock:
@@ -342,7 +343,7 @@ class EpochCommitter:
             self.commit_through(epoch)
 
     def has_pending(self) -> bool:
-        """Tell whether an epoch that Spark has committed waits to be published."""
+        """Whether an epoch that Spark has committed waits to be published."""
         return any(self._logs.is_committed(epoch) for epoch in self._epochs_waiting())
 
     def commit_through(self, last_commit: int) -> None:
@@ -424,7 +425,6 @@ class EpochCommitter:
         log.debug("query=%s epoch=%s published", self._query, epoch)
 
     def _remember(self, records: EpochRecords, done: EpochRecord) -> None:
-        """Fold old records from time to time, so that a start and a savepoint find few."""
         self._published[done.epoch] = done
         self._unfolded += 1
         if self._unfolded < FOLD_EPOCHS:
@@ -436,7 +436,6 @@ class EpochCommitter:
 
     @property
     def _fence(self) -> Fence:
-        """Return the lease under the token of this query's own stagings."""
         return QueryFence(self._lease, self._token)
 
     def _parts(self, record: EpochRecord) -> Iterator[tuple[Sink, Committable]]:
@@ -449,7 +448,8 @@ class EpochCommitter:
                     f"{part['name']!r}, which the job no longer writes to; put it back"
                 )
                 raise SinkError(msg)
-            yield sink, committable_of(self._query, record, part)
+            committable = committable_of(self._query, record, part)
+            yield sink, dataclasses.replace(committable, writer=self._writer)
 
     def _abort(self, record: EpochRecord) -> None:
         by_name = {sink.name: sink for sink in self._sinks}

@@ -19,6 +19,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
 from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
@@ -36,12 +37,14 @@ from airflow_provider.runtime.sinks.staging import (
     staged_epochs,
 )
 from airflow_provider.runtime.storage.local import make_folder, sync_folder
-from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
+from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +161,10 @@ class FilesSink:
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Rename the staged files into the folder, one by one."""
         folders: set[Path] = set()
-        for staged, target in self._moves(committable):
+        moves = self._moves(committable)
+        if moves:
+            put_mark(self._marks, committable)
+        for staged, target in moves:
             make_folder(target.parent)
             fence.check()
             _publish(staged, target)
@@ -186,6 +192,15 @@ class FilesSink:
                 raise changed(self.name, epoch, final)
             moves.append((source, target))
         return moves
+
+    def writers(self, job_dir: str) -> set[str]:
+        """Return the identities that have published here for a job directory's address."""
+        found = marked(self._marks, job_dir)
+        return found if found and any(self._output.glob("*")) else set()
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query of which a file was published; -1 for none."""
+        return last_marked(self._marks, query_id)
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's hidden folder."""
@@ -236,6 +251,14 @@ class FilesSink:
         if self._folder is None:  # check() has refused it before
             raise SinkError(self.name)
         return self._folder
+
+    @property
+    def _marks(self) -> Storage:
+        marks = self._output.parent / f".{self._output.name}.writers"
+        if marks.is_symlink():
+            msg = f"{self.name}: {marks} leads elsewhere by a symbolic link; remove the link"
+            raise SinkError(msg)
+        return open_storage(str(marks))
 
     def _staging(self, query_id: str) -> Path:
         output = self._output

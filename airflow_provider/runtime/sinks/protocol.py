@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.sinks.marks import Writer
+
 
 # Sinks make folders of it, and remove them.
 _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
@@ -111,10 +113,12 @@ class Committable:
             committables with both the same, only one is ever published.
         data: what :meth:`Sink.stage` returned, as it was read from a record: a sink makes sure that
             what is in there lies in its own place before it touches it.
+        writer: the job directory for which it is published; None where that is not known.
     """
 
     epoch: EpochId
     data: dict[str, Any]
+    writer: Writer | None = None
 
 
 class Sink(Protocol):

@@ -23,6 +23,7 @@ from airflow_provider.runtime.storage.mounts import NO_LINKS, TEMPORARY, check_f
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_provider.runtime.storage.base import Storage
 
 _MOST_BYTES = 1 << 32  # of what is read as a whole, into memory; such as a file of state
 
@@ -42,12 +43,15 @@ class LocalStorage:
     Args:
         root: the folder; it need not exist, writing makes it. Links in its own path are followed.
         inside: the part of the folder's path below the root.
+        anchor: a file that, once seen, must be there for a folder to be made; see
+            :func:`anchored`. None to make folders in any case.
     """
 
     shared = True
 
-    def __init__(self, root: str, inside: str = "") -> None:
+    def __init__(self, root: str, inside: str = "", *, anchor: Anchor | None = None) -> None:
         self.folder = LocalFolder(str(Path(root))).at(inside)
+        self._anchor = anchor
 
     @property
     def url(self) -> str:
@@ -56,7 +60,8 @@ class LocalStorage:
 
     def at(self, path: str) -> LocalStorage:
         """Return the folder *path* under this one."""
-        return LocalStorage(self.folder.root, f"{self.folder.inside}/{path}")
+        inside = f"{self.folder.inside}/{path}"
+        return LocalStorage(self.folder.root, inside, anchor=self._anchor)
 
     def read(self, path: str) -> bytes:
         """Return the whole file; a pipe, a socket or a device is not waited for.
@@ -178,6 +183,8 @@ class LocalStorage:
     def _written(self, path: str, data: bytes) -> Iterator[_Written]:
         above, name = self.folder.split(path)
         check_folder(Path(above.path))
+        if self._anchor is not None and not Path(above.path).is_dir():
+            self._anchor.check()
         make_folder(Path(above.root))
         with no_links(), above.opened(make=True) as folder:
             temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
@@ -192,6 +199,42 @@ class LocalStorage:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
+
+
+class Anchor:
+    """A file that says which folder it is in, and whether this process has seen it there.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_seen = path.exists()
+
+    def check(self) -> None:
+        """Refuse to make a folder where the file was, and is not.
+
+        Raises:
+            FileNotFoundError: the folder was removed, emptied, or unmounted.
+        """
+        if self._path.exists():
+            self._is_seen = True
+        elif self._is_seen:
+            why = "gone, and what was beside it: the folder was removed, emptied, or is not mounted"
+            raise FileNotFoundError(errno.ENOENT, why, str(self._path))
+
+
+def anchored(storage: Storage, path: str) -> Storage:
+    """Return *storage* so that it makes no folder after the file *path* was there and is gone.
+
+    A process that has seen the file never makes the folder a second time, such as below the bare
+    mount point of a filesystem that is not mounted any more. A bucket has no folders.
+    """
+    if not isinstance(storage, LocalStorage):
+        return storage
+    anchor = Anchor(Path(storage.url) / path)
+    return LocalStorage(storage.folder.root, storage.folder.inside, anchor=anchor)
 
 
 def make_folder(folder: Path) -> None:

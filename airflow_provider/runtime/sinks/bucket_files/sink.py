@@ -14,6 +14,7 @@ from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.sinks.bucket_files.rows import RowFormat
 from airflow_provider.runtime.sinks.bucket_files.upload import Uploaded, UploadTask, run_upload
+from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
 from airflow_provider.runtime.sinks.file_names import final_name, is_final_name, is_name_of
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
@@ -173,6 +174,8 @@ class BucketFilesSink:
             self._publish(parent, f"{home}/{move[0]}", f"{folder}/{move[1]}", move[2], fence)
 
         with own_errors(self.name):
+            if moves:
+                put_mark(self._marks, committable)
             for_each(moves, publish, at_once=_AT_ONCE)
             if moves:
                 self._published.add(committable.epoch.query_id)
@@ -219,6 +222,17 @@ class BucketFilesSink:
                 raise changed(self.name, committable.epoch, final)
             moves.append((staged, final, size_bytes))
         return moves
+
+    def writers(self, job_dir: str) -> set[str]:
+        """Return the identities that have published here for a job directory's address."""
+        with own_errors(self.name):
+            found = marked(self._marks, job_dir)
+            return found if found and self._output.list("") else set()
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query of which a file was published; -1 for none."""
+        with own_errors(self.name):
+            return last_marked(self._marks, query_id)
 
     # --- what is not published --------------------------------------------------------------------
 
@@ -283,6 +297,11 @@ class BucketFilesSink:
     def _output(self) -> ObjectStorage:
         parent, folder = self._places()
         return parent.at(folder)
+
+    @property
+    def _marks(self) -> ObjectStorage:
+        parent, folder = self._places()
+        return parent.at(f".{folder}.writers")
 
     def _staging(self, query_id: str) -> ObjectStorage:
         parent, folder = self._places()

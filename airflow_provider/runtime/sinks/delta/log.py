@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_provider.runtime.sinks.delta.add_file import partition_of
+from airflow_provider.runtime.sinks.marks import key_of
 from airflow_provider.runtime.sinks.protocol import changed, reading
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 from airflow_provider.runtime.storage.file_tree import flush
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
     from airflow_provider.runtime.sinks.delta.add_file import DataFile
+    from airflow_provider.runtime.sinks.marks import Writer
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 
@@ -268,13 +270,31 @@ def removal(
     )
 
 
-def commit_info(epoch: EpochId) -> dict[str, Any]:
+def mark_of(writer: Writer | None) -> dict[str, int]:
+    """Return the transaction that says which job directory has published; none for nobody."""
+    return {} if writer is None else {_mark(writer.key): int(writer.identity, 16)}
+
+
+def marked(table: DeltaTable, job_dir: str) -> list[str]:
+    """Return the identity that has published last for a job directory's address."""
+    number = table.transaction_version(_mark(key_of(job_dir)))
+    return [] if number is None else [f"{number:015x}"]
+
+
+def _mark(key: str) -> str:
+    return f"spark-stream/{key}"
+
+
+def commit_info(committable: Committable) -> dict[str, Any]:
     """Return what the table's history tells people of an epoch."""
+    epoch, writer = committable.epoch, committable.writer
+    job = {"jobDir": writer.job_dir, "job": writer.identity} if writer is not None else {}
     return {
         "sparkStream": {
             "query": epoch.query,
             "queryId": epoch.query_id,
             "epoch": epoch.epoch,
             "token": epoch.token,
+            **job,
         }
     }

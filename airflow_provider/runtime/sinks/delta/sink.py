@@ -40,6 +40,8 @@ from airflow_provider.runtime.sinks.delta.log import (
     home_of,
     is_reverted,
     last_epoch,
+    mark_of,
+    marked,
     may_be_named,
     partly_deleted,
     removal,
@@ -247,13 +249,27 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
-            change = TableChange({epoch.query_id: epoch.epoch}, commit_info(epoch), added=read)
+            change = TableChange(
+                {epoch.query_id: epoch.epoch, **mark_of(committable.writer)},
+                commit_info(committable),
+                added=read,
+            )
             fence.check()
             failpoints.hit("delta.committing")
             self._log.write(table, change)
             failpoints.hit("delta.committed")
 
         self._until_settled(attempt)
+
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        table = self._loaded()
+        return marked(table, job_dir) if table is not None else []
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that the table has recorded; -1 for none."""
+        table = self._loaded()
+        return last_epoch(table, query_id) if table is not None else -1
 
     def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
         """Tell whether the table has, or had, the epoch.

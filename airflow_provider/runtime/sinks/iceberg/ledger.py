@@ -8,6 +8,9 @@ One property per query id, moved in the same commit as the rows::
 these, the ``reverted`` were published and removed, and the ``refused`` were reverted before
 they were published. Snapshots carry the same facts in their summaries, for people, but anybody may
 expire them, so the summaries decide only where the property is missing.
+
+The property ``spark-stream.job.<address>`` is the identity of the job directory at that address
+which has published last.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.sinks.marks import key_of
 from airflow_provider.runtime.typed_json import Batch, Mismatch, NonNegative, decode, read_json
 
 if TYPE_CHECKING:
@@ -25,9 +29,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Summary
 
+    from airflow_provider.runtime.sinks.marks import Writer
     from airflow_provider.runtime.sinks.protocol import EpochId
 
 _PREFIX: Final = "spark-stream."
+_JOB: Final = _PREFIX + "job."
 _QUERY: Final = _PREFIX + "query"
 _QUERY_ID: Final = _PREFIX + "query-id"
 _EPOCH: Final = _PREFIX + "epoch"
@@ -117,6 +123,17 @@ def facts_of_epoch(epoch: EpochId) -> dict[str, str]:
         _EPOCH: str(epoch.epoch),
         _TOKEN: str(epoch.token),
     }
+
+
+def mark_of(writer: Writer | None) -> dict[str, str]:
+    """Return the table property that says which job directory has published; none for nobody."""
+    return {} if writer is None else {_JOB + writer.key: writer.identity}
+
+
+def marked(metadata: TableMetadata, job_dir: str) -> list[str]:
+    """Return the identity that has published last for a job directory's address."""
+    found = metadata.properties.get(_JOB + key_of(job_dir))
+    return [] if found is None else [found]
 
 
 def published_token(metadata: TableMetadata, epoch: EpochId) -> int | None:

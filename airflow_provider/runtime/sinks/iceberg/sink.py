@@ -25,7 +25,13 @@ from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
-from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
+from airflow_provider.runtime.sinks.iceberg.ledger import (
+    Ledger,
+    facts_of_epoch,
+    mark_of,
+    marked,
+    published_token,
+)
 from airflow_provider.runtime.sinks.iceberg.schema import (
     as_staged,
     check_fits,
@@ -36,6 +42,7 @@ from airflow_provider.runtime.sinks.iceberg.schema import (
 from airflow_provider.runtime.sinks.iceberg.tables import (
     DataFiles,
     begin_change,
+    create_table,
     data_folder,
     folder_of,
     has_rows,
@@ -82,12 +89,6 @@ if TYPE_CHECKING:
 # Other writers may win for this long before a start is failed.
 _LOST: Final = RetryPolicy(first_s=0.02, longest_s=2.0, for_s=300.0, jitter=0.5)
 _LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
-_NEW_TABLE: Final = {
-    # Every commit adds a manifest and copies the list of all; merged, they are a hundred at most.
-    "commit.manifest-merge.enabled": "true",
-    # Every commit leaves a metadata file that grows with the snapshots; keep the newest hundred.
-    "write.metadata.delete-after-commit.enabled": "true",
-}
 
 
 def iceberg(
@@ -196,7 +197,6 @@ class IcebergSink:
             raise ConfigError(msg)
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
-        """Return the schema that the staged files will have."""
         require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
         from pyspark.errors import PySparkException
 
@@ -241,27 +241,13 @@ class IcebergSink:
     def _ensure_table(self, arrow: pa.Schema) -> Table:
         table = self._load()
         if table is None:
-            table = self._create(arrow)
+            names = self._table_name, self.name
+            table = create_table(self._open(), *names, arrow, self._partition_by)
         try:
             check_fits(table, arrow, self._partition_by, self.name)
         except ConfigError as error:  # it was made or changed after check()
             raise SinkError(str(error)) from error
         return table
-
-    def _create(self, arrow: pa.Schema) -> Table:
-        """Make the table; one that somebody else makes at this moment is as good."""
-        from pyiceberg.exceptions import TableAlreadyExistsError
-        from pyiceberg.partitioning import PartitionSpec
-
-        catalog = self._open()
-        schema = new_schema(arrow, self.name)
-        spec = PartitionSpec(*new_partition_fields(schema, self._partition_by, self.name))
-        try:
-            return catalog.create_table(
-                self._table_name, schema, partition_spec=spec, properties=dict(_NEW_TABLE)
-            )
-        except TableAlreadyExistsError:
-            return catalog.load_table(self._table_name)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -285,13 +271,24 @@ class IcebergSink:
                 for data_file in made.get(table, paths):
                     producer.append_data_file(data_file)
             after = ledger.with_published(epoch.epoch)
-            change.set_properties({**name_mapping_of(table), **after.to_properties()})
+            mark = mark_of(committable.writer)
+            change.set_properties({**name_mapping_of(table), **after.to_properties(), **mark})
             fence.check()
             failpoints.hit("iceberg.committing")
             swap(table, change)
             failpoints.hit("iceberg.committed")
 
         self._until_settled(attempt, committable)
+
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        table = self._found()
+        return marked(table.metadata, job_dir) if table is not None else []
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that the table has recorded; -1 for none."""
+        table = self._found()
+        return Ledger.of(table.metadata, query_id).last if table is not None else -1
 
     def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
         """Tell whether the table has, or had, the epoch.
@@ -336,7 +333,6 @@ class IcebergSink:
                 retries.pause()
 
     def _load_same(self, committable: Committable) -> Table:
-        """Return the table as it is now, if it is the one that was staged for."""
         table = self._load()
         if table is None:
             msg = f"{self.name}: the table is gone, and with it what was staged and published"
@@ -385,8 +381,7 @@ class IcebergSink:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
         for committable in committables:
             paths_of(committable)
-        with self._errors():
-            table = self._load()
+        table = self._found()
         if table is not None and committables:
             self._check_same(table, committables)
             ledger = Ledger.of(table.metadata, committables[0].epoch.query_id)
@@ -398,9 +393,8 @@ class IcebergSink:
             return
         for committable in committables:
             paths_of(committable)
-        with self._errors():
-            if self._load() is None:
-                return
+        if self._found() is None:
+            return
         query_id = committables[0].epoch.query_id
         epochs = {committable.epoch.epoch for committable in committables}
 
@@ -476,6 +470,10 @@ class IcebergSink:
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             return self._catalog
 
+    def _found(self) -> Table | None:
+        with self._errors():
+            return self._load()
+
     def _load(self) -> Table | None:
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -486,7 +484,6 @@ class IcebergSink:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn what the catalog and the object store raise into ours."""
         with own_errors(self.name):
             try:
                 yield

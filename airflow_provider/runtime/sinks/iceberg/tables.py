@@ -6,12 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.sinks.iceberg.schema import new_partition_fields, new_schema
 from airflow_provider.runtime.sinks.protocol import changed, reading
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
 
@@ -19,6 +22,35 @@ if TYPE_CHECKING:
 
 _FOOTER_READERS: Final = 8
 _FIRST_TASK: Final = "part-00000-"
+_NEW_TABLE: Final = {
+    # Every commit adds a manifest and copies the list of all; merged, they are a hundred at most.
+    "commit.manifest-merge.enabled": "true",
+    # Every commit leaves a metadata file that grows with the snapshots; keep the newest hundred.
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+
+
+def create_table(
+    catalog: Catalog, table: str, sink: str, arrow: pa.Schema, partition_by: Sequence[str]
+) -> Table:
+    """Make the table, or return the one that another writer makes at this moment.
+
+    Args:
+        catalog: where.
+        table: its name, with its namespace.
+        sink: the sink's name, for errors.
+        arrow: the schema of its rows.
+        partition_by: its partition columns.
+    """
+    from pyiceberg.exceptions import TableAlreadyExistsError
+    from pyiceberg.partitioning import PartitionSpec
+
+    schema = new_schema(arrow, sink)
+    spec = PartitionSpec(*new_partition_fields(schema, partition_by, sink))
+    try:
+        return catalog.create_table(table, schema, partition_spec=spec, properties=dict(_NEW_TABLE))
+    except TableAlreadyExistsError:
+        return catalog.load_table(table)
 
 
 class DataFiles:

@@ -8,6 +8,8 @@
 ``staged``                every staging table that exists, and whose it is
 ``staged_partitions``     which of Spark's partitions a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
+``writers``               for each address of a job directory the identity of the directory that
+                          has published last
 ========================  ======================================================================
 """
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
+    from airflow_provider.runtime.sinks.marks import Writer
     from airflow_provider.runtime.sinks.postgres.undo import UndoLog
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
@@ -71,8 +74,14 @@ CREATE TABLE IF NOT EXISTS {schema}.staged_partitions (
   rows bigint NOT NULL,
   PRIMARY KEY (staged_id, partition)
 );
+CREATE TABLE IF NOT EXISTS {schema}.writers (
+  target text NOT NULL,
+  job_dir text NOT NULL,
+  identity text NOT NULL,
+  PRIMARY KEY (target, job_dir)
+);
 """
-_LAST_MADE: Final = "staged_partitions"
+_LAST_MADE: Final = "writers"
 
 
 class Bookkeeping:
@@ -161,6 +170,27 @@ class Bookkeeping:
             (query_id, self.target),
         )
         return -1 if found is None else int(found)
+
+    def record_writer(self, connection: Connection[Any], writer: Writer) -> None:
+        """Record which job directory publishes. Idempotent."""
+        connection.execute(
+            self.statement(
+                "INSERT INTO {schema}.writers AS w (target, job_dir, identity) VALUES (%s, %s, %s)"
+                " ON CONFLICT (target, job_dir) DO UPDATE SET identity = excluded.identity"
+                " WHERE w.identity <> excluded.identity"
+            ),
+            (self.target, writer.job_dir, writer.identity),
+        )
+
+    def writers(self, connection: Connection[Any], job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        rows = connection.execute(
+            self.statement(
+                "SELECT identity FROM {schema}.writers WHERE target = %s AND job_dir = %s"
+            ),
+            (self.target, job_dir),
+        ).fetchall()
+        return [str(row[0]) for row in rows]
 
     def check_kept(self, connection: Connection[Any], query_id: str, epoch: int) -> None:
         """Refuse a database that does not know an epoch any more, nor a later one of the query.

@@ -60,6 +60,8 @@ def publish(
                 fence.check()
                 raise left_out(books.target, epoch, last=last)
             _insert(connection, books, destination, committable, staged_id)
+            if committable.writer is not None:
+                books.record_writer(connection, committable.writer)
         books.drop_staged(connection, staged_id)
         fence.check()
         failpoints.hit("sql.committing")

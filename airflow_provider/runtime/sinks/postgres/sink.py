@@ -278,6 +278,24 @@ class SqlSink:
         before = self._confirmed.get(epoch.query_id, -1)
         self._confirmed[epoch.query_id] = max(before, epoch.epoch)
 
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+
+        def work(connection: Connection[Any]) -> list[str]:
+            has_books = self._books.exists(connection) and self._to.table.look(connection)
+            return self._books.writers(connection, job_dir) if has_books else []
+
+        return self._run(work, query_id="", token=0)
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that was published or reverted; -1 for none."""
+
+        def work(connection: Connection[Any]) -> int:
+            has_books = self._books.exists(connection)
+            return self._books.last_epoch(connection, query_id) if has_books else -1
+
+        return self._run(work, query_id=query_id, token=0)
+
     def check_published(self, committable: Committable) -> None:
         """Refuse a database that has lost the epoch, as a failover to a standby may."""
 

@@ -1,0 +1,109 @@
+"""Airflow's memory of a job directory: the identity of the job that a task has begun there.
+
+A job directory that is not mounted, or was emptied, looks like one in which no job has begun. So a
+task must know from elsewhere that one has. Airflow deletes a task's XComs at each try, and the
+state of a DAG run with the DAG run. So each identity is in one of Airflow's variables,
+which outlives tries, clears, DAG runs and ``airflow db clean``.
+
+==============================  ==================================================================
+the variable                    when
+==============================  ==================================================================
+is set                          before the first driver is submitted, or when a task finds a job
+                                that was begun elsewhere
+is deleted                      when a run has FINISHED, after which no other run goes on there;
+                                or by a person
+==============================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir.identity import (
+    add_predecessors,
+    begin_identity,
+    check_not_emptied,
+    check_remembered,
+    lineage_of,
+)
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.sinks.marks import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+_PREFIX: Final = "spark_stream_job."
+_DESCRIPTION: Final = (
+    "The Spark stream whose job directory lies at this address; written by its tasks. Delete it "
+    "only to let a task begin a new job in an empty job directory"
+)
+
+
+class JobMemory:
+    """What Airflow remembers of one job directory.
+
+    Args:
+        job_dir: its address.
+    """
+
+    def __init__(self, job_dir: str) -> None:
+        self._directory = directory_at(job_dir)
+        self._name = _PREFIX + key_of(self._directory.url)
+
+    def check(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
+        """Refuse a job directory that is not the one which Airflow remembers; nothing is written.
+
+        A job directory that was begun elsewhere is remembered from here on.
+
+        Args:
+            followed: returns the identities that the task says a new job follows; called only
+                where the job directory is not the remembered one.
+
+        Raises:
+            ConfigError: the message says which identity is missing, and the ways out.
+        """
+        storage, url = self._directory.storage, self._directory.url
+        remembered, lineage = self._identity(), lineage_of(storage)
+        if remembered is not None and remembered not in lineage:
+            check_remembered(url, remembered, lineage, followed=followed())
+        check_not_emptied(storage)
+        if lineage and remembered != lineage[0]:
+            self._remember(lineage[0])
+
+    def begin(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
+        """Give the job directory an identity, and remember it; call before a driver is submitted.
+
+        Crash safety: the identity is put first; the next try remembers what it finds.
+        Idempotent: by job directory.
+        """
+        remembered, clock = self._identity(), SystemClock()
+        identity = begin_identity(self._directory.storage, clock)
+        if remembered not in {None, *lineage_of(self._directory.storage)}:
+            known = [each for each in followed() if each == remembered]
+            add_predecessors(self._directory.storage, known, "a task's argument", clock)
+        if remembered != identity:
+            self._remember(identity)
+
+    def forget(self) -> None:
+        """Delete the variable. Idempotent."""
+        from airflow.sdk import Variable
+
+        if Variable.get(self._name, default=None) is not None:
+            Variable.delete(self._name)
+
+    def _identity(self) -> str | None:
+        from airflow.sdk import Variable
+
+        stored = Variable.get(self._name, default=None, deserialize_json=True)
+        return str(stored["identity"]) if isinstance(stored, dict) else None
+
+    def _remember(self, identity: str) -> None:
+        from airflow.sdk import Variable
+
+        value = {"job_dir": self._directory.url, "identity": identity}
+        Variable.set(self._name, value, _DESCRIPTION, serialize_json=True)
+        log.info("%s: the job here has the identity %s", self._directory.url, identity)

@@ -1,0 +1,213 @@
+"""Identity of a job directory: which job lies at an address, and which jobs it continues.
+
+An address such as ``/mnt/jobs/orders`` says where a job is looked for. It does not say that the job
+is there: the mount may be missing, the folder may have been emptied, or another job's folder may
+lie there. So the first submission or driver that uses a job directory puts ``identity.json``, with
+a random identity, and nothing ever changes it. Two sides remember it elsewhere: Airflow
+(:mod:`airflow_provider.hooks.job_memory`), and each sink that can, beside what it publishes
+(:class:`~airflow_provider.runtime.sinks.protocol.MarkedSink`).
+
+==============================  ==================================================================
+the directory has               a side that remembers identity A
+==============================  ==================================================================
+identity A                      goes on
+identity B, which follows A     goes on, and remembers B
+another identity                refuses
+no identity                     refuses, unless the request says that a new job follows A
+==============================  ==================================================================
+
+A directory follows the identities in ``predecessors/``: those of the savepoint that it was begun
+from or set to, and the ones that a person has given up with ``replaces_job``.
+
+==============================  ==================================================================
+a crash                         afterwards
+==============================  ==================================================================
+``identity.put``                an identity that nobody remembers, and nothing else: the next
+                                submission or driver goes on with it
+==============================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import IsoTime, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider.runtime.storage.base import Storage
+
+PATH: Final = "identity.json"
+_PREDECESSORS: Final = "predecessors"
+_OF_A_JOB: Final = ("job.json", "leases", "queries")
+_DIGITS: Final = 15  # of hexadecimal: a table's transaction number, 63 bits, can hold it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IdentityRecord(Document):
+    """``identity.json``: put once, before anything else, and never changed.
+
+    Attributes:
+        identity: random; the same in every copy of the directory, such as a backup.
+        made: when it was put, by the writer's clock.
+    """
+
+    identity: Name
+    made: IsoTime
+
+    def problem(self) -> str | None:
+        """Return that the identity is not one that :func:`begin_identity` makes."""
+        return None if is_identity(self.identity) else f"identity: {self.identity!r} is none"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredecessorRecord(Document):
+    """``predecessors/<identity>.json``: the job here continues the job of that identity.
+
+    Attributes:
+        identity: the predecessor's.
+        reason: a savepoint's address, or ``replaces_job``.
+        at: when it was put, by the writer's clock.
+    """
+
+    PLACES = ("predecessors/{identity}.json",)
+
+    identity: Name
+    reason: str
+    at: IsoTime
+
+
+def is_identity(text: str) -> bool:
+    """Whether *text* has the form of an identity."""
+    return re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", text) is not None
+
+
+def identity_of(storage: Storage) -> str | None:
+    """Return the identity of the job directory at *storage*; None if it has none."""
+    record = IdentityRecord.read(storage, PATH)
+    return record.identity if record is not None else None
+
+
+def lineage_of(storage: Storage) -> list[str]:
+    """Return the directory's identity, then its predecessors'; empty if it has no identity."""
+    identity = identity_of(storage)
+    if identity is None:
+        return []
+    names = [name.removesuffix(".json") for name in storage.list(_PREDECESSORS)]
+    return [identity, *names]
+
+
+def begin_identity(storage: Storage, clock: Clock, replaces_job: str | None = None) -> str:
+    """Return the directory's identity; put one if it has none.
+
+    Args:
+        storage: the job directory.
+        clock: for the records' times.
+        replaces_job: the identity of a lost directory that this one follows; None for none.
+
+    Raises:
+        ConfigError: the directory has a job's records and no identity: a part of it is missing.
+
+    Crash safety: one document, put if absent; the same call adds the predecessor.
+    Idempotent: the first identity stays.
+    """
+    check_not_emptied(storage)
+    record = IdentityRecord(identity=uuid.uuid4().hex[:_DIGITS], made=to_iso(clock.now()))
+    found = identity_of(storage)
+    if found is None:
+        is_new = record.put_if_absent(storage, PATH)
+        failpoints.hit("identity.put")
+        found = record.identity if is_new else identity_of(storage) or record.identity
+    if replaces_job is not None:
+        add_predecessors(storage, [replaces_job], "replaces_job", clock)
+    return found
+
+
+def check_not_emptied(storage: Storage) -> None:
+    """Refuse a directory that has a job's records and no identity; nothing is written.
+
+    Raises:
+        ConfigError: the message names one of the records.
+    """
+    if identity_of(storage) is None:
+        left = next((name for name in _OF_A_JOB if storage.exists(name)), None)
+        if left is not None:
+            msg = (
+                f"{storage.url}: {left} is there, and {PATH} is not, so a part of the job "
+                "directory is missing; mount or restore the whole directory, or use a new one"
+            )
+            raise ConfigError(msg)
+
+
+def add_predecessors(
+    storage: Storage, identities: Iterable[str], reason: str, clock: Clock
+) -> None:
+    """Record that the job here continues the jobs of *identities*. Idempotent."""
+    known = lineage_of(storage)
+    for identity in identities:
+        if identity not in known:
+            record = PredecessorRecord(identity=identity, reason=reason, at=to_iso(clock.now()))
+            record.put_if_absent(storage, f"{_PREDECESSORS}/{identity}.json")
+
+
+def check_remembered(
+    url: str, remembered: str | None, lineage: Iterable[str], *, followed: Iterable[str] = ()
+) -> None:
+    """Refuse a directory that is not the one in which a job was begun; pure.
+
+    Args:
+        url: the address of the job directory.
+        remembered: the identity that the caller knows from before; None for none.
+        lineage: what :func:`lineage_of` has found there.
+        followed: the identities that the request says a new job follows.
+
+    Raises:
+        ConfigError: the message says which identity is missing, and the ways out.
+    """
+    found = [*lineage]
+    if remembered is None or remembered in found or remembered in followed:
+        return
+    there = f"has the identity {found[0]}" if found else f"has no {PATH}"
+    msg = (
+        f"{url}: the job that ran here has the identity {remembered}, and this directory {there}: "
+        f"it was emptied, replaced, or is not mounted. {_ways_out(remembered)}"
+    )
+    raise ConfigError(msg)
+
+
+def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable[str]) -> None:
+    """Refuse an output that another job has written under the same address; pure.
+
+    Args:
+        sink: the sink's name.
+        writers: the identities that have published there for the address *url*.
+        url: the address of the job directory.
+        lineage: the identities that the job may follow, its own among them.
+
+    Raises:
+        ConfigError: the message names the identity, and the ways out.
+    """
+    strange = sorted(set(writers) - set(lineage))
+    if strange:
+        msg = (
+            f"{sink}: was written by another job directory at {url}, with the identity "
+            f"{strange[0]}, so the rows that this job would write may be there already. "
+            f"{_ways_out(strange[0])}"
+        )
+        raise ConfigError(msg)
+
+
+def _ways_out(identity: str) -> str:
+    return (
+        "Mount or restore that directory. If it is lost, begin from a savepoint of its job, or "
+        f"say that a new job adds its rows to what is there: replaces_job={identity!r} "
+        f"(--replaces-job {identity})"
+    )
