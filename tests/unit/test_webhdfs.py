@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 
@@ -68,6 +69,63 @@ def test_an_answer_that_is_not_of_hadoop(status, body, error):
     What a proxy or another server says is told by its status alone.
     """
     assert isinstance(explain(status, body, WHERE), error)
+
+
+STATUS = {"pathSuffix": "a", "length": 3, "type": "FILE", "fileId": 7, "modificationTime": 8}
+
+
+class Answer:
+    """What requests gives for an answer of the namenode."""
+
+    status_code = 200
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def iter_content(self, _size):
+        yield self.body
+
+
+@pytest.mark.parametrize("junk", [None, 5, "x", [], {}, {"FileStatus": 5}, -1, "../up", "a/b"])
+@pytest.mark.parametrize("member", [None, "pathSuffix", "length", "type"])
+def test_a_status_that_is_not_hdfs_is_one_error(monkeypatch, member, junk):
+    """
+    No value of an answer is a traceback, and no name of a listing leads out of its folder.
+    """
+    node = NameNode("other", 9870)
+    one = junk if member is None else {**STATUS, member: junk}
+    said = []
+    for document in ({"FileStatus": one}, {"FileStatuses": {"FileStatus": [one]}}):
+        answer = Answer(json.dumps(document).encode())
+        monkeypatch.setattr(node, "_ask", lambda *_, answer=answer: answer)
+        with contextlib.suppress(ConnectionError):
+            said.append(node.status("/job"))
+        with contextlib.suppress(ConnectionError):
+            said += node.list("/job")
+
+    assert [] == [found for found in said if {"/", ".."} & {*found.name, found.name}]
+    is_right = (member, junk) in [("pathSuffix", "x"), ("length", 5)] or (
+        member == "type" and isinstance(junk, str)
+    )
+    assert (2 if is_right else 0) == len(said)
+
+
+def test_an_answer_too_deep_or_no_json_is_no_webhdfs(monkeypatch):
+    """
+    As a page of a proxy is.
+    """
+    node = NameNode("other", 9870)
+    for body in (b"<html>", b"[" * 60_000):
+        monkeypatch.setattr(node, "_ask", lambda *_, body=body: Answer(body))
+        with pytest.raises(ConfigError, match="no WebHDFS answers there"):
+            node.status("/job")
+        assert isinstance(explain(502, body, WHERE), ConnectionError)
 
 
 def test_the_user_is_the_one_of_hadoops_clients(monkeypatch):

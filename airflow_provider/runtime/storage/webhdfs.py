@@ -10,14 +10,22 @@ a document ``{"RemoteException": {"exception": …, "message": …}}``.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import getpass
-import json
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.typed_json import (
+    MOST_BYTES,
+    Check,
+    Mismatch,
+    NonNegative,
+    decode,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +57,14 @@ _NO_ADDRESS: Final = frozenset(
 _IDENTITY: Final = frozenset({"kerberos", "password", "token", "user"})
 
 
+T = TypeVar("T")
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name of a listing stays in its folder; an empty one is the folder itself."""
+    return "/" not in name and name not in {".", ".."}
+
+
 class Status(NamedTuple):
     """What HDFS says of one name.
 
@@ -63,6 +79,41 @@ class Status(NamedTuple):
     size_bytes: int
     is_folder: bool
     tag: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _FileStatus:
+    pathSuffix: Annotated[str, Check("a name without a slash", _is_below)]  # noqa: N815 - HDFS's
+    length: NonNegative
+    type: str
+    fileId: int | None = None  # noqa: N815 - HDFS's
+    modificationTime: int | None = None  # noqa: N815 - HDFS's
+
+
+@dataclasses.dataclass(frozen=True)
+class _StatusAnswer:
+    FileStatus: _FileStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listed:
+    FileStatus: tuple[_FileStatus, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _ListAnswer:
+    FileStatuses: _Listed
+
+
+@dataclasses.dataclass(frozen=True)
+class _RemoteException:
+    exception: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _RefusalAnswer:
+    RemoteException: _RemoteException
 
 
 class NameNode:
@@ -151,7 +202,8 @@ class NameNode:
         Raises:
             FileNotFoundError: nothing is.
         """
-        return _status(self._document(self._ask("GET", "GETFILESTATUS", path))["FileStatus"])
+        answer = self._ask("GET", "GETFILESTATUS", path)
+        return _status(self._answered(_StatusAnswer, answer, path).FileStatus)
 
     def list(self, path: str) -> list[Status]:
         """Return what is in a folder; of a file, its own status.
@@ -159,8 +211,9 @@ class NameNode:
         Raises:
             FileNotFoundError: there is neither.
         """
-        document = self._document(self._ask("GET", "LISTSTATUS", path))
-        return [_status(entry) for entry in document["FileStatuses"]["FileStatus"]]
+        answer = self._ask("GET", "LISTSTATUS", path)
+        listed = self._answered(_ListAnswer, answer, path).FileStatuses
+        return [_status(found) for found in listed.FileStatus]
 
     def delete(self, path: str, *, recursive: bool) -> None:
         """Remove what there is, in one step; nothing happens when it is absent.
@@ -212,7 +265,7 @@ class NameNode:
             )
         if answer.status_code >= _BAD_REQUEST:
             with answer, self._explained(path):
-                raise explain(answer.status_code, answer.content, self.where(path))
+                raise explain(answer.status_code, _body(answer), self.where(path))
         return answer
 
     def _location(self, answer: Any, path: str) -> str:
@@ -221,12 +274,16 @@ class NameNode:
             raise _no_webhdfs(answer.status_code, self.where(path))
         return str(answer.headers["Location"])
 
-    def _document(self, answer: Any) -> dict[str, Any]:
-        with answer, self._explained(""):
+    def _answered(self, kind: type[T], answer: Any, path: str) -> T:
+        with answer, self._explained(path):
             try:
-                return dict(answer.json())
+                found: T = decode(kind, read_json(_body(answer)))
             except ValueError as error:
                 raise _no_webhdfs(answer.status_code, self.address) from error
+            except Mismatch as problem:
+                said = f"not as it is documented: {problem}"
+                raise _no_answer(said, self.where(path)) from None
+        return found
 
     def _explained(self, path: str, url: str = "") -> _Explained:
         return _Explained(self.where(path), urlsplit(url).netloc)
@@ -288,11 +345,21 @@ def _explain_page(status: int, where: str) -> Exception:
 
 def _remote_exception(body: bytes) -> tuple[str, str] | None:
     try:
-        said = json.loads(body)["RemoteException"]
-        # A message may have the stack trace of the server below its first line.
-        return str(said["exception"]), str(said["message"]).partition("\n")[0]
-    except (ValueError, KeyError, TypeError):
+        said: _RefusalAnswer = decode(_RefusalAnswer, read_json(body))
+    except (ValueError, Mismatch):
         return None
+    # A message may have the stack trace of the server below its first line.
+    return said.RemoteException.exception, said.RemoteException.message.partition("\n")[0]
+
+
+def _body(answer: Any) -> bytes:
+    """Return an answer's bytes, not many more than JSON is read from."""
+    found = bytearray()
+    for step in answer.iter_content(_STEP_BYTES):
+        found += step
+        if len(found) > MOST_BYTES:
+            break
+    return bytes(found)
 
 
 def _forbidden(said: str, where: str) -> PermissionError:
@@ -314,10 +381,9 @@ def _no_webhdfs(status: int, where: str) -> ConfigError:
     )
 
 
-def _status(found: dict[str, Any]) -> Status:
-    tag = f"{found.get('fileId')}-{found.get('modificationTime')}"
-    is_folder = found["type"] == "DIRECTORY"
-    return Status(found["pathSuffix"], int(found["length"]), is_folder, tag)
+def _status(found: _FileStatus) -> Status:
+    tag = f"{found.fileId}-{found.modificationTime}"
+    return Status(found.pathSuffix, found.length, found.type == "DIRECTORY", tag)
 
 
 _NAME_NODES: Final[dict[tuple[str, int], NameNode]] = {}
