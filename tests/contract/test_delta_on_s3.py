@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.sinks.delta.log import folder_of
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
@@ -76,6 +77,19 @@ def test_epochs_are_published_and_reverted(table):
         table.open().check_revert(committables[:0:-1])
         table.open().revert(committables[:0:-1], OpenFence())
         assert ["row 0"] == table.visible()
+
+
+def test_a_store_that_ignores_the_condition_is_refused(table, s3):
+    """Before anything is written: two drivers would both make the next version."""
+    table.open().check(Frame(), "append")
+    s3.disturb("careless", times=99, methods="PUT")
+    try:
+        with pytest.raises(UnsupportedStorageError, match="does not heed the condition"):
+            table.open().check(Frame(), "append")
+    finally:
+        s3.be_calm()
+
+    assert [] == open_storage(table.url).list("")
 
 
 def test_a_lost_answer_is_no_second_version(table, s3):

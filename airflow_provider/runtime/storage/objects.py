@@ -231,6 +231,26 @@ class ObjectStorage:
             else:
                 return True
 
+    def prove_writes(self, folder: str) -> None:
+        """See that the store heeds the condition of :meth:`put_if_absent`, by trying it.
+
+        For writers other than this class that rely on the same condition.
+
+        Args:
+            folder: a path of this place where nobody reads.
+
+        Raises:
+            UnsupportedStorageError, OSError: as :meth:`put_if_absent`.
+
+        Crash safety: an object of a few bytes in *folder*, with a name of its own.
+        Idempotent: it removes what it has made.
+        """
+        path = f"{folder}/trial-{uuid.uuid4().hex}"
+        try:
+            self.put_if_absent(path, b"trial of a write")
+        finally:
+            self.delete_all([path])
+
     def prove_copies(self, folder: str) -> None:
         """See that the store refuses :meth:`copy_if_absent` where an object is, by trying it.
 

@@ -80,6 +80,7 @@ _FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
 _LOST: Final = RetryPolicy(first_s=0.01, longest_s=1.0, for_s=300.0, jitter=0.5)
 _FIRST_FILE: Final = "/part-00000-"
 _LIBRARIES: Final = ("deltalake", "pyarrow")
+_TRIALS: Final = "_spark-stream-trials"  # no reader of tables looks into what begins with "_"
 
 
 def delta(
@@ -155,7 +156,11 @@ class DeltaSink:
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what the table cannot take; nothing is written, its log is only read."""
+        """Refuse what the table cannot take; its log is only read.
+
+        In a bucket an object of a few bytes is written and removed: a version of the table is a
+        write on the condition that there is none, and a store that ignores it is refused.
+        """
         require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
         self.check_shape(df, output_mode)
         self._check_place()
@@ -176,13 +181,18 @@ class DeltaSink:
     def _check_place(self) -> None:
         local = local_path_of(self._url)
         if local is None:
-            if open_objects(self._url) is None:
+            objects = open_objects(self._url)
+            if objects is None:
                 msg = (
                     f"{self.name}: the scheme {scheme_of(self._url)!r} is not known; use a local "
                     "path, s3://, gs:// or abfss://"
                 )
                 raise ConfigError(msg)
             spark_url(self._url)
+            try:
+                objects.prove_writes(_TRIALS)
+            except OSError as error:
+                raise refusal_of(error, f"{self.name}: {error}") from error
             return
         folder = Path(local)
         if folder.exists() and not folder.is_dir():
