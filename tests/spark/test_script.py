@@ -559,6 +559,7 @@ SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS n FROM t"""
             "bad.sql:3: CreateMaterializedViewAsSelect: only",
         ),
         ("INSERT OVERWRITE csv.`/o` SELECT * FROM t", "bad.sql:3: a stream adds rows"),
+        ("INSERT INTO csv.`/o` SELECT 1 AS a", "read a view that CREATE TEMPORARY VIEW v"),
         ("SELEC 1", "bad.sql:3: [PARSE_SYNTAX_ERROR]"),
         ("INSERT INTO csv.`/o` SELECT * FROM nothing", "bad.sql:3: [TABLE_OR_VIEW_NOT_FOUND]"),
         ("INSERT INTO csv.`${missing}` SELECT 1", "bad.sql:3: the job needs a parameter 'missing'"),

@@ -21,7 +21,7 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.queries.params import Params
 
-NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=")
+NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):
   File "/app/lib/pyspark/worker.py", line 1, in main
     process()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.late_policy import COUNT, NONE
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.end_option import LATEST
@@ -196,7 +197,7 @@ def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> No
         source = next(s.name for query in queries for s in query.sources if not s.bounded)
         msg = (
             f"late={late!r} lets the watermark wait for the end of the data, and source {source!r} "
-            "has none; read it with bounded=True, or use late='count'"
+            f"has none; {words()['LET_END']}, or use late='count'"
         )
         raise ConfigError(msg)
     for query in queries:
@@ -214,6 +215,6 @@ def _check_bounded(queries: Sequence[QueryDefinition]) -> None:
             if not source.bounded:
                 msg = (
                     f"query {query.name!r}: source {source.name!r} is not bounded, so it has no "
-                    "end; read it with bounded=True, or run with until='available' or 'stopped'"
+                    f"end; {words()['LET_END']}, or run with until='available' or 'stopped'"
                 )
                 raise ConfigError(msg)

@@ -154,5 +154,30 @@ _BY_FORM: Final[Mapping[str, Mapping[Form, str]]] = {
         "a script only declares its streams",
         "a file of SQL only declares its queries",
     ),
+    "BEGIN": _by_form(
+        "begin with ctx.read",
+        "begin with spark.readStream",
+        "read a view that CREATE TEMPORARY VIEW v … USING … has made",
+    ),
+    "LET_END": _by_form(
+        "read it with bounded=True",
+        "start its query with trigger(availableNow=True)",
+        "read files instead",
+    ),
+    "ONE_END": _by_form(
+        "read it without bounded=True",
+        "start its query without trigger(availableNow=True)",
+        'run the file until "stopped"',
+    ),
+    "MARK_SOURCE": _by_form(
+        "set it with ctx.read(…, watermark=(column, delay))",
+        'run the script until "stopped", so that no source ends',
+        'run the file until "stopped", so that no source ends',
+    ),
+    "ONE_OUTPUT": _by_form(
+        "union them before one ctx.write",
+        "union them before one start(…)",
+        "write one INSERT INTO of their UNION ALL",
+    ),
     "DRIVER_ONLY": _by_form("the Spark session, or ctx", "the Spark session", "the Spark session"),
 }

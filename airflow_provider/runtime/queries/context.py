@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.end_option import EndOption, check_end
@@ -246,7 +247,7 @@ class JobContext:
                 if self._is_batch
                 else "not a streaming DataFrame"
             )
-            msg = f"query {name!r}: {what}; begin with ctx.read"
+            msg = f"query {name!r}: {what}; {words()['BEGIN']}"
             raise ConfigError(msg)
         sinks = given = sinks_of(name, to)
         if self._discards_output:
@@ -255,7 +256,7 @@ class JobContext:
             sink.check(df, output_mode)
         sources = sources_of(df, self._sources)
         if not sources:
-            msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
+            msg = f"query {name!r} reads none of the job's sources; {words()['BEGIN']}"
             raise ConfigError(msg)
         query = QueryDefinition(
             name=name,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.queries.plan import sources_under_a_watermark
 from airflow_provider.runtime.queries.source import SourceBinding
@@ -48,16 +49,15 @@ def check_sources(query: QueryDefinition) -> None:
         if by_name[name].format.lower() not in FILE_FORMATS:
             msg = (
                 f"query {query.name!r}: source {name!r} ({by_name[name].format}) is bounded beside "
-                "sources that are not, and only files can end there; keep it in files, or read it "
-                "without bounded=True"
+                "sources that are not, and only files can end there; keep it in files, or "
+                f"{words()['ONE_END']}"
             )
             raise ConfigError(msg)
     unmarked = [name for name in ending if by_name[name].watermark is None]
     if unmarked and (late := sorted(sources_under_a_watermark(query.df).intersection(unmarked))):
         msg = (
             f"query {query.name!r}: the watermark of source {late[0]!r} would stop when it "
-            "has ended, because it is set after ctx.read; set it with "
-            "ctx.read(…, watermark=(column, delay))"
+            f"has ended, because it is set behind the source; {words()['MARK_SOURCE']}"
         )
         raise ConfigError(msg)
     silent = [source.name for source in query.sources if source.idle_timeout_s is not None]

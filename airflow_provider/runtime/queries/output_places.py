@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
@@ -143,7 +144,7 @@ def _check_outputs(first: OutputPlace, second: OutputPlace) -> None:
         way = (
             "give each sink a folder of its own"
             if is_one_query
-            else "union them before one ctx.write, or give each a folder of its own"
+            else f"{words()['ONE_OUTPUT']}, or give each a folder of its own"
         )
         msg = f"{writers} to {second.location}, where readers could not tell them apart; {way}"
         raise ConfigError(msg)
