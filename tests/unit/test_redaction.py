@@ -14,10 +14,13 @@ import urllib.parse
 import pytest
 
 from airflow_provider.runtime import redaction
+from airflow_provider.runtime.checkpoint.source_end import SourceEnd
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.jobdir.run_options import read_secrets
+from airflow_provider.runtime.jobdir.source_ends import SourceEnds
 from airflow_provider.runtime.redaction import RedactedStream, Secrets
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
@@ -195,6 +198,24 @@ def test_documents_have_no_strong_secret_and_keep_their_words() -> None:
         "text": "a <parameter salt>",
         "by": {"<parameter salt>": "x"},
     } == json.loads(storage.read("note.json"))
+
+
+@pytest.mark.usefixtures("_remembered")
+def test_a_document_whose_texts_are_acted_on_is_refused() -> None:
+    """The name of a file that was replaced would be that of another file."""
+    storage = open_storage("memory://redaction-exact")
+    ends = SourceEnds(
+        query_id="q",
+        query="out",
+        run_id="r1",
+        token=1,
+        batch=0,
+        at="2026-01-01T00:00:00.000Z",
+        ends=[SourceEnd("rows", 0, offset='{"pepper-4711-hunter2": 3}')],
+    )
+    with pytest.raises(ConfigError, match="SourceEnds: .*'salt'") as raised:
+        ends.put(storage, "ends/q.json")
+    assert (False, False) == ("hunter2" in str(raised.value), storage.exists("ends/q.json"))
 
 
 @pytest.mark.usefixtures("_remembered")

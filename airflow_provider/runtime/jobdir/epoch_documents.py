@@ -44,6 +44,7 @@ class EpochRecord(Document):
         "committables/{query_id}/{epoch}.{token}.json",
         "committables/{query_id}/{epoch}.json",
     )
+    IS_EXACT = True
 
     epoch: NonNegative
     query_id: Name

@@ -78,6 +78,7 @@ class DriverSpec(Document):
     """
 
     COMMAND: ClassVar[str] = ""
+    IS_EXACT = True
 
     driver_id: Name | None = None
     job_dir: Address = option(

@@ -56,6 +56,7 @@ class SourceEnds(Document):
     """
 
     PLACES = ("ends/{query_id}.json",)
+    IS_EXACT = True
     MOST_BYTES = 256 * MIB
 
     query_id: Name

@@ -173,6 +173,7 @@ class SavepointRecord(Document):
     """
 
     MOST_BYTES = 256 * MIB  # of a million files 150
+    IS_EXACT = True
 
     name: str
     taken: IsoTime

@@ -9,7 +9,11 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from airflow_provider.runtime import redaction
-from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    UnsupportedVersionError,
+)
 from airflow_provider.runtime.typed_json import (
     MOST_BYTES,
     Mismatch,
@@ -46,20 +50,36 @@ class Document:
         PLACES: ends of its path, with members in braces. Where it lies at such a path they must
             agree, by the first that fits: a copy under another name is not the document.
         MOST_BYTES: what is bigger is none either, and is not read.
+        IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in
+            one is refused, and not replaced.
     """
 
     VERSION: ClassVar[int] = 1
     PLACES: ClassVar[tuple[str, ...]] = ()
     MOST_BYTES: ClassVar[int] = MOST_BYTES
+    IS_EXACT: ClassVar[bool] = False
 
     def problem(self) -> str | None:
         """Return what is wrong between its members; None when nothing is."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document as plain JSON values, version first, without secrets."""
-        values: dict[str, Any] = redaction.known().redact_tree(encode(self))
-        return {"version": self.VERSION, **values}
+        """Return the document as plain JSON values, version first, without secrets.
+
+        Raises:
+            ConfigError: an exact document has the value of a secret parameter.
+        """
+        values, secrets = encode(self), redaction.known()
+        redacted: dict[str, Any] = secrets.redact_tree(values)
+        if self.IS_EXACT and redacted != values:
+            name = secrets.find(json.dumps(values))
+            msg = (
+                f"{type(self).__name__}: a file, a position or an option has the value of the "
+                f"secret parameter {name!r}, and would be stored; leave the secret out of names, "
+                "paths, options and columns of partitions"
+            )
+            raise ConfigError(msg)
+        return {"version": self.VERSION, **redacted}
 
     def to_bytes(self) -> bytes:
         """Return the document as it is stored."""
