@@ -189,7 +189,7 @@ def test_a_missing_connector_has_two_ways_out():
     words = ["'clicks'", f"--conf spark.jars.packages={package}"]
     words += ["'spark-stream-kafka'", "extra 'kafka'"]
     assert words == [word for word in words if word in text]
-    assert f"packages='{package}' of the operator" in in_a_dag
+    assert f'packages="{package}" of the operator' in in_a_dag
     assert "--conf" not in in_a_dag
 
 

@@ -13,7 +13,7 @@ from airflow_provider.runtime.errors.ways_out import (
     Form,
     addressing,
     set_conf,
-    set_mode,
+    set_option,
     set_param,
     words,
 )
@@ -33,10 +33,10 @@ def test_a_caller_gets_its_own_options():
     """
     The command line is told of flags, an operator of its arguments.
     """
-    asked = [set_param("folder"), set_mode("batch"), set_conf("spark.x", "1")]
+    asked = [set_param("folder"), set_option("mode", "batch"), set_conf("spark.x", "1")]
     asked.append(set_conf(PACKAGES, "g:a:1"))
     with addressing(caller=Caller.OPERATOR):
-        in_a_dag = [set_param("folder"), set_mode("batch"), set_conf("spark.x", "1")]
+        in_a_dag = [set_param("folder"), set_option("mode", "batch"), set_conf("spark.x", "1")]
         in_a_dag.append(set_conf(PACKAGES, "g:a:1"))
 
     assert [
@@ -46,10 +46,10 @@ def test_a_caller_gets_its_own_options():
         "--conf spark.jars.packages=g:a:1",
     ] == asked
     assert [
-        "give the operator params={'folder': …}",
+        'give the operator params={"folder": …}',
         'mode="batch" of the operator',
-        "conf={'spark.x': '1'} of the operator",
-        "packages='g:a:1' of the operator",
+        'conf={"spark.x": "1"} of the operator',
+        'packages="g:a:1" of the operator',
     ] == in_a_dag
 
 
@@ -59,7 +59,7 @@ def test_a_missing_parameter_names_the_callers_way_out():
     """
     with pytest.raises(ConfigError, match="pass --param folder=VALUE"):
         Params({})["folder"]
-    in_a_dag = pytest.raises(ConfigError, match=r"give the operator params=\{'folder': …\}")
+    in_a_dag = pytest.raises(ConfigError, match=r'give the operator params=\{"folder": …\}')
     with addressing(caller=Caller.OPERATOR), in_a_dag:
         Params({})["folder"]
 
@@ -106,12 +106,12 @@ def test_a_reader_is_that_of_all_threads_until_the_job_is_done():
     """
     found: list[str] = []
     with addressing(caller=Caller.OPERATOR), addressing(form=Form.SQL):
-        thread = threading.Thread(target=lambda: found.append(set_mode("batch")))
+        thread = threading.Thread(target=lambda: found.append(set_option("mode", "batch")))
         thread.start()
         thread.join()
 
     assert ['mode="batch" of the operator'] == found
-    assert "--mode batch" == set_mode("batch")
+    assert "--mode batch" == set_option("mode", "batch")
 
 
 def test_a_form_is_that_of_the_entry():

@@ -12,6 +12,7 @@ from airflow_provider.runtime.checkpoint.fingerprint import (
     side_by_side,
 )
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_option
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -94,7 +95,8 @@ class ChangedQueries:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
                 f"{self._where}: results of two jobs would be mixed, because the state was made by "
-                f"another one: {queries}. {WAYS_OUT}, or go on with it (--allow-mixed-results)"
+                f"another one: {queries}. {WAYS_OUT}, or go on with it "
+                f"({set_option('allow_mixed_results')})"
             )
             raise ConfigError(msg)
 

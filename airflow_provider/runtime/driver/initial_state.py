@@ -10,6 +10,7 @@ from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.changed_queries import WAYS_OUT, ChangedQueries
 from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.identity import add_predecessors
@@ -205,7 +206,8 @@ class StartingPoint:
             if not self._allow_non_restored:
                 msg += (
                     ". Its state and positions would go to the wrong ones: declare it as it was, "
-                    "or let it start over, without its state (--allow-non-restored-state)"
+                    "or let it start over, without its state "
+                    f"({set_option('allow_non_restored_state')})"
                 )
                 raise ConfigError(msg)
             log.warning("%s; it starts over, without its state", msg)
@@ -266,7 +268,7 @@ def match_queries(
         msg = (
             f"the savepoint {savepoint.url} has the queries {', '.join(saved)}, and the job has "
             f"{', '.join(declared)}; give them the same names, or allow state that is not restored "
-            "(--allow-non-restored-state)"
+            f"({set_option('allow_non_restored_state')})"
         )
         raise ConfigError(msg)
     return {name: name if name in saved else "" for name in declared}
@@ -376,7 +378,7 @@ class Continuation:
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
                 f"{'; '.join(incompatible.values())}. {WAYS_OUT}, use a new job directory, or "
                 "let what does not fit start over, without its state and beside what it "
-                "has written (--allow-non-restored-state)"
+                f"has written ({set_option('allow_non_restored_state')})"
             )
             raise ConfigError(msg)
         self._changes.check(incompatible)

@@ -23,7 +23,7 @@ from airflow_provider.runtime.driver.prepare import (
     load_job_in,
 )
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
-from airflow_provider.runtime.errors.ways_out import Form, set_mode
+from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.programs.entry_point import form_of
@@ -138,7 +138,7 @@ def _only_in_batch(
         return dataclasses.replace(job, reason=refused.parts.what)
     job.context.holding.close()
     others = f"; or {refused.parts.remedy}" if refused.parts.remedy else ""
-    remedy = f"BATCH can run it: {set_mode('batch')}{others}"
+    remedy = f"BATCH can run it: {set_option('mode', 'batch')}{others}"
     refused.explanation = dataclasses.replace(refused.parts, remedy=remedy)
     raise refused from refused.__cause__
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import shlex
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ def addressing(*, caller: Caller | None = None, form: Form | None = None) -> Ite
 
 def set_param(name: str) -> str:
     """Return how the caller gives the job a parameter."""
-    return _of_caller(f"pass --param {name}=VALUE", f"give the operator params={{{name!r}: …}}")
+    return _of_caller(f"pass --param {name}=VALUE", f'give the operator params={{"{name}": …}}')
 
 
 def set_conf(name: str, value: str) -> str:
     """Return how the caller gives the run a setting of Spark."""
     argument = _ARGUMENTS.get(name)
-    given = f"{argument}={value!r}" if argument else f"conf={{{name!r}: {value!r}}}"
+    given = f'{argument}="{value}"' if argument else f'conf={{"{name}": "{value}"}}'
     return _of_caller(f"--conf {name}={value}", f"{given} of the operator")
 
 
@@ -83,9 +84,12 @@ def set_until(until: str) -> str:
     return _of_caller(f"run it with --until {until}", f'give the operator until="{until}"')
 
 
-def set_mode(mode: str) -> str:
-    """Return how the caller chooses the mode of a run."""
-    return _of_caller(f"--mode {mode}", f'mode="{mode}" of the operator')
+def set_option(name: str, value: str | int | None = None) -> str:
+    """Return how the caller gives the run an option of its own; one without a value is a switch."""
+    flag = f"--{name.replace('_', '-')}"
+    given = f'"{value}"' if isinstance(value, str) else value if value is not None else True
+    command_line = flag if value is None else f"{flag} {shlex.quote(str(value))}"
+    return _of_caller(command_line, f"{name}={given} of the operator")
 
 
 def words() -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
     SparkStreamError,
 )
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
@@ -118,7 +119,7 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
     if now.drained_by is None or now.drained_by in {now.run_id, now.replays}:
         return None
     state = "was drained by" if now.has_drain_ended else "is being drained by"
-    finish = f"finish that one with --run-id {now.drained_by}, or "
+    finish = f"finish that one with {set_option('run_id', now.drained_by)}, or "
     way_out = "" if now.has_drain_ended else finish
     msg = (
         f"{now.url}: the job {state} run {now.drained_by!r}. Its windows are flushed and their "

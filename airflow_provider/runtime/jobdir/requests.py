@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.documents import Document
@@ -253,6 +254,6 @@ def _folder(driver_id: str) -> str:
 def savepoint_is_complete(savepoint: str) -> str:
     """Return the message about a savepoint whose stop was not completed."""
     return (
-        f"The savepoint {savepoint} is complete: go on from it with --from-savepoint in a new job "
-        "directory, or with the same command in this one"
+        f"The savepoint {savepoint} is complete: go on from it in a new job directory "
+        f"({set_option('from_savepoint', savepoint)}), or in this one as before"
     )

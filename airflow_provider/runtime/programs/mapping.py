@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.names import UNSAFE, name_of
 from airflow_provider.runtime.sinks.bucket_files.rows import FORMATS as BUCKET_FORMATS
 from airflow_provider.runtime.sinks.delta.sink import delta
@@ -176,7 +177,9 @@ def describe_trigger(trigger: tuple[str, Any] | None, *, bounded: bool) -> str |
     name, value = trigger
     if bounded:
         return f"trigger({name}={value!r}) is left out: the run reads all that is there"
-    return f"trigger({name}={value!r}) is the run's business: --trigger {value!r} keeps it"
+    return (
+        f"trigger({name}={value!r}) is the run's business: {set_option('trigger', value)} keeps it"
+    )
 
 
 def _is_function(calls: WriterCalls) -> bool:

@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.spark.installation import spark_home
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
     if kept is None or chosen / _FAR < kept < chosen * _FAR:
         return None
     if provider == STATE[PROVIDER]:
-        way = f"take a savepoint, and start from it with --state-partitions {chosen}"
+        way = f"take a savepoint, and start from it with {set_option('state_partitions', chosen)}"
     else:
         way = "start the job over in a new job directory: Spark cannot repartition this state store"
     price = "each costs time in each batch" if kept > chosen else "no more tasks can share the work"
