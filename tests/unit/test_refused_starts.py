@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark import java_gateway
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from airflow_provider.runtime.cli.stop_signals import stop_on_signals
@@ -21,6 +23,7 @@ from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.queries import refusals, stateful_plan
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
+from airflow_provider.runtime.spark.session import _stopped_by_this_process
 from tests.unit.recorded_failures import JavaThrowable
 
 STATE = "\n=== Streaming Query ===\nCurrent Committed Offsets: {{}}\n\nCurrent State: {}\n"
@@ -136,6 +139,26 @@ def test_a_file_is_named_from_where_python_imports_it(monkeypatch):
     assert "sums.py:5" == place_of("/jobs/shared/sums.py", 5)
     assert "main.py:6" == place_of("/jobs/main.py", 6)
     assert "job.py:7" == place_of("/elsewhere/job.py", 7)
+
+
+def test_a_jvm_leaves_the_signal_to_the_driver():
+    """
+    A JVM that is started ignores SIGTERM, and what PySpark prepares in it stays.
+    """
+    tell = "import signal as s; print(s.getsignal(s.SIGTERM).name, s.getsignal(s.SIGINT).name)"
+    command = [sys.executable, "-c", tell]
+
+    def leave_sigint() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    gateway: Any = java_gateway
+    before = gateway.Popen
+    with _stopped_by_this_process():
+        process = gateway.Popen(command, stdout=subprocess.PIPE, preexec_fn=leave_sigint, text=True)
+    said, _ = process.communicate(timeout=60)
+
+    assert "SIG_IGN SIG_IGN" == said.strip()
+    assert before is gateway.Popen
 
 
 def test_a_signal_that_comes_twice_is_told_once(monkeypatch, caplog):

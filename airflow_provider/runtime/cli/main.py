@@ -130,10 +130,11 @@ def _explained(error: Exception) -> RunFailedError:
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_formatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # It would print each error that it passes on, with the stacks of both languages: hundreds of
-    # lines above the screen that explains the same error, and names the file with the stacks.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # lines above the screen that explains the same error, and names the file with the stacks. Some
+    # of it goes to the root logger, so that its own loggers cannot leave it out.
+    handler.addFilter(lambda record: "/py4j/" not in record.pathname)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _nobody_reads() -> bool:

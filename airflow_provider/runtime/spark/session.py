@@ -8,11 +8,12 @@ import importlib
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
@@ -45,7 +46,7 @@ from airflow_provider.runtime.spark.versions import (
 from airflow_provider.runtime.storage.open import SPARKS_HDFS, is_in_hdfs, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -83,7 +84,8 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         builder = builder.config(key, value)
     threading.Thread(target=_import_ahead, name="imports", daemon=True).start()
     try:
-        spark = builder.getOrCreate()
+        with _stopped_by_this_process():
+            spark = builder.getOrCreate()
     except Exception as error:
         if log_file is not None:
             log_file.unlink(missing_ok=True)
@@ -96,6 +98,35 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     _warn_of_mixture(spark)
     ship_runtime(spark)
     return spark
+
+
+@contextlib.contextmanager
+def _stopped_by_this_process() -> Iterator[None]:
+    """Let a JVM that is started leave SIGTERM to this process, as PySpark lets it leave SIGINT.
+
+    A service sends the signal to all processes of a group. A JVM that ends at once takes the
+    streams away which this process is about to stop; it ends with this process in any case.
+    """
+    from pyspark import java_gateway
+
+    gateway: Any = java_gateway
+    start = gateway.Popen
+
+    def start_deaf(command: Sequence[str], **how: Any) -> Any:
+        prepare = how.pop("preexec_fn", None)
+
+        def prepare_deaf() -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if prepare is not None:
+                prepare()
+
+        return start(command, preexec_fn=prepare_deaf, **how)
+
+    gateway.Popen = start_deaf
+    try:
+        yield
+    finally:
+        gateway.Popen = start
 
 
 def not_started(master: str | None, said: str) -> SparkStreamError:
