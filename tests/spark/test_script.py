@@ -242,6 +242,18 @@ rows.groupBy().count().writeStream.outputMode("complete").format("csv").start("{
 """
 
 
+AT_ITS_START = (
+    BAD.partition("rows = ")[0]
+    + """
+rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+rate.writeStream.format("kafka").option("topic", "t").trigger(realTime="5 minutes").start()
+limits = {"maxFilesPerTrigger": 1, "maxBytesPerTrigger": 9}
+rows = spark.readStream.schema("v long").options(**limits).json("{input}")
+rows.writeStream.format("console").start()
+"""
+)
+
+
 THREADS = (
     BAD.partition("rows.")[0]
     + """
@@ -271,6 +283,14 @@ with ThreadPoolExecutor(2) as pool:
             ["bad.py:5: this session is not the job's"],
         ),
         (MEMORY, ["bad.py:5: the sink 'memory'", "bad.py:7: trigger(continuous="]),
+        (
+            AT_ITS_START,
+            [
+                "bad.py:6: trigger(realTime=",
+                "bad.py:6: query 'kafka': the sink spark:kafka:t: this Spark has no connector",
+                "bad.py:9: source 'json': query 'console': Spark cannot run it as a stream: Options",
+            ],
+        ),
         (THREADS, ["bad.py:9: a thread waits for the query that it has started"]),
     ],
     ids=[
@@ -281,6 +301,7 @@ with ThreadPoolExecutor(2) as pool:
         "file",
         "session",
         "memory",
+        "at its start",
         "threads",
     ],
 )
