@@ -33,6 +33,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
 from airflow_provider.runtime.programs.entry_point import check_entry_file, file_of, shipped_entry
+from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
@@ -413,6 +414,7 @@ class SparkStreamingHook(CheckedHook):
             if is_here
             else None,
             environ=environ,
+            umask=current_umask() if is_here else None,
         )
 
     def _shipped_entry(self, entry: str) -> str:

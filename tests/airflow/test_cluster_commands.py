@@ -17,6 +17,7 @@ from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.runtime_zip import runtime_zip
+from airflow_provider.runtime.spark.defaults import UMASK
 
 DRIVER = "7f" * 16
 DIGEST = "0" * 64
@@ -100,6 +101,7 @@ def test_each_option_of_a_clusters_command_is_known(
     master, extra, settings, more = case
     program, words, conf, application = command_of(monkeypatch, entry, master, mode, **extra)
     here = conf.pop("spark.driver.defaultJavaOptions", None)
+    umask = conf.pop(UMASK, None)
     home = Path(str(words["--py-files"][0].split(",")[0])).parent
     travels = [str(runtime_zip(home)), *([entry.rpartition(":")[0]] if mode == "cluster" else [])]
 
@@ -114,7 +116,7 @@ def test_each_option_of_a_clusters_command_is_known(
         **more,
     } == words
     assert {**CHOSEN, **settings} == conf
-    assert (here is None) is (mode == "cluster")
+    assert (here is None) is (umask is None) is (mode == "cluster")
     assert ["driver", "run", JOB_DIR, RUN, DRIVER, DIGEST] == application[1:]
 
 

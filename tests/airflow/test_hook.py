@@ -32,9 +32,11 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
+    UMASK,
     jvm_defaults,
     local_heap,
     log_options,
@@ -135,6 +137,8 @@ def test_a_local_command_keeps_to_this_machine(monkeypatch: pytest.MonkeyPatch, 
         "spark.driver.bindAddress=127.0.0.1",
         "spark.driver.host=127.0.0.1",
         "spark.ui.enabled=false",
+        "spark.executorEnv.PYTHONSAFEPATH=1",
+        f"{UMASK}={current_umask():03o}",
         f"spark.driver.memory={local_heap(this_machine())}",
         log_conf(),
     } == set(options(command, "--conf"))
@@ -388,9 +392,12 @@ def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
 
     assert ["spark://master:7077"] == options(command, "--master")
     assert [] == options(command, "--deploy-mode")
-    assert {"spark.log.level=WARN", "spark.ui.showConsoleProgress=false", log_conf()} == set(
-        options(command, "--conf")
-    )
+    assert {
+        "spark.log.level=WARN",
+        "spark.ui.showConsoleProgress=false",
+        f"{UMASK}={current_umask():03o}",
+        log_conf(),
+    } == set(options(command, "--conf"))
     assert entry == hook_of()._shipped_entry(entry)
 
 

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider.runtime.spark.defaults import (
     PARTITIONS,
     PROVIDER,
+    UMASK,
     Machine,
     configured,
     jvm_defaults,
@@ -203,3 +204,28 @@ def test_this_machine_has_cores_and_memory():
 
     assert machine.cores >= 1
     assert machine.memory > 1 << 26
+
+
+def test_hadoop_gives_modes_by_the_umask_of_the_process(tmp_path):
+    """
+    Unless a setting, or a file of Hadoop's settings, names another one; a driver elsewhere has its own.
+    """
+    (tmp_path / "core-site.xml").write_text(
+        "<name>fs.permissions.umask-mode</name><value>077</value>"
+    )
+    here = {"HADOOP_CONF_DIR": str(tmp_path)}
+
+    assert "007" == jvm_defaults("local[2]", {}, machine=SMALL, environ={}, umask=0o007)[UMASK]
+    assert UMASK not in jvm_defaults("local[2]", {UMASK: "077"}, machine=SMALL, umask=0o007)
+    assert UMASK not in jvm_defaults("yarn", {}, machine=SMALL, environ=here, umask=0o007)
+    assert UMASK not in jvm_defaults("yarn", {}, machine=SMALL)
+
+
+def test_local_workers_import_nothing_from_the_working_directory():
+    """
+    On a cluster the working directory is the application's own, and files are shipped into it.
+    """
+    name = "spark.executorEnv.PYTHONSAFEPATH"
+
+    assert "1" == jvm_defaults("local[2]", {}, machine=SMALL)[name]
+    assert name not in jvm_defaults("yarn", {}, machine=SMALL)

@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +30,7 @@ from airflow_provider.runtime.control.pool import (
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.host import file_lock
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
+from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_classic, check_java
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class _Pool:
         start = json.dumps({**self._start, "log": str(path)})
         with its, path.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "airflow_provider.runtime.cli.standby",
+                [*module_command("airflow_provider.runtime.cli.standby"),
                  str(self._folder), str(its.fileno()), start],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import airflow_provider
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
+from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json
 
 IsStatic = Callable[[str], bool]
@@ -148,13 +149,11 @@ class Handover:
         ends_with_client: bool,
     ) -> Handover:
         """Return it with the environment and the working directory of this process."""
-        umask = os.umask(0o077)
-        os.umask(umask)
         return cls(
             arguments=tuple(arguments),
             environment=dict(os.environ),
             folder=str(Path.cwd()),
-            umask=umask,
+            umask=current_umask(),
             spec=spec,
             ends_with_client=ends_with_client,
         )

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.host import file_lock
+from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import find_java, spark_home
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
         return False
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            module_command(__name__),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -149,7 +150,7 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
 def _make(archive: Path, environ: Mapping[str, str]) -> None:
     made = archive.with_suffix(f".{os.getpid()}")
     failed = archive.with_suffix(".failed")
-    command = [sys.executable, "-m", MAKER, f"-XX:ArchiveClassesAtExit={made}"]
+    command = [*module_command(MAKER), f"-XX:ArchiveClassesAtExit={made}"]
     try:
         try:
             run = subprocess.run(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,8 @@ _TIERS: Final = [
 """Java's second compiler begins ten times later than by itself: it takes the cores from a short
 run, which ends before that pays, and a long one loses nothing that was measured."""
 _JAVA_VARIABLES: Final = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_HADOOP_FOLDERS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_HADOOP_FILES: Final = ("core-site.xml", "hdfs-site.xml")
 _FAR: Final = 8
 _GIB: Final = 1 << 30
 
@@ -56,11 +59,16 @@ FILTERS_AFTER_COUNT: Final[dict[str, str]] = {
 """Their readers parse each row, and would leave out those that a filter of the query does not want
 before anybody has counted them."""
 
+UMASK: Final = "spark.hadoop.fs.permissions.umask-mode"
+"""Setting of Hadoop, by which its files get their modes; the umask of the process says nothing."""
 _LOCAL: Final = {
     # A driver whose executors are its own threads needs no address that others can reach.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Spark starts its Python workers by `python -m`, in the driver's working directory, whose
+    # modules would run in place of Python's own. On a cluster it is a folder of the application's.
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 # Of a batch that a stop has interrupted, Spark looks through the whole text of Python's error by a
 # regular expression that recurses for each letter (StreamExecution's PROXY_ERROR). With Java's own
@@ -101,6 +109,7 @@ def jvm_defaults(
     machine: Machine,
     java_options: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    umask: int | None = None,
 ) -> dict[str, str]:
     """Return the settings that a JVM gets when it starts.
 
@@ -111,8 +120,11 @@ def jvm_defaults(
         machine: where the driver runs.
         java_options: further options of the JVM; None for one on another machine, which gets none.
         environ: the JVM's environment, which may have options of Java, too.
+        umask: of the driver's process; None for one on another machine.
     """
     chosen = dict(_EVERYWHERE)
+    if umask is not None and not _has_hadoop_umask(environ or {}):
+        chosen[UMASK] = f"{umask:03o}"
     if (master or "").startswith("local"):
         chosen.update(_LOCAL, **{"spark.driver.memory": local_heap(machine)})
     chosen = {key: value for key, value in chosen.items() if key not in given}
@@ -223,6 +235,17 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
         f"keeps its state in {kept} partitions, a new one here would have {chosen}; {price}. "
         f"To change it, {way}"
     )
+
+
+def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
+    """Tell whether a file of Hadoop's settings names an umask."""
+    name = UMASK.removeprefix("spark.hadoop.")
+    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
+    for file in (folder / name for folder in folders for name in _HADOOP_FILES):
+        with suppress(OSError):
+            if name in file.read_text(encoding="utf-8", errors="replace"):
+                return True
+    return False
 
 
 def _conf_folder(environ: Mapping[str, str]) -> Path:

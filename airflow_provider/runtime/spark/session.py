@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
+from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.spark.class_archive import archive_options
@@ -172,6 +173,7 @@ def _jvm_settings(master: str | None, conf: Mapping[str, str], log_file: Path) -
         machine=this_machine(),
         java_options=[*archive_options(os.environ), *log_options(log_file, os.environ)],
         environ=os.environ,
+        umask=current_umask(),
     )
 
 

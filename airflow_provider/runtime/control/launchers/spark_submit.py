@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +26,7 @@ from airflow_provider.runtime.control.launchers.protocol import (
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
+from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_java
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class SparkSubmitLauncher:
         if self.standby is not None:
             options += ["--standby", json.dumps(self.standby)]
         process = subprocess.Popen(
-            [sys.executable, "-m", _PROCESS, *options, "--", *command],
+            [*module_command(_PROCESS), *options, "--", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
