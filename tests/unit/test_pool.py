@@ -46,17 +46,18 @@ if TYPE_CHECKING:
 
 STATIC = "spark.sql.warehouse.dir"
 SPEC = StandbySpec(
-    python="python3",
+    python=("/venv/bin/python3", "/venv/bin/python3", "/venv/bin/python3"),
     runtime="0.1.0 1",
     master="local[2]",
     conf={"spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", STATIC: "a"},
     environment={"HADOOP_CONF_DIR": "conf"},
+    umask=0o022,
+    groups=(0, 4),
 )
 OFFER = Handover(
     arguments=("run", "JOB_DIR"),
     environment={"GREETING": "hello"},
     folder="/",
-    umask=0o022,
     spec=SPEC,
     ends_with_client=True,
 )
@@ -86,8 +87,7 @@ class Spark:
 
 def job(arguments, spark):
     if arguments[0] == "look":
-        umask = os.umask(0)
-        print(os.environ["GREETING"], os.getcwd(), oct(umask), sys.argv, sys.stdin.readline())
+        print(os.environ["GREETING"], os.getcwd(), sys.argv, sys.stdin.readline())
         print("to stderr", file=sys.stderr)
         return 7
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
@@ -216,19 +216,13 @@ def test_a_large_environment_arrives_whole(folder, idle):
 
 def test_a_handover_is_what_a_process_would_have(monkeypatch, tmp_path):
     """
-    Environment, working directory and umask are those of the client.
+    Environment and working directory are those of the client.
     """
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
-    before = os.umask(0o027)
-    try:
-        handover = Handover.of_this_process(["run"], SPEC, ends_with_client=True)
-        assert 0o027 == os.umask(0o027)
-    finally:
-        os.umask(before)
+    handover = Handover.of_this_process(["run"], SPEC, ends_with_client=True)
 
     assert ("hello", str(tmp_path)) == (handover.environment["GREETING"], handover.folder)
-    assert 0o027 == handover.umask
     assert handover == Handover.from_dict(json.loads(json.dumps(handover.to_dict())))
 
 
@@ -243,8 +237,8 @@ def test_a_spec_has_what_java_reads_and_no_secret():
             "HADOOP_CONF_DIR": "/etc/hadoop",
             "_JAVA_OPTIONS": "-Xmx1g",
             "TZ": "UTC",
-            "HOME": "/nowhere",
-            "PYSPARK_PYTHON": "python3.12",
+            "EDITOR": "vi",
+            "PYSPARK_PYTHON": "/none/of/this/name",
             "SPARK_STREAM_SECRET_1": "s3cr3t",
         },
     )
@@ -252,7 +246,61 @@ def test_a_spec_has_what_java_reads_and_no_secret():
     assert {"HADOOP_CONF_DIR": "/etc/hadoop", "_JAVA_OPTIONS": "-Xmx1g", "TZ": "UTC"} == (
         spec.environment
     )
-    assert ("python3.12", "local[*]") == (spec.python, spec.master)
+    assert ("/none/of/this/name",) * 2 == spec.python[1:]
+    assert "local[*]" == spec.master
+
+
+@pytest.mark.parametrize(
+    ("name", "pools", "runs"),
+    [
+        ("KRB5CCNAME", "/run/krb5cc_pool", "/run/krb5cc_job"),
+        ("KRB5_CONFIG", "a", "b"),
+        ("CLOUDSDK_CONFIG", "/a", "/b"),
+        ("HADOOP_USER_NAME", "a", "b"),
+        ("AWS_PROFILE", "a", None),
+        ("AZURE_CLIENT_ID", None, "b"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "a.json", "b.json"),
+        ("PYTHONPATH", "/a", "/b"),
+        ("PYTHONHASHSEED", "1", None),
+        ("HOME", "/srv/a", "/srv/b"),
+    ],
+)
+def test_a_variable_that_a_library_reads_at_its_start_is_compared(name, pools, runs):
+    """
+    Of Kerberos, the clouds, Hadoop, Python, and what names a home: the JVM has read the pool's.
+    """
+    mine, theirs = (
+        StandbySpec.of(None, {}, {"LANG": "C", **({name: value} if value else {})})
+        for value in (pools, runs)
+    )
+
+    assert f"its variable {name} is another one than the run's" == (
+        mine.difference(theirs, is_static=is_static)
+    )
+    assert mine.difference(mine, is_static=is_static) is None
+
+
+def test_an_interpreter_is_the_file_that_its_name_means(tmp_path, monkeypatch):
+    """
+    The same name on another PATH is another interpreter, two names of one file are one, and the
+    interpreter of the pool's own process counts also where workers have the same.
+    """
+    for venv in ("a", "b"):
+        (tmp_path / venv).mkdir()
+        for name in ("python", "python3"):
+            (tmp_path / venv / name).symlink_to(sys.executable)
+
+    def spec(folder: str, name: str = "python3") -> StandbySpec:
+        environ = {"PYSPARK_PYTHON": name, "PATH": str(tmp_path / folder)}
+        return StandbySpec.of(None, {}, environ)
+
+    mine = spec("a")
+    assert mine.difference(spec("a", "python"), is_static=is_static) is None
+    assert "its python is " in present(mine.difference(spec("b"), is_static=is_static))
+    missing = [spec(folder, "no-such-python") for folder in ("a", "b")]
+    assert "its python is " in present(missing[0].difference(missing[1], is_static=is_static))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "b/python"))
+    assert "its python is " in present(mine.difference(spec("a"), is_static=is_static))
 
 
 # --- what does not fit --------------------------------------------------------------------------
@@ -261,7 +309,9 @@ def test_a_spec_has_what_java_reads_and_no_secret():
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"python": "python3.13"}, "its python is python3, the run's python3.13"),
+        ({"python": ("python3.13",) * 3}, "the run's python3.13"),
+        ({"umask": 0o077}, "its umask is 022, the run's 077"),
+        ({"groups": (0,)}, "its list of groups is 0 4, the run's 0"),
         ({"runtime": "0.2.0 2"}, "its runtime is 0.1.0 1, the run's 0.2.0 2"),
         ({"master": "yarn"}, "its master is local[2], the run's yarn"),
         ({"conf": with_conf(spark_executor_memory="2g")}, "setting spark.executor.memory"),
@@ -527,7 +577,7 @@ def message(data: bytes) -> bytes:
         message(b"[1]"),
         message(b"{}"),
         message(b"[" * 100_000),
-        message(json.dumps({**OFFER.to_dict(), "umask": "022"}).encode()),
+        message(json.dumps({**OFFER.to_dict(), "folder": 22}).encode()),
     ],
     ids=["nothing", "two bytes", "http", "too long", "cut", "half", "bytes", "list", "empty",
          "deep", "wrong type"],
@@ -670,14 +720,12 @@ def environment(**more: str) -> Mapping[str, str]:
 @pytest.mark.slow
 def test_a_driver_is_as_if_the_client_had_started_it(folder, tmp_path):
     """
-    Its files, environment, working directory, umask and arguments are the client's, and its exit
-    code is the client's.
+    Its files, environment, working directory and arguments are the client's, and so is its exit
+    code.
     """
     output, errors = tmp_path / "output", tmp_path / "errors"
     (tmp_path / "input").write_text("a line\n")
-    look = offered(
-        "look", folder=str(tmp_path), umask=0o027, environment=environment(GREETING="hello")
-    )
+    look = offered("look", folder=str(tmp_path), environment=environment(GREETING="hello"))
     with (
         a_process(folder) as process,
         (tmp_path / "input").open() as given,
@@ -691,7 +739,7 @@ def test_a_driver_is_as_if_the_client_had_started_it(folder, tmp_path):
         end(taken)
         assert 7 == process.wait(LIMIT_S)
 
-    assert f"hello {tmp_path} 0o27 ['spark-stream', 'look'] a line\n\n" == output.read_text()
+    assert f"hello {tmp_path} ['spark-stream', 'look'] a line\n\n" == output.read_text()
     assert "to stderr\n" == errors.read_text()
 
 

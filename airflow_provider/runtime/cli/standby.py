@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.control.pool import (
@@ -32,6 +32,7 @@ from airflow_provider.runtime.control.pool import (
     standby_socket,
 )
 from airflow_provider.runtime.driver.warm_up import warm_up
+from airflow_provider.runtime.spark.jvm_environment import environment_table, replace_environment
 from airflow_provider.runtime.spark.session import start_spark
 from airflow_provider.runtime.spark.spark_log import SparkLog
 from airflow_provider.runtime.typed_json import read_json
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
     folder, parent, raw = Path(argv[0]), int(argv[1]), read_json(argv[2])
     mine = StandbySpec.of(raw["master"], raw["conf"], os.environ)
     spark = start_spark("spark-stream standby", raw["master"], raw["conf"])
+    environment_table(spark)  # a JVM without one cannot serve a run; the log says so
     warm_up(spark, rounds=_ROUNDS)
     spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # who waits should hold little
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
@@ -158,8 +160,9 @@ def _serve(
     channel: socket.socket, handover: Handover, files: Sequence[int], spark: SparkSession
 ) -> int:
     """Become the driver: everything that a process of its own would have is as the client's."""
+    replace_environment(spark, os.environ, handover.environment)
     _put_on(handover, files)
-    _tell_spark(handover, spark)
+    _set_working_directory(handover.folder, spark)
     is_over = threading.Event()
     ends = handover.ends_with_client
     threading.Thread(
@@ -185,13 +188,10 @@ def _put_on(handover: Handover, files: Sequence[int]) -> None:
     sys.stdin = _opened(0, "r")
     sys.stdout = _opened(1, "w")
     sys.stderr = _opened(2, "w")
-    before = _python_path(os.environ)
     os.environ.clear()
     os.environ.update(handover.environment)
-    sys.path[:] = [*_python_path(os.environ), *(p for p in sys.path if p not in before)]
     sys.argv = ["spark-stream", *handover.arguments]
     os.chdir(handover.folder)
-    os.umask(handover.umask)
 
 
 def _opened(descriptor: int, mode: str) -> TextIO:
@@ -199,22 +199,12 @@ def _opened(descriptor: int, mode: str) -> TextIO:
     return cast("TextIO", opened)
 
 
-def _python_path(environ: Any) -> list[str]:
-    return [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-
-
-def _tell_spark(handover: Handover, spark: SparkSession) -> None:
-    """Let Spark resolve relative paths as for the client, and give Python workers its variables.
-
-    Only workers of this machine get them: they would inherit them from a driver that was started
-    for the run, and Spark sends them with each task.
-    """
+def _set_working_directory(folder: str, spark: SparkSession) -> None:
+    """Let Spark resolve relative paths as for the client."""
     context, jvm = spark.sparkContext, spark._jvm
     hadoop = jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
     local = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
-    local.setWorkingDirectory(hadoop.Path(handover.folder))
-    if str(context.master).startswith("local"):
-        context.environment.update(handover.environment)
+    local.setWorkingDirectory(hadoop.Path(folder))
 
 
 def _listen(

@@ -24,6 +24,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import struct
@@ -52,13 +53,14 @@ READY: Final = {"ready": True}
 GO: Final = {"go": True}
 """Message of a client: from now on the run is the standby's."""
 
-# What Java, and the libraries of a driver's JVM, read of the environment when they start.
-_READ_BY_JAVA: Final = re.compile(
-    "(AWS|AZURE|GOOGLE|HADOOP|HIVE|_?JAVA|JDK|KRB5|KUBERNETES|LD|PYSPARK|SPARK|YARN)_.*"
-    "|KUBECONFIG|LANG|LC_ALL|LC_CTYPE|TZ"
+# What Java, Python, and the libraries of a driver read of the environment, most of it only once.
+_READ_AT_START: Final = re.compile(
+    "(AWS|AZURE|CLOUDSDK|GOOGLE|HADOOP|HIVE|_?JAVA|JDK|KUBERNETES|LC|LD|PYSPARK|SPARK|YARN)_.*"
+    "|(KRB5|PYTHON).*|HOME|KUBECONFIG|LANG|LANGUAGE|TZ"
 )
 _OURS: Final = ("SPARK_STREAM_",)
-_COMPARED: Final = {"PYSPARK_PYTHON"}  # compared as the interpreter
+_WORKERS: Final = "PYSPARK_PYTHON"
+_DRIVERS: Final = "PYSPARK_DRIVER_PYTHON"
 _AT_ANY_TIME: Final = ("spark.app.name", "spark.log.level")
 
 
@@ -67,33 +69,40 @@ class StandbySpec:
     """What a driver's processes can be given only when they start.
 
     Attributes:
-        python: the interpreter.
+        python: the driver's interpreter, then those that the variables of PySpark name for
+            workers and for drivers; as files, because a name means another one on another PATH.
         runtime: the version of this package, with the time of its newest file.
         master: Spark's master URL.
         conf: Spark's configuration, as far as somebody has given it.
-        environment: variables that Java and its libraries read.
+        environment: variables that Java, Python and their libraries read.
+        umask: of the process: the JVM has taken it over, and Hadoop has it as a setting.
+        groups: of the process.
     """
 
-    python: str
+    python: tuple[str, str, str]
     runtime: str
     master: str
     conf: Mapping[str, str]
     environment: Mapping[str, str]
+    umask: int
+    groups: tuple[int, ...]
 
     @classmethod
     def of(
         cls, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
     ) -> StandbySpec:
         """Return what a driver of this environment would be started with."""
-        read = {k: v for k, v in environ.items() if _READ_BY_JAVA.fullmatch(k)}
+        workers = environ.get(_WORKERS) or sys.executable
+        named = (sys.executable, workers, environ.get(_DRIVERS) or workers)
+        own, at_work, drivers = (_interpreter(each, environ.get("PATH")) for each in named)
         return cls(
-            python=environ.get("PYSPARK_PYTHON", sys.executable),
+            python=(own, at_work, drivers),
             runtime=_fingerprint(),
             master=master or "local[*]",
             conf=dict(conf),
-            environment={
-                k: v for k, v in read.items() if not k.startswith(_OURS) and k not in _COMPARED
-            },
+            environment={k: v for k, v in environ.items() if _is_read_at_start(k)},
+            umask=current_umask(),
+            groups=tuple(sorted({os.getegid(), *os.getgroups()})),
         )
 
     def difference(self, wanted: StandbySpec, *, is_static: IsStatic) -> str | None:
@@ -103,19 +112,21 @@ class StandbySpec:
             wanted: of the run.
             is_static: tells whether a setting of Spark's SQL is fixed when Spark starts.
         """
-        for what in ("python", "runtime", "master"):
-            if getattr(self, what) != getattr(wanted, what):
-                return f"its {what} is {getattr(self, what)}, the run's {getattr(wanted, what)}"
+        for what in ("python", "runtime", "master", "umask", "groups"):
+            ours, others = (_shown(getattr(side, what), what) for side in (self, wanted))
+            if ours != others:
+                name = "list of groups" if what == "groups" else what
+                return f"its {name} is {ours}, the run's {others}"
         mine, theirs = (
             {k: v for k, v in side.conf.items() if _is_fixed(k, is_static)}
             for side in (self, wanted)
         )
-        for kind, ours, others in (
+        for kind, left, right in (
             ("setting", mine, theirs),
             ("variable", self.environment, wanted.environment),
         ):
-            for key in sorted({*ours, *others}):
-                if ours.get(key) != others.get(key):
+            for key in sorted({*left, *right}):
+                if left.get(key) != right.get(key):
                     return f"its {kind} {key} is another one than the run's"
         return None
 
@@ -128,7 +139,6 @@ class Handover:
         arguments: of ``spark-stream``.
         environment: all of it.
         folder: the working directory.
-        umask: of the files that are written.
         spec: what the driver would be started with.
         ends_with_client: whether the attempt ends when the client does, as a command in a terminal.
     """
@@ -136,7 +146,6 @@ class Handover:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
-    umask: int
     spec: StandbySpec
     ends_with_client: bool
 
@@ -153,7 +162,6 @@ class Handover:
             arguments=tuple(arguments),
             environment=dict(os.environ),
             folder=str(Path.cwd()),
-            umask=current_umask(),
             spec=spec,
             ends_with_client=ends_with_client,
         )
@@ -364,6 +372,30 @@ def _read(channel: socket.socket, size: int) -> bytes:
             break
         data += part
     return bytes(data)
+
+
+def _is_read_at_start(name: str) -> bool:
+    is_compared_as_a_file = name in {_WORKERS, _DRIVERS}
+    if is_compared_as_a_file or name.startswith(_OURS):
+        return False
+    return _READ_AT_START.fullmatch(name) is not None
+
+
+def _interpreter(named: str, path: str | None) -> str:
+    """Return the file behind the name of an interpreter; the folder tells environments apart.
+
+    An environment's ``python`` and ``python3`` are links to one file outside of it.
+    """
+    found = shutil.which(named, path=path)
+    if found is None:
+        return named if os.sep in named else f"{named} of the PATH {path}"
+    return str(Path(os.path.realpath(Path(found).parent)) / Path(os.path.realpath(found)).name)
+
+
+def _shown(value: object, what: str) -> str:
+    if what == "umask":
+        return f"{value:03o}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _is_fixed(key: str, is_static: IsStatic) -> bool:
