@@ -13,7 +13,7 @@ from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
-from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error
+from airflow_provider.operators.retry_policy import task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.clock import SystemClock
@@ -26,14 +26,14 @@ from airflow_provider.runtime.control.observer import (
 )
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.programs.entry_point import check_entry
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -136,16 +136,12 @@ class DriverOperator(SubmittingOperator):
             SparkRunFailedError: the run failed; a retry resumes it.
         """
         self._keep_credentials()
-        try:
+        with task_errors():
             self._choose_version(None)
             JobMemory(self.job_dir).check(self._followed)
             push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
             return self._reconcile(context)
-        except (ConfigError, CheckpointError) as error:
-            raise AirflowFailException(str(error)) from error
-        except LauncherAwayError as error:
-            raise SparkRunFailedError(str(error)) from error
 
     @opening_storage
     def resume(
@@ -156,7 +152,7 @@ class DriverOperator(SubmittingOperator):
     ) -> dict[str, Any]:
         """Continue when the trigger has fired; the job directory, read again, is the truth."""
         self._keep_credentials()
-        try:
+        with task_errors():
             self._choose_version(version)
             run_id = self._current(context)
             shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))
@@ -164,10 +160,6 @@ class DriverOperator(SubmittingOperator):
                 shown = self._conclude(run_id, event or {}, context)
             # None: the driver that was in the way has ended, or the one to hand over is another
             return shown if shown is not None else self._reconcile(context)
-        except (ConfigError, CheckpointError) as error:
-            raise AirflowFailException(str(error)) from error
-        except LauncherAwayError as error:
-            raise SparkRunFailedError(str(error)) from error
 
     @opening_storage
     def on_kill(self) -> None:
@@ -278,6 +270,7 @@ class DriverOperator(SubmittingOperator):
         run = directory_at(self.job_dir).run(run_id)
         if decision.action is Action.SUBMIT:
             self._check(hook, context)  # before anything is written
+            self._retrying(lambda: check_room(self.job_dir))  # else all tries are gone in seconds
             if not revoke_unstarted(run):
                 return self._reconcile(context)  # the last try's driver has come up meanwhile
             JobMemory(self.job_dir).begin(self._followed)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime as dt
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.airflow_versions import (
@@ -13,10 +16,13 @@ from airflow_provider.airflow_versions import (
     check_retry_policies,
 )
 from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
+from airflow_provider.runtime.failures.os_errors import of_the_system
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Context
 
@@ -42,7 +48,31 @@ def task_error(
 ) -> AirflowException:
     """Return what a task fails with: for good, or with a retry if it has one left."""
     text = reason or "the driver ended without a final checkpoint"
+    if failure is not None:
+        permanent = FailureClass.NON_RECOVERABLE
+        found = permanent if fatal else Failure.from_dict(failure).failure_class
+        text = f"{text}. Next: {AFTER_A_TASK[found]}"
     return AirflowFailException(text) if fatal else SparkRunFailedError(text, failure)
+
+
+@contextlib.contextmanager
+def task_errors() -> Iterator[None]:
+    """Turn what stops a task into what Airflow retries, or does not.
+
+    Raises:
+        AirflowFailException: a retry cannot help.
+        SparkRunFailedError: a cluster does not answer, or the job directory cannot be used.
+    """
+    try:
+        yield
+    except (ConfigError, CheckpointError) as error:
+        raise AirflowFailException(str(error)) from error
+    except LauncherAwayError as error:
+        raise SparkRunFailedError(str(error)) from error
+    except OSError as error:
+        failure = dataclasses.replace(of_the_system(error), host=socket.gethostname(), condition="")
+        text = f"{failure.describe()}. Next: {AFTER_A_TASK[failure.failure_class]}"
+        raise SparkRunFailedError(text, failure.to_dict()) from error
 
 
 class FailureRetryPolicy(RetryPolicy):

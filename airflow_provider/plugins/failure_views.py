@@ -8,50 +8,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
+from airflow_provider.runtime.control.endings import silent_failure
 from airflow_provider.runtime.control.launchers.protocol import Look
-from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.control.observer import ending_of
+from airflow_provider.runtime.errors import EXIT_OK, CheckpointError, SparkStreamError
+from airflow_provider.runtime.errors.failure import Failure
+from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
+    from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 
-HELPS: Final = {
-    FailureClass.NON_RECOVERABLE: (
-        "The same again will fail again. Correct the job, its options, its rights or the row, and "
-        "then clear the task: the run resumes after its last committed batch."
-    ),
-    FailureClass.DATA_MISSING: (
-        "Have the input delivered again and clear the task; or start the job from an earlier "
-        "savepoint, if it is state that is gone."
-    ),
-    FailureClass.ENVIRONMENT: (
-        "Look at the machine: its memory, its disk, the network, its neighbours. A retry or a "
-        "clear resumes the run; nothing is lost or repeated."
-    ),
-    FailureClass.RECOVERABLE: (
-        "A retry or a clear resumes the run; nothing is lost or repeated. If it fails at the same "
-        "batch each time, read the end of the driver's log."
-    ),
-}
 # Numbers, ids and addresses differ from one time to the next, and the cause is the same.
 _VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
 
 
-def read_failures(job_dir: str) -> FailuresView:
+def read_failures(job_dir: str, jobs: ObservedJobs) -> FailuresView:
     """Return the failures of the newest runs, the newest cause first.
+
+    Args:
+        job_dir: the job directory.
+        jobs: knows how the newest run's driver ended, also if it could record nothing.
 
     Raises:
         OSError: the storage cannot be read.
     """
     directory = directory_at(job_dir)
+    newest = _observed(jobs, job_dir)
     views: dict[tuple[str, ...], FailureView] = {}
     for run_id in newest_run_ids(directory):
+        view = newest.view if newest is not None and newest.run_id == run_id else None
         try:
-            found = list(_of_run(directory.run(run_id)))
+            found = list(_of_run(directory.run(run_id), view))
         except CheckpointError:
             continue  # its damage is shown among the runs
         for failure, occurrence in found:
@@ -60,63 +53,80 @@ def read_failures(job_dir: str) -> FailuresView:
     return FailuresView(failures=list(views.values()))
 
 
-def _of_run(run: RunDirectory) -> Iterator[tuple[Failure, OccurrenceView]]:
-    """Yield the failures of a run, the newest first."""
-    for attempt in reversed(run.attempts()):
+def _observed(jobs: ObservedJobs, job_dir: str) -> Observed | None:
+    """Return the newest run if its driver has failed; None for any other."""
+    try:
+        observed = jobs.look(job_dir)
+    except SparkStreamError:
+        return None
+    condition = observed.condition
+    has_failed = condition is not None and condition.state in {"failed", "killed"}
+    return observed if has_failed else None
+
+
+def _of_run(run: RunDirectory, failed: View | None) -> Iterator[tuple[Failure, OccurrenceView]]:
+    """Yield the failures of a run, the newest first.
+
+    Args:
+        run: the run.
+        failed: the newest run, of which a driver has failed; None for any other run.
+    """
+    attempts = run.attempts()
+    begun = {each.driver_id for each in attempts}
+    for submission in reversed(run.submissions()):
+        if submission.driver_id not in begun:
+            yield from _silent_end(run, submission.driver_id, None, failed)
+    for attempt in reversed(attempts):
         if attempt.failure is not None:
-            yield _occurrence(run, attempt, attempt.failure, is_restarted=False)
+            yield _occurrence(run, attempt, Failure.from_dict(attempt.failure), is_restarted=False)
         if attempt.restarts is not None:
             last: dict[str, Any] = attempt.restarts["failure"]
             if last != attempt.failure:
-                yield _occurrence(run, attempt, last, is_restarted=True)
+                yield _occurrence(run, attempt, Failure.from_dict(last), is_restarted=True)
         if attempt.failure is None and attempt.outcome is None:
-            yield from _silent_end(run, attempt)
+            yield from _silent_end(run, attempt.driver_id, attempt, failed)
 
 
 def _silent_end(
-    run: RunDirectory, attempt: AttemptRecord
+    run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: View | None
 ) -> Iterator[tuple[Failure, OccurrenceView]]:
-    """Yield the end of a driver that could not say why, if its process is known to have ended."""
-    found = _end_of(run, attempt.driver_id)
-    if found is None:
+    """Yield the end of a driver that recorded no failure, if it is known to have ended."""
+    ended, at = run.exit_of(driver_id), None
+    if ended is not None and ended.exit_code == EXIT_OK and attempt is not None:
         return
-    killed, last, ended = found
-    raw = {
-        "failure_class": FailureClass.ENVIRONMENT.value,
-        "reason": f"the driver's process ended with {killed}, without a word",
-        "condition": "killed",
-        "host": attempt.host,
-        "root_cause": last,
-    }
-    failure, occurrence = _occurrence(run, attempt, raw, is_restarted=False)
-    yield failure, occurrence.model_copy(update={"at": ended})
+    last = failed.submission or failed.attempt if failed is not None else None
+    if failed is not None and last is not None and last.driver_id == driver_id:
+        failure, at = ending_of(failed), ended.ended if ended is not None else None
+    elif ended is not None:
+        host = attempt.host if attempt is not None else _host_of(run, driver_id)
+        failure, at = silent_failure(ended.exit_code, ended.last_lines, host=host), ended.ended
+    else:
+        look, handle = run.look_of(driver_id), run.handle_of(driver_id)
+        if look is None or handle is None or not Look.of(look).is_over or look.exit_code == EXIT_OK:
+            return
+        host = attempt.host if attempt is not None else ""
+        said = Look.of(look).describe(handle)
+        failure, at = silent_failure(look.exit_code, host=host, cluster=said), look.at
+    shown, occurrence = _occurrence(run, attempt, failure, is_restarted=False)
+    yield shown, occurrence.model_copy(update={"at": at, "driver_id": driver_id})
 
 
-def _end_of(run: RunDirectory, driver_id: str) -> tuple[str, str, str] | None:
-    """Return with what a driver's process has ended, the last that is known of it, and when."""
-    ended, look, handle = run.exit_of(driver_id), run.look_of(driver_id), run.handle_of(driver_id)
-    if ended is not None and ended.exit_code != 0:
-        last = next((line for line in reversed(ended.last_lines) if line.strip()), "")
-        code = ended.exit_code
-        return f"signal {-code}" if code < 0 else f"exit code {code}", last, ended.ended
-    if look is None or handle is None or not Look.of(look).is_over or look.exit_code == 0:
-        return None
-    code_text = f"exit code {look.exit_code}" if look.exit_code is not None else look.state
-    return code_text, Look.of(look).describe(handle), look.at
+def _host_of(run: RunDirectory, driver_id: str) -> str:
+    process = run.process_of(driver_id)
+    return process.identity.host if process is not None else ""
 
 
 def _occurrence(
-    run: RunDirectory, attempt: AttemptRecord, raw: dict[str, Any], *, is_restarted: bool
+    run: RunDirectory, attempt: AttemptRecord | None, failure: Failure, *, is_restarted: bool
 ) -> tuple[Failure, OccurrenceView]:
-    failure = Failure.from_dict(raw)
     return failure, OccurrenceView(
         run_id=run.run_id,
-        attempt=attempt.attempt,
-        driver_id=attempt.driver_id,
-        at=attempt.ended,
+        attempt=attempt.attempt if attempt is not None else None,
+        driver_id=attempt.driver_id if attempt is not None else "",
+        at=attempt.ended if attempt is not None else None,
         query=failure.query,
         batch=failure.batch,
-        host=failure.host or attempt.host,
+        host=failure.host or (attempt.host if attempt is not None else "") or None,
         is_restarted=is_restarted,
         place=dataclasses.replace(failure, query=None).explanation.where,
         details=failure.details,
@@ -136,6 +146,10 @@ def _view(failure: Failure) -> FailureView:
         root_cause=failure.root_cause,
         rule=failure.rule,
         remedy=failure.remedy,
-        helps=HELPS[failure.failure_class],
+        helps=_sentence(AFTER_A_TASK[failure.failure_class]),
         occurrences=[],
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -111,7 +111,7 @@ def job_routes(service: StreamService) -> APIRouter:
     async def failures(task: JobTask) -> FailuresView:
         """Return the failures of the newest runs, by root cause."""
         job_dir = str(task.job_dir)
-        return await service.read(task, lambda: read_failures(job_dir))
+        return await service.read(task, lambda: read_failures(job_dir, service.jobs))
 
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> SavepointsView:

@@ -298,10 +298,10 @@ class LogView(BaseModel):
 
 
 class OccurrenceView(BaseModel):
-    """Where and when a failure has happened."""
+    """Where and when a failure has happened; no attempt if the driver ended before its first."""
 
     run_id: str
-    attempt: int
+    attempt: int | None
     driver_id: str
     at: str | None
     query: str | None

@@ -116,7 +116,7 @@ class RetryBudget(Retries):
     def should_retry(self, error: OSError) -> bool:
         """Tell whether to go on after one more failure."""
         goes_on = self.failed()
-        log.warning("the storage cannot be reached, for %.0f s now: %s", self.lasted_s, error)
+        log.warning("the storage cannot be used, for %.0f s now: %s", self.lasted_s, error)
         return goes_on
 
     def retry(self, act: Callable[[], T]) -> T:

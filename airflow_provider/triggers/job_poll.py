@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING})
+_WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING, RunState.ENDING})
 
 
 def is_waiting(run_state: RunState, *, wait_for_foreign: bool) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import inspect
 import json
 import shutil
+import socket
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,19 +21,22 @@ from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 from services import wait_for
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.sinks.marks import key_of
-from tests.present import identified
+from tests.present import identified, present
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
@@ -821,9 +826,31 @@ def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
         with pytest.raises(AirflowException) as raised:
             operator_of(job, deferrable=False).execute(context())
 
-    assert "the driver ended with exit code 0 and left no final checkpoint: bye" == str(
-        raised.value
-    )
+    said = "RECOVERABLE: the driver ended with exit code 0 and left no final checkpoint (bye)"
+    assert str(raised.value).startswith(said)
+    assert str(raised.value).endswith(f"Next: {AFTER_A_TASK[FailureClass.RECOVERABLE]}")
+
+
+def test_a_job_directory_on_a_full_disk_is_an_environment_failure(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The task's error has class, machine, path and the next step, as that of a driver has.
+    """
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/jobs/a/x.json")
+
+    monkeypatch.setattr(SparkStreamingHook, "check", lambda *_, **__: None)
+    monkeypatch.setattr(SparkStreamingHook, "submit", full)
+    with pytest.raises(SparkRunFailedError) as raised:
+        operator_of(job).execute(context())
+
+    failed = present(raised.value.failure)
+    assert ("ENVIRONMENT", socket.gethostname()) == (failed["failure_class"], failed["host"])
+    said = f"ENVIRONMENT: on {socket.gethostname()}: /jobs/a/x.json: No space left on device; make"
+    assert str(raised.value).startswith(said)
+    assert str(raised.value).endswith(f"Next: {AFTER_A_TASK[FailureClass.ENVIRONMENT]}")
 
 
 @pytest.mark.parametrize(

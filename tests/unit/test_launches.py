@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.control.endings import KILLED, KILLED_REMEDY
 from airflow_provider.runtime.control.launchers.protocol import (
     LaunchState,
     Look,
@@ -57,7 +58,6 @@ NOTHING = View(
 )
 QUEUED, RUNNING = Look(LaunchState.QUEUED), Look(LaunchState.RUNNING)
 BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
-DIED = "the driver died without a final checkpoint; livy 12: "
 Answer = Callable[[HandleRecord], Look]
 
 
@@ -101,22 +101,30 @@ def job(tmp_path) -> HandMadeJob:
         (
             {"launch": Look(LaunchState.ENDED, 3, "dead no input")},
             RunState.FAILED,
-            f"{DIED}ended, exit code 3: dead no input",
+            "RECOVERABLE: the driver ended with exit code 3 (livy 12: ended, exit code 3: dead no input) "
+            "(before its first attempt)",
             False,
         ),
         (
             {"launch": Look(LaunchState.ENDED, 2, "dead")},
             RunState.FAILED,
-            f"{DIED}ended, exit code 2: dead",
+            "NON_RECOVERABLE: the driver ended with exit code 2 (livy 12: ended, exit code 2: dead) "
+            "(before its first attempt)",
             True,
         ),
         (
             {"launch": Look(LaunchState.ENDED, 5)},
             RunState.FAILED,
-            f"another driver held the lease: {DIED}ended, exit code 5",
+            "another driver held the lease: RECOVERABLE: the driver ended with exit code 5 (livy 12: "
+            "ended, exit code 5) (before its first attempt)",
             False,
         ),
-        ({"launch": Look(LaunchState.GONE)}, RunState.FAILED, f"{DIED}gone", False),
+        (
+            {"launch": Look(LaunchState.GONE)},
+            RunState.FAILED,
+            f"ENVIRONMENT: {KILLED} (livy 12: gone); {KILLED_REMEDY} (before its first attempt)",
+            False,
+        ),
         (
             {
                 "launch": Look(LaunchState.ENDED, 3),
@@ -257,7 +265,10 @@ def test_a_lost_lease_is_explained_by_the_cluster(job, clock) -> None:
         assert clock.time < 100
 
     assert RunState.RUNNING is before
-    assert f"{DIED}ended, exit code 137: dead killed by the node" == found.reason
+    assert found.reason.startswith(
+        "ENVIRONMENT: on vm: the driver was killed by SIGKILL (exit code 137) (livy 12: ended, exit "
+        "code 137: dead killed by the node)"
+    )
     assert 1 == cluster.asked
 
 
@@ -303,7 +314,7 @@ def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
 
     assert 0 == shown[0]
     assert "livy 12: queued: starting waits for 3 executors" in shown[1]
-    assert f"{DIED}ended, exit code 3: dead" == failed.reason
+    assert "(livy 12: ended, exit code 3: dead)" in failed.reason
     assert failed == again == elsewhere
     assert 2 == cluster.asked
 

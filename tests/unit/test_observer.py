@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.control.endings import DISK_FULL, KILLED, KILLED_REMEDY, Remains
 from airflow_provider.runtime.control.observer import (
     LIFE_S,
     START_TIMEOUT_S,
@@ -22,6 +23,7 @@ from airflow_provider.runtime.control.observer import (
     assess,
 )
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.failures.wording import MAKE_ROOM
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness
@@ -70,6 +72,12 @@ BROKEN = {
     "condition": "FAILED_READ_FILE",
     "reason": "no such file",
 }
+FULL_SCREEN = (
+    "spark-stream: error: /jobs/a/x.json: No space left on device",
+    "  where: query 'daily', batch 4, on worker-7",
+    "  what to do: make room on that disk",
+    "  exit code 3: ENVIRONMENT, the same command resumes; what was committed stays",
+)
 TABLE: dict[str, tuple[dict[str, Any], RunState]] = {
     "nothing": ({}, RunState.ABSENT),
     "a final checkpoint": ({"final": a_final()}, RunState.DONE),
@@ -180,13 +188,36 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
     [
         (
             {"exit": an_exit(0)},
-            "the driver ended with exit code 0 and left no final checkpoint",
+            "RECOVERABLE: the driver ended with exit code 0 and left no final checkpoint (before its "
+            "first attempt)",
         ),
         (
             {"exit": an_exit(2, "log", "spark-stream: error: no such file", "  ")},
-            "no such file (the driver ended with exit code 2 and left no final checkpoint)",
+            "NON_RECOVERABLE: no such file (before its first attempt, exit code 2)",
         ),
-        ({"submission_gone": True}, "the driver died without a final checkpoint"),
+        (
+            {"submission_gone": True, "host": "worker-7"},
+            f"ENVIRONMENT: on worker-7: {KILLED}; {KILLED_REMEDY} (before its first attempt on "
+            "worker-7)",
+        ),
+        (
+            {
+                "exit": an_exit(-9, "Killed"),
+                "attempt": an_attempt(2),
+                "remains": Remains({"daily": 13}),
+            },
+            "ENVIRONMENT: query 'daily', batch 13, on worker-7: the driver was killed by SIGKILL "
+            f"(exit code -9) (Killed); {KILLED_REMEDY} (attempt 2 on worker-7)",
+        ),
+        (
+            {"submission_gone": True, "attempt": an_attempt(), "remains": Remains({}, "/jobs/a")},
+            f"ENVIRONMENT: on worker-7: /jobs/a: {DISK_FULL}; {MAKE_ROOM} (attempt 1 on worker-7)",
+        ),
+        (
+            {"exit": an_exit(3, *FULL_SCREEN), "host": "worker-7"},
+            "ENVIRONMENT: query 'daily', batch 4, on worker-7: /jobs/a/x.json: No space left on "
+            f"device; {MAKE_ROOM} (before its first attempt on worker-7, exit code 3)",
+        ),
         (
             {"exit": an_exit(3), "attempt": an_attempt(2, outcome=FAILED, failure=BROKEN)},
             "DATA_MISSING: query 'daily': FAILED_READ_FILE: no such file (attempt 2 on worker-7)",
@@ -204,12 +235,12 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
         ),
         (
             {"exit": an_exit(1), "attempt": an_attempt(1, driver_id="earlier", failure=BROKEN)},
-            "the driver ended with exit code 1 and left no final checkpoint",
+            "ENVIRONMENT: the driver ended with exit code 1 (before its first attempt)",
         ),
         (
             {"exit": an_exit(5)},
-            "another driver held the lease: the driver ended with exit code 5 and left no final "
-            "checkpoint",
+            "another driver held the lease: RECOVERABLE: the driver ended with exit code 5 (before "
+            "its first attempt)",
         ),
         (
             {"submission_gone": True, "attempt": an_attempt(outcome=FAILED, failure=BROKEN)},

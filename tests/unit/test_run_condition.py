@@ -8,13 +8,14 @@ import pytest
 
 from airflow_provider.runtime.control.observer import Assessment, RunState, View
 from airflow_provider.runtime.control.run_condition import (
-    FOR_GOOD,
     IN_A_SHELL,
     IN_AIRFLOW,
     STATES,
     damaged,
     run_condition,
 )
+from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
 from tests.unit.jobs import NOW, a_final, a_progress, a_submission, an_attempt, an_exit
@@ -79,8 +80,9 @@ def test_who_has_a_task_is_not_told_to_give_a_command():
     view = dataclasses.replace(NOTHING, attempt=wrong)
     found = run_condition(view, Assessment(RunState.ABSENT), steps=IN_AIRFLOW)
 
-    assert "the same again will fail again: mend the cause, then clear the task" == found.next_step
-    assert {*STATES, FOR_GOOD} == set(IN_A_SHELL) == set(IN_AIRFLOW)
+    classes = {each.value for each in FailureClass}
+    assert AFTER_A_TASK[FailureClass.NON_RECOVERABLE] == found.next_step
+    assert {*STATES, *classes} - {"failed", "killed"} == set(IN_A_SHELL) == set(IN_AIRFLOW)
     assert [] == [step for step in IN_AIRFLOW.values() if "command" in step or "spark-" in step]
 
 
@@ -109,10 +111,16 @@ def test_an_ended_run_is_so_since_it_has_ended():
 @pytest.mark.parametrize(
     ("seen", "error"),
     [
-        ({"attempt": an_attempt(outcome=FAILED, failure=FULL)}, "ENVIRONMENT: No space left on"),
+        (
+            {"attempt": an_attempt(outcome=FAILED, failure=FULL)},
+            "ENVIRONMENT: on worker-7: No space left on",
+        ),
         ({"attempt": an_attempt(outcome=CANCELLED)}, None),
         ({"attempt": KILLED}, "the driver was killed, or its machine was lost"),
-        ({"attempt": KILLED, "exit": an_exit(137, "Killed")}, "exit code 137: Killed"),
+        (
+            {"attempt": KILLED, "exit": an_exit(137, "Killed")},
+            "ENVIRONMENT: on worker-7: the driver was killed by SIGKILL (exit code 137) (Killed)",
+        ),
         ({"run_state": RunState.RUNNING, "attempt": an_attempt(restarts=RESTARTS)}, "3 restart(s)"),
         ({"run_state": RunState.RUNNING, "attempt": an_attempt()}, None),
         ({"final": a_final(), "attempt": an_attempt(outcome=FAILED, failure=FULL)}, None),
@@ -136,8 +144,8 @@ def test_what_a_retry_cannot_help_is_said():
     usage = condition(RunState.FAILED, exit=an_exit(2), fatal=True).next_step
     full = condition(attempt=an_attempt(outcome=FAILED, failure=FULL)).next_step
 
-    assert ["the same again will fail again"] * 2 == [s.partition(":")[0] for s in (wrong, usage)]
-    assert "repeat the command: it resumes" in full
+    assert [AFTER_A_COMMAND[FailureClass.NON_RECOVERABLE]] * 2 == [wrong, usage]
+    assert AFTER_A_COMMAND[FailureClass.ENVIRONMENT] == full
 
 
 def test_a_run_that_waits_for_another_names_it():

@@ -73,7 +73,7 @@ def test_looks_at_a_job_cost_the_same_after_10_and_after_300_runs(clock, tmp_pat
 
     assert costs == cost_of(many, clock, tmp_path)
     assert {"list": 1, "read": 32} == costs["choose"]
-    assert {"list": 3, "read": 6} == costs["watch"]
+    assert {"list": 4, "read": 6} == costs["watch"]
 
 
 def test_runs_are_given_in_the_order_in_which_they_began(ended):

@@ -311,7 +311,7 @@ def test_a_driver_that_dies_without_a_word_has_failed(job):
     assert ("ENVIRONMENT", True, "Killed") == tuple(
         killed.payload[name] for name in ("failure_class", "retryable", "root_cause")
     )
-    assert "ended with signal 9" in killed.payload["reason"]
+    assert "killed by SIGKILL" in killed.payload["reason"]
     assert [] == alive
     assert "failure:r1:2" == lost.id
     assert "was lost" in lost.payload["reason"]

@@ -10,7 +10,7 @@ export function Failures({ task, go }) {
   return html`<div>
     <${Note} error=${error} />
     ${data.failures.map((f, i) => html`<${Failure} key=${i} failure=${f} go=${go} />`)}
-    ${data.failures.length ? null : html`<p className="ss-muted">No attempt of the newest runs has recorded a failure; a driver that is killed cannot.</p>`}
+    ${data.failures.length ? null : html`<p className="ss-muted">The newest runs have no failure.</p>`}
   </div>`;
 }
 
@@ -31,7 +31,7 @@ function Failure({ failure, go }) {
 const COLUMNS = [
   { title: "When", of: (o) => (o.at ? moment(o.at) : NOTHING) },
   { title: "Run", of: (o) => o.run_id },
-  { title: "Attempt", isNumber: true, of: (o) => o.attempt },
+  { title: "Attempt", isNumber: true, of: (o) => o.attempt ?? NOTHING },
   { title: "Query", of: (o) => o.query ?? NOTHING },
   { title: "Batch", isNumber: true, of: (o) => (o.batch === null ? NOTHING : o.batch) },
   { title: "Where", of: (o) => (o.place ? html`<span className="ss-long">${o.place}</span>` : NOTHING) },

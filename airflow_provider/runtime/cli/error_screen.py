@@ -19,7 +19,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING, safe_text
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.failures.next_steps import FIXES
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 
 
 _CORRECT: Final = "correct the job there"
-_REMEDIES: Final = {
-    FailureClass.NON_RECOVERABLE: "correct the job, its options or the row; the run then goes on",
-    FailureClass.DATA_MISSING: "have the input delivered again; or begin at an earlier savepoint",
-    FailureClass.ENVIRONMENT: "look at the machine: memory, disk, network, and its neighbours",
-    FailureClass.RECOVERABLE: "try again; if it fails at the same batch each time, see the details",
-}
 
 
 def show_error(error: SparkStreamError, *, as_json: bool) -> int:
@@ -75,7 +69,7 @@ def _with_remedy(error: SparkStreamError) -> Explanation:
     if parts.remedy or (parts.is_one_line and not isinstance(error, RunFailedError)):
         return parts
     if isinstance(error, RunFailedError) and error.failure.query is not None:
-        return dataclasses.replace(parts, remedy=_REMEDIES[error.failure.failure_class])
+        return dataclasses.replace(parts, remedy=FIXES[error.failure.failure_class])
     is_known = error.explanation is not None and bool(error.explanation.why or error.__cause__)
     return dataclasses.replace(parts, remedy=_CORRECT) if is_known else parts
 

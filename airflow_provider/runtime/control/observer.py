@@ -13,14 +13,14 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import Due, to_iso
-from airflow_provider.runtime.control.launchers.protocol import LaunchState, Look, reason_in
+from airflow_provider.runtime.control.endings import Remains, recorded_failure, silent_failure
+from airflow_provider.runtime.control.launchers.protocol import LaunchState, Look
+from airflow_provider.runtime.control.remains import remains_of
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
     EXIT_USAGE,
 )
-from airflow_provider.runtime.errors.explanation import line_in
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.storage.base import Storage
 
@@ -50,6 +51,7 @@ START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence
 _PROCESS_TIMEOUT_S: Final = (
     60.0  # the process that submits says that it is there in a second or two
 )
+_EXIT_TIMEOUT_S: Final = 10.0  # a launcher records an exit in a second, but on a full disk
 # How often the heartbeat of a driver at work is read, or at each fifth look, if that is sooner:
 # after two or three heartbeats, in a quarter of a lease's timeout.
 LIFE_S: Final = 5.0
@@ -74,6 +76,10 @@ class View:
         submission_lost: whether a wait for its driver to come up has timed out.
         handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
         launch: what the launcher has said of that run last; None when nobody has asked.
+        host: the machine of the submission's process; empty where that is not known.
+        is_driver_gone: whether the driver has certainly ended, while the process that records how
+            is still at it.
+        remains: what a driver that recorded no end has left; None while it may live.
     """
 
     final: FinalCheckpoint | None
@@ -88,6 +94,9 @@ class View:
     submission_lost: bool = False
     handle: HandleRecord | None = None
     launch: Look | None = None
+    host: str = ""
+    is_driver_gone: bool = False
+    remains: Remains | None = None
 
 
 class RunState(str, enum.Enum):
@@ -96,6 +105,7 @@ class RunState(str, enum.Enum):
     DONE = "done"  # the final checkpoint is there
     RUNNING = "running"  # a driver of this run is alive, or may be
     STARTING = "starting"  # a driver was submitted and has not taken the lease yet
+    ENDING = "ending"  # its driver has ended, and how is not recorded yet
     FOREIGN = "foreign"  # a driver of another run is alive
     FAILED = "failed"  # the watched driver ended without a final checkpoint
     ABSENT = "absent"  # nobody is at work on this run
@@ -142,15 +152,22 @@ def _assess_submission(view: View) -> Assessment:
         return _assess_exit(view, view.exit)
     if view.launch is not None and view.launch.is_over:
         return _assess_launch(view, view.launch)
+    if _is_ending(view):
+        return Assessment(RunState.ENDING)
     if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
-        reason = _attempt_reason(view) or _silent_reason(view)
-        failure = _recorded_failure(view)
-        return Assessment(RunState.FAILED, reason, fatal=_is_for_good(failure), failure=failure)
+        return _assess_end(view, None)
     if view.submission_lost:
         return Assessment(
             RunState.FAILED, "the driver was submitted, and has never taken the lease"
         )
     return Assessment(RunState.STARTING)
+
+
+def _is_ending(view: View) -> bool:
+    """Whether the driver has ended, and its launcher has yet to record how."""
+    is_remote = view.submission is not None and view.submission.is_remote
+    attempt = _own_attempt(view)
+    return view.is_driver_gone and not is_remote and (attempt is None or attempt.outcome is None)
 
 
 def _is_under_way(view: View) -> bool:
@@ -161,34 +178,58 @@ def _is_under_way(view: View) -> bool:
 
 
 def _assess_exit(view: View, ended: ExitRecord) -> Assessment:
-    lines = tuple(ended.last_lines)
-    said = reason_in(lines)
-    ending = f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
-    is_own = line_in(lines) is not None
-    reason = f"{said} ({ending})" if is_own else f"{ending}{': ' + said if said else ''}"
-    # In deploy mode cluster the exit code is that of who waited for the driver.
-    return _assess_end(view, ended.exit_code, reason)
+    # In deploy mode cluster the exit code is that of the process that waited for the driver.
+    return _assess_end(view, ended.exit_code)
 
 
 def _assess_launch(view: View, ended: Look) -> Assessment:
     """Assess a driver that its cluster says is over, or does not know any more."""
-    return _assess_end(view, ended.exit_code, _silent_reason(view))
+    return _assess_end(view, ended.exit_code)
 
 
-def _assess_end(view: View, exit_code: int | None, silent: str) -> Assessment:
-    reason, failure = _attempt_reason(view) or silent, _recorded_failure(view)
-    fatal = exit_code in {EXIT_USAGE, EXIT_FATAL} or _is_for_good(failure)
+def _assess_end(view: View, exit_code: int | None) -> Assessment:
+    attempt = _own_attempt(view)
+    if attempt is not None and attempt.outcome == CANCELLED:
+        return Assessment(RunState.FAILED, f"attempt {attempt.attempt} was cancelled")
+    failure = ending_of(view)
+    reason = f"{failure.describe()} ({_which_driver(view, failure)})"
     if exit_code == EXIT_LEASE:
         reason = f"another driver held the lease: {reason}"
-    return Assessment(RunState.FAILED, reason, fatal=fatal, failure=failure)
+    is_permanent = exit_code in {EXIT_USAGE, EXIT_FATAL} or failure.is_fatal
+    return Assessment(RunState.FAILED, reason, fatal=is_permanent, failure=failure.to_dict())
 
 
-def _silent_reason(view: View) -> str:
-    """Return how a driver ended that could not say why itself."""
-    died = "the driver died without a final checkpoint"
-    if view.launch is None or view.handle is None:
-        return died
-    return f"{died}; {view.launch.describe(view.handle)}"
+def ending_of(view: View) -> Failure:
+    """Return the failure with which the watched driver ended, recorded or not."""
+    attempt = _own_attempt(view) if view.submission is not None else view.attempt
+    recorded = recorded_failure(attempt)
+    if recorded is not None:
+        return recorded
+    is_its_lease = view.lease is not None and (
+        view.submission is None or _lease_of_submission(view)
+    )
+    owner = view.lease.owner.host if view.lease is not None and is_its_lease else ""
+    launch, ended = view.launch, view.exit
+    known = launch.exit_code if launch is not None else None
+    return silent_failure(
+        ended.exit_code if ended is not None else known,
+        ended.last_lines if ended is not None else (),
+        host=attempt.host if attempt is not None else owner or view.host,
+        remains=view.remains,
+        cluster=launch.describe(view.handle) if launch is not None and view.handle else "",
+    )
+
+
+def _which_driver(view: View, failure: Failure) -> str:
+    """Return which attempt of which machine ended how, as far as the failure does not say."""
+    attempt = _own_attempt(view)
+    which = f"attempt {attempt.attempt}" if attempt is not None else "before its first attempt"
+    host = attempt.host if attempt is not None else failure.host
+    where = f" on {host}" if host else ""
+    elsewhere = f", failed on {failure.host}" if failure.host not in {"", host} else ""
+    is_said = view.exit is None or "exit code" in failure.reason or recorded_failure(attempt)
+    code = "" if is_said or view.exit is None else f", exit code {view.exit.exit_code}"
+    return f"{which}{where}{elsewhere}{code}"
 
 
 def _lease_of_submission(view: View) -> bool:
@@ -197,31 +238,6 @@ def _lease_of_submission(view: View) -> bool:
         and view.submission is not None
         and view.lease.driver_id == view.submission.driver_id
     )
-
-
-def _attempt_reason(view: View) -> str | None:
-    """Return what the watched driver itself has recorded about its end."""
-    attempt = _own_attempt(view)
-    if attempt is None:
-        return None
-    if attempt.outcome == CANCELLED:
-        return f"attempt {attempt.attempt} was cancelled"
-    if attempt.failure is None:
-        return None
-    failure = Failure.from_dict(attempt.failure)
-    elsewhere = f", failed on {failure.host}" if failure.host not in {"", attempt.host} else ""
-    return f"{failure.describe()} (attempt {attempt.attempt} on {attempt.host}{elsewhere})"
-
-
-def _recorded_failure(view: View) -> dict[str, Any] | None:
-    attempt = _own_attempt(view)
-    return attempt.failure if attempt is not None else None
-
-
-def _is_for_good(failure: dict[str, Any] | None) -> bool:
-    if failure is None:
-        return False
-    return Failure.from_dict(failure).failure_class is FailureClass.NON_RECOVERABLE
 
 
 def _own_attempt(view: View) -> AttemptRecord | None:
@@ -293,6 +309,7 @@ class RunWatcher:
         self._clock = clock
         self._begun = clock.monotonic()
         self._driver_id = driver_id
+        self._ending_since: float | None = None
         self._alive: int | None = None  # the lease of the run's driver, if it was seen alive last
         self._life_due = Due(clock, LIFE_S)
         self._looks = 0  # since its life was seen to
@@ -322,11 +339,14 @@ class RunWatcher:
         on_cluster = driver_id is not None and submission is not None and submission.launcher
         handle = self._run.handle_of(str(driver_id)) if on_cluster else None
         is_started = handle is not None or (process is not None and not process.is_revoked)
+        attempt = self._run.last_attempt()
+        is_silent = final is None and (attempt is None or attempt.outcome is None)
+        is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
         return View(
             final=final,
             lease=lease,
             liveness=liveness,
-            attempt=self._run.last_attempt(),
+            attempt=attempt,
             submission=submission,
             exit=self._run.exit_of(driver_id) if driver_id is not None else None,
             submission_gone=process is not None and _is_gone(process),
@@ -335,6 +355,9 @@ class RunWatcher:
             progress=self._run.progress(),
             handle=handle,
             launch=self._recorded_launch(handle),
+            host=process.identity.host if process is not None else "",
+            is_driver_gone=process is not None and process.driver_is_gone,
+            remains=remains_of(self._directory) if is_over else None,
         )
 
     def _recorded_launch(self, handle: HandleRecord | None) -> Look | None:
@@ -385,6 +408,12 @@ class RunWatcher:
             self._life_due()  # it has just been seen to
         if view.launch is not None and view.launch.state is LaunchState.QUEUED:
             self._begun = self._clock.monotonic()  # nobody waits for what has not its turn yet
+        if assessment.run_state is not RunState.ENDING:
+            self._ending_since = None
+        elif self._ending_since is None:
+            self._ending_since = self._clock.monotonic()
+        elif self._clock.monotonic() - self._ending_since >= _EXIT_TIMEOUT_S:
+            return _assess_end(view, None)
         waited = self._clock.monotonic() - self._begun
         if assessment.run_state is RunState.STARTING and waited > _start_timeout_s(view):
             reason = (

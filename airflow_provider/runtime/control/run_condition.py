@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.launchers.protocol import reason_in
-from airflow_provider.runtime.control.observer import Assessment, RunState, View
+from airflow_provider.runtime.control.observer import Assessment, RunState, View, ending_of
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +32,11 @@ STATES: Final = (
     "damaged",
 )
 """The words, the way of a run first."""
-KILLED: Final = "the driver was killed, or its machine was lost"
-FOR_GOOD: Final = "failed for good"
 IN_A_SHELL: Final[Mapping[str, str]] = {
     "absent": "nobody has begun it: spark-stream run begins it",
     "starting": "wait until its driver has taken the lease; spark-stream watch follows it",
     "running": "spark-stream watch follows it, spark-stream stop ends it",
-    "killed": "repeat the command: it resumes after the last batch that has committed",
-    "failed": "mend the cause, and repeat the command: it resumes; spark-stream logs has more",
-    FOR_GOOD: "the same again will fail again: mend the cause, then repeat the command",
+    **{each.value: step for each, step in AFTER_A_COMMAND.items()},
     "cancelled": "repeat the command: it resumes",
     "suspended": "the same command begins a run that goes on from here",
     "finished": "nothing: all is read, flushed and published",
@@ -48,21 +44,18 @@ IN_A_SHELL: Final[Mapping[str, str]] = {
     "unverified": "do not use its output, and find out who has changed the job directory",
     "damaged": "restore a savepoint into a new job directory, or put the document back",
 }
-"""What to do next, by the state: for who has given a command."""
+"""What to do next, by the state, or by the class of the failure: for a reader at a shell."""
 IN_AIRFLOW: Final[Mapping[str, str]] = {
     **IN_A_SHELL,
     "absent": "nobody has begun it: its task does, when it runs",
     "starting": "wait until its driver has taken the lease",
     "running": "nothing: its driver is at work",
-    "killed": "clear the task, if it has no retry left: the run resumes after the last batch that "
-    "has committed",
-    "failed": "mend the cause, and clear the task: the run resumes",
-    FOR_GOOD: "the same again will fail again: mend the cause, then clear the task",
+    **{each.value: step for each, step in AFTER_A_TASK.items()},
     "cancelled": "clear the task: the run resumes",
     "suspended": "the next run of the DAG goes on from here",
     "undone": "the next run of the task begins from there",
 }
-"""The same for who has a task."""
+"""The same for a reader who has a task."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +128,8 @@ def _state(view: View, run_state: RunState, *, is_undone: bool) -> str:
         return view.final.outcome.lower()
     attempt = view.attempt
     if run_state in {RunState.RUNNING, RunState.STARTING} or attempt is None:
-        return "absent" if run_state is RunState.FOREIGN else run_state.value
+        unbegun = {RunState.FOREIGN: "absent", RunState.ENDING: "failed"}
+        return unbegun.get(run_state, run_state.value)
     return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
@@ -162,26 +156,16 @@ def _error(view: View, assessment: Assessment, state: str) -> str | None:
             return None
         last = Failure.from_dict(attempt.restarts["failure"]).describe()
         return f"{attempt.restarts['count']} restart(s) in the driver, the last one after {last}"
-    if view.final is not None or state == "cancelled":
+    if view.final is not None or state in {"cancelled", "absent"}:
         return None
-    if attempt is not None and attempt.failure is not None:
-        return Failure.from_dict(attempt.failure).describe()
-    if view.exit is not None:
-        last = reason_in(tuple(view.exit.last_lines))
-        return f"the driver ended with exit code {view.exit.exit_code}{': ' + last if last else ''}"
-    return KILLED if state == "killed" else assessment.reason or None
+    return ending_of(view).describe()
 
 
 def _next(view: View, assessment: Assessment, state: str, steps: Mapping[str, str]) -> str:
     if state == "absent" and assessment.run_state is RunState.FOREIGN:
         return assessment.reason
-    if state == "failed" and (assessment.fatal or _is_for_good(view)):
-        return steps[FOR_GOOD]
-    return steps[state]
-
-
-def _is_for_good(view: View) -> bool:
-    attempt = view.attempt
-    if attempt is None or attempt.failure is None:
-        return False
-    return Failure.from_dict(attempt.failure).failure_class is FailureClass.NON_RECOVERABLE
+    if state not in {"failed", "killed"}:
+        return steps[state]
+    is_permanent = state == "failed" and assessment.fatal
+    failure_class = FailureClass.NON_RECOVERABLE if is_permanent else ending_of(view).failure_class
+    return steps[failure_class.value]

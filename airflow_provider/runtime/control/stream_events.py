@@ -13,7 +13,9 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.control.endings import silent_failure
 from airflow_provider.runtime.control.published import completeness
+from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
@@ -376,19 +378,7 @@ def _failure(run: RunDirectory, attempt: AttemptRecord, *, is_last: bool) -> Fai
         is_failed = attempt.outcome == FAILED
         return Failure.from_dict({**(attempt.failure or {})}) if is_failed else None
     ended = run.exit_of(attempt.driver_id)
-    if ended is not None and ended.exit_code != 0:
-        code = ended.exit_code
-        how = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        last_line = next((line for line in reversed(ended.last_lines) if line.strip()), "")
-    elif not is_last:
-        how, last_line = "was lost", ""
-    else:
+    if is_last and (ended is None or ended.exit_code == EXIT_OK):
         return None
-    return Failure(
-        FailureClass.ENVIRONMENT,
-        reason=f"the driver's process {how}, without a word",
-        condition="killed",
-        query=None,
-        host=attempt.host,
-        root_cause=last_line,
-    )
+    code, lines = (ended.exit_code, ended.last_lines) if ended is not None else (None, ())
+    return silent_failure(code, lines, host=attempt.host)

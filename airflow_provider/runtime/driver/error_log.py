@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import tempfile
 import traceback
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import safe_text
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.rules import DISK
+from airflow_provider.runtime.storage.mounts import full_disk
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors.failure import Failure
@@ -53,7 +58,19 @@ class ErrorLog:
         if query is not None:
             failure = dataclasses.replace(failure, query=query.name, batch=_open_batch(query))
             failure = dataclasses.replace(failure, source=_source_of(failure, query))
+        failure = self._with_disk(failure)
         return dataclasses.replace(failure, details=self.keep(error) or "")
+
+    def _with_disk(self, failure: Failure) -> Failure:
+        """Name the disk that is full, where Spark has not."""
+        if failure.rule != DISK or "/" in failure.reason:
+            return failure
+        scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+        places = [local_path_of(self._run.url), *scratch, tempfile.gettempdir()]
+        full = full_disk(filter(None, places))
+        if full is None:
+            return failure
+        return dataclasses.replace(failure, reason=f"{full}: {failure.reason}")
 
     def keep(self, error: BaseException) -> str | None:
         """Put all of *error* into the file, and return its address; None if it cannot be put."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.shown_address import without_credentials
@@ -126,8 +126,30 @@ def without_package(text: str) -> str:
     return _PACKAGE.sub("", text)
 
 
+class Screen(NamedTuple):
+    """The parts of a screen in a log, each in one line; empty for those that it does not have.
+
+    Attributes:
+        meaning: what its exit code says: the failure's class, if it has one, comes first.
+    """
+
+    what: str
+    where: str
+    why: str
+    remedy: str
+    meaning: str
+
+
 def line_in(log: Sequence[str]) -> str | None:
     """Return the line of the last screen in a log; None when there is no whole one."""
+    screen = screen_in(log)
+    if screen is None:
+        return None
+    return _join(screen.what, screen.where, screen.why, screen.remedy)
+
+
+def screen_in(log: Sequence[str]) -> Screen | None:
+    """Return the parts of the last screen in a log; None when there is no whole one."""
     starts = [number for number, line in enumerate(log) if HEADING in line]
     if not starts:
         return None
@@ -142,7 +164,8 @@ def line_in(log: Sequence[str]) -> str | None:
             parts[label] += f" {line.strip()}"
         else:
             break
-    return _join(parts[""], *(parts.get(each, "") for each in (_WHERE, _WHY, _DO)))
+    where, why, remedy, code = (parts.get(each, "") for each in (_WHERE, _WHY, _DO, _CODE))
+    return Screen(parts[""], where, why, remedy, code.partition(": ")[2])
 
 
 def _join(what: str, where: str, why: str, remedy: str) -> str:

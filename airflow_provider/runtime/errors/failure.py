@@ -96,6 +96,7 @@ class Failure:
             batch=self.batch if self.query else None,
             source=self.source,
             input_file=self.input_file,
+            host=self.host if self.failure_class is FailureClass.ENVIRONMENT else "",
             why=without_package(beneath) if beneath not in self.reason else "",
             remedy=self.remedy,
         )

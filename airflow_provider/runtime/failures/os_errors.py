@@ -8,12 +8,12 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.wording import MAKE_ROOM
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors.failure import Failure
 
 _RIGHTS: Final = "use an account that may, or another place"
-_ROOM: Final = "make room, and give the same command again"
 _WAYS_OUT: Final = {
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
@@ -23,8 +23,8 @@ _WAYS_OUT: Final = {
     errno.EEXIST: "something else is where a folder should be: move it away",
     errno.ELOOP: "a link leads to itself: correct the path, or remove the link",
     errno.ENAMETOOLONG: "use a shorter path",
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
+    errno.ENOSPC: MAKE_ROOM,
+    errno.EDQUOT: MAKE_ROOM,
     errno.EIO: "check the disk; the same command resumes when it works again",
 }
 
@@ -38,7 +38,7 @@ def of_the_system(error: OSError) -> Failure:
     where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
     way = _WAYS_OUT.get(error.errno)
     reason = f"{where}{error.strerror}" + (f"; {way}" if way else "")
-    return dataclasses.replace(failure, reason=reason, root_cause="", place="")
+    return dataclasses.replace(failure, reason=reason, root_cause="", place="", remedy="", host="")
 
 
 def _printable(path: str) -> str:

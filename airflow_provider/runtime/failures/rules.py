@@ -81,6 +81,7 @@ _ENVIRONMENT: Final = FailureClass.ENVIRONMENT
 _RECOVERABLE: Final = FailureClass.RECOVERABLE
 
 UNANSWERED: Final = "the network, or what is behind it, does not answer"
+DISK: Final = "the disk is full, broken or read-only, or there are too many open files"
 ABSENT: Final = "input is gone, or is not there yet: files, offsets, topics"
 JVM_GONE: Final = Rule(
     "the driver's JVM has ended",
@@ -131,7 +132,7 @@ RULES: Final[tuple[Rule, ...]] = (
         errnos=(errno.ENOMEM,),
     ),
     Rule(
-        "the disk is full, broken or read-only, or there are too many open files",
+        DISK,
         _ENVIRONMENT,
         words=(
             "No space left on device",

@@ -93,6 +93,7 @@ def _source(given: Mapping[str, str]) -> Wording:
     )
 
 
+MAKE_ROOM: Final = "make room on that disk"
 ABSENT_INPUT: Final = "deliver it, correct the path, or make the folder: it may be empty"
 _NO_WATERMARK: Final = _said(
     "Spark cannot run this aggregation in append: without a watermark no group is ever complete",
@@ -234,6 +235,8 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
     ),
 )
 _WORDS: Final[tuple[tuple[str, _Word], ...]] = (
+    ("No space left on device", _said("", MAKE_ROOM)),
+    ("Disk quota exceeded", _said("", MAKE_ROOM)),
     (
         "must be executed with writeStream.start()",
         _said("{DECLARES}, and computes with a stream", "{WRITE_IT}"),

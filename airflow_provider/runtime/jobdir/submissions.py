@@ -45,6 +45,12 @@ class ProcessRecord(Document):
     identity: ProcessIdentity
     is_revoked: bool = False
 
+    @property
+    def driver_is_gone(self) -> bool:
+        """Whether the driver has certainly ended, while the launcher, which comes first, lives."""
+        started = dataclasses.replace(self.identity, processes=self.identity.processes[1:])
+        return started.is_gone() and not self.identity.is_gone()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostRecord(Document):

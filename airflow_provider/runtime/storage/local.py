@@ -190,7 +190,10 @@ class LocalStorage:
             temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             try:
-                with open(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
+                with (
+                    _naming(f"{above.path}/{name}"),
+                    open(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file,
+                ):
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -235,6 +238,17 @@ def anchored(storage: Storage, path: str) -> Storage:
         return storage
     anchor = Anchor(Path(storage.url) / path)
     return LocalStorage(storage.folder.root, storage.folder.inside, anchor=anchor)
+
+
+@contextlib.contextmanager
+def _naming(target: str) -> Iterator[None]:
+    """Name *target* in an error of a call that knows no path, or only a temporary name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, target) from error
 
 
 def make_folder(folder: Path) -> None:

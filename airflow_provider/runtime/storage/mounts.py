@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider.runtime.errors import UnsupportedStorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 TEMPORARY: Final = (
     ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
@@ -48,6 +48,19 @@ _STORES: Final = {
     "blobfuse": "abfss://container@account.dfs.core.windows.net/path",
 }
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+_LEAST_FREE_BYTES: Final = 64 * 1024  # what the records of a run need
+
+
+def full_disk(folders: Iterable[str]) -> str | None:
+    """Return the first folder whose disk has no room for a record; None if none is full."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            if found.f_bavail * found.f_frsize < _LEAST_FREE_BYTES:
+                return folder
+    return None
 
 
 class Mount(NamedTuple):

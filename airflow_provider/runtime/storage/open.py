@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
 from airflow_provider.runtime.storage.memory import MemoryStorage
-from airflow_provider.runtime.storage.mounts import check_folder
+from airflow_provider.runtime.storage.mounts import check_folder, full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -261,6 +262,17 @@ def local_folder_of(place: str | Storage) -> LocalFolder | None:
         return place.folder
     local = local_path_of(place if isinstance(place, str) else place.url)
     return LocalFolder(local) if local is not None else None
+
+
+def check_room(url: str) -> None:
+    """Refuse an address on a disk of this machine that has no room for a record.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    folder = local_path_of(url)
+    if folder is not None and full_disk([folder]) is not None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
 
 def has_escapes(url: str) -> bool:
