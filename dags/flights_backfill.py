@@ -25,6 +25,9 @@ from airflow_provider.slices import slice_of
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
 SLICES = f"{DATA}/slices"
+# A pool that counts deferred tasks limits drivers over all workers: airflow pools set
+# spark_drivers 4 "drivers of Spark streams" --include-deferred
+POOL = os.environ.get("FLIGHTS_POOL", "default_pool")
 THIS_SLICE = f"{SLICES}/{{{{ slice.name }}}}"
 
 
@@ -62,6 +65,7 @@ def flights_backfill() -> None:
         job_dir=f"{THIS_SLICE}/job",
         params={"input": f"{THIS_SLICE}/input", "output": f"{THIS_SLICE}/output"},
         retries=3,
+        pool=POOL,
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},
     )
 

@@ -13,7 +13,7 @@ from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
-from airflow_provider.operators.retry_policy import task_error, task_errors
+from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.clock import SystemClock

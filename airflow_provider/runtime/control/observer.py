@@ -77,6 +77,7 @@ class View:
         handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
         launch: what the launcher has said of that run last; None when nobody has asked.
         host: the machine of the submission's process; empty where that is not known.
+        waits_for: what the submission's process waits for before it starts the driver.
         is_driver_gone: whether the driver has certainly ended, while the process that records how
             is still at it.
         remains: what a driver that recorded no end has left; None while it may live.
@@ -95,6 +96,7 @@ class View:
     handle: HandleRecord | None = None
     launch: Look | None = None
     host: str = ""
+    waits_for: str = ""
     is_driver_gone: bool = False
     remains: Remains | None = None
 
@@ -149,9 +151,9 @@ def assess(view: View, *, run_id: str) -> Assessment:
 
 def _assess_submission(view: View) -> Assessment:
     if view.exit is not None and not _is_under_way(view):
-        return _assess_exit(view, view.exit)
+        return _assess_end(view, view.exit.exit_code)
     if view.launch is not None and view.launch.is_over:
-        return _assess_launch(view, view.launch)
+        return _assess_end(view, view.launch.exit_code)
     if _is_ending(view):
         return Assessment(RunState.ENDING)
     if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
@@ -177,17 +179,8 @@ def _is_under_way(view: View) -> bool:
     return is_remote and was_given and _own_attempt(view) is None and not _lease_of_submission(view)
 
 
-def _assess_exit(view: View, ended: ExitRecord) -> Assessment:
-    # In deploy mode cluster the exit code is that of the process that waited for the driver.
-    return _assess_end(view, ended.exit_code)
-
-
-def _assess_launch(view: View, ended: Look) -> Assessment:
-    """Assess a driver that its cluster says is over, or does not know any more."""
-    return _assess_end(view, ended.exit_code)
-
-
 def _assess_end(view: View, exit_code: int | None) -> Assessment:
+    # In deploy mode cluster the exit code is that of the process that waited for the driver.
     attempt = _own_attempt(view)
     if attempt is not None and attempt.outcome == CANCELLED:
         return Assessment(RunState.FAILED, f"attempt {attempt.attempt} was cancelled")
@@ -356,6 +349,7 @@ class RunWatcher:
             handle=handle,
             launch=self._recorded_launch(handle),
             host=process.identity.host if process is not None else "",
+            waits_for=process.waits_for if process is not None else "",
             is_driver_gone=process is not None and process.driver_is_gone,
             remains=remains_of(self._directory) if is_over else None,
         )
@@ -406,7 +400,8 @@ class RunWatcher:
             self._alive = view.lease.since
             self._looks = 0
             self._life_due()  # it has just been seen to
-        if view.launch is not None and view.launch.state is LaunchState.QUEUED:
+        is_queued = view.launch is not None and view.launch.state is LaunchState.QUEUED
+        if is_queued or view.waits_for:
             self._begun = self._clock.monotonic()  # nobody waits for what has not its turn yet
         if assessment.run_state is not RunState.ENDING:
             self._ending_since = None

@@ -164,6 +164,8 @@ def _error(view: View, assessment: Assessment, state: str) -> str | None:
 def _next(view: View, assessment: Assessment, state: str, steps: Mapping[str, str]) -> str:
     if state == "absent" and assessment.run_state is RunState.FOREIGN:
         return assessment.reason
+    if state == "starting" and view.waits_for:
+        return f"waits for {view.waits_for}"
     if state not in {"failed", "killed"}:
         return steps[state]
     is_permanent = state == "failed" and assessment.fatal

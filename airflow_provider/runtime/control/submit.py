@@ -180,6 +180,12 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
     failpoints.hit("submission.started")
 
 
+def enter_again(run: RunDirectory, driver_id: str, *, waits_for: str) -> None:
+    """Say what this process, which looks after the driver, waits for before it starts it."""
+    record = ProcessRecord(identity=identify_this(), waits_for=waits_for)
+    record.put(run.storage, f"submissions/{driver_id}.process.json")
+
+
 def revoke_unstarted(run: RunDirectory) -> bool:
     """Revoke every intent that nobody has begun to act on; those of clusters are not for this.
 

@@ -40,10 +40,12 @@ class ProcessRecord(Document):
     Attributes:
         identity: the launcher, and what it has started.
         is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
+        waits_for: what the launcher waits for before it starts the driver; empty for nothing.
     """
 
     identity: ProcessIdentity
     is_revoked: bool = False
+    waits_for: str = ""
 
     @property
     def driver_is_gone(self) -> bool:
