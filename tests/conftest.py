@@ -28,6 +28,8 @@ OURS = Path(__file__).parents[1] / ".work"
 if OURS not in Path(os.environ.get("SPARK_STREAM_CACHE", "")).parents:
     os.environ["SPARK_STREAM_CACHE"] = str(OURS / "cache")
 os.environ.pop("SPARK_STREAM_POOL", None)
+# Tests of several processes share the machine's slots, and each says itself how many drivers it has.
+os.environ["SPARK_STREAM_LOCAL_DRIVERS"] = "off"
 
 # Only a machine that loses power loses what was not flushed: `soak` has one, and `alone` measures.
 # A flush takes as long as a small test, and with three processes on one disk several times that.

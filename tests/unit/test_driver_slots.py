@@ -213,6 +213,7 @@ def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
     """
     (tmp_path / "pool").write_text("a file", encoding="utf-8")
     monkeypatch.setenv("SPARK_STREAM_POOL", str(tmp_path / "pool"))
+    monkeypatch.setenv(LIMIT, "1")
     job = HandMadeJob(tmp_path / "job").begin()
 
     assert EXIT_OK == launch(job, "d1", "exit 0")
