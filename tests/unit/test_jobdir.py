@@ -65,6 +65,7 @@ def test_documents_lie_where_the_design_says(job):
     run.put_final(a_final())
 
     assert [
+        "identity.json",
         "job.json",
         "queries/q/checkpoint/metadata",
         f"queries/q/drains/{QUERY_ID}.json",

@@ -189,6 +189,7 @@ class LocalStorage:
         with no_links(), above.opened(make=True) as folder:
             temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            where = f"{above.path}/{name}"
             try:
                 with (
                     _naming(f"{above.path}/{name}"),
@@ -199,6 +200,9 @@ class LocalStorage:
                     os.fsync(file.fileno())
                     facts = os.fstat(file.fileno())
                 yield _Written(folder, temporary, name, facts)
+            except OSError as error:
+                error.filename, error.filename2 = where, None  # not what is open, and not ours
+                raise
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)

@@ -78,10 +78,15 @@ class LocalFolder(NamedTuple):
         Raises:
             NotAFileError: a symbolic link is on the way.
             FileNotFoundError, NotADirectoryError: there is no such folder.
+            OSError: what the block raises; a name in the folder becomes a whole path.
         """
         descriptor = self._descriptor(_LIST if to_list or make else _PASS, make=make)
         try:
             yield descriptor
+        except OSError as error:
+            if isinstance(error.filename, str) and not os.path.isabs(error.filename):
+                error.filename = f"{self.path}/{error.filename}"
+            raise
         finally:
             os.close(descriptor)
 
