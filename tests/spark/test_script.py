@@ -388,16 +388,17 @@ def test_a_thread_that_starts_a_query_late_fails_the_attempt(
 
     assert reason in str(failed.value)
     assert (4, []) == (failed.value.exit_code, list(tmp_path.glob("b/*")))
-    assert [] == [query.name for query in spark.streams.active]
+    assert 0 == spark._jsparkSession.sharedState().activeStreamingQueries().size()
 
 
 AVAILABLE = """
+import pathlib
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 rows = spark.readStream.schema("v long").json("{root}/input")
 query = rows.writeStream.format("json").option("checkpointLocation", "{root}/c").start("{root}/out")
 query.processAllAvailable()
-open("{root}/count", "w").write(str(spark.read.json("{root}/out").count()))
+pathlib.Path("{root}/count").write_text(str(spark.read.json("{root}/out").count()))
 query.stop()
 """
 
@@ -407,20 +408,21 @@ def test_what_is_available_is_processed_when_a_run_has_an_end(spark, tmp_path):
     Then its output is there; a run without an end refuses the wait with its line, as does a second
     one, for which nothing more would be read.
     """
-    write_json(tmp_path / "input", [{"v": 1}, {"v": 2}])
-    script, again = tmp_path / "available.py", tmp_path / "again.py"
-    script.write_text(AVAILABLE.replace("{root}", str(tmp_path)))
-    again.write_text(script.read_text().replace("query.stop()", "query.processAllAvailable()"))
+    once, again = tmp_path / "once.py", tmp_path / "again.py"
+    for script in (once, again):
+        root = tmp_path / script.stem
+        write_json(root / "input", [{"v": 1}, {"v": 2}])
+        script.write_text(AVAILABLE.replace("{root}", str(root)))
+    again.write_text(again.read_text().replace("query.stop()", "query.processAllAvailable()"))
 
-    with pytest.raises(
-        ConfigError, match=r"available\.py:6: processAllAvailable\(\) of query 'out'"
-    ):
-        run_as_job(spark, tmp_path / "endless", script)
+    with pytest.raises(ConfigError, match=r"once\.py:7: processAllAvailable\(\) of query 'out'"):
+        run_as_job(spark, tmp_path / "endless", once)
+    final = run_as_job(spark, tmp_path / "job", once, until="available")
+    with pytest.raises(RunFailedError, match=r"again\.py:9: processAllAvailable\(\) .* again"):
+        run_as_job(spark, tmp_path / "other", again, until="available")
+
+    assert ("SUSPENDED", "2") == (final.outcome, (tmp_path / "once" / "count").read_text())
     assert not (tmp_path / "endless").exists()
-    final = run_as_job(spark, tmp_path / "job", script, until="available")
-    assert ("SUSPENDED", "2") == (final.outcome, (tmp_path / "count").read_text())
-    with pytest.raises(RunFailedError, match=r"again\.py:8: processAllAvailable\(\) .* again"):
-        run_as_job(spark, tmp_path / "job", again, until="available", run_id="two")
 
 
 TAIL = """
@@ -633,5 +635,6 @@ def test_a_parameter_of_sql_is_a_value(spark, tmp_path, label):
 
     run_as_job(spark, tmp_path / "job", tmp_path / "labels.sql", params={**places, **values})
 
-    (row,) = [json.loads(line) for f in (tmp_path / "out").glob("*.json") for line in f.open()]
+    (text,) = [f.read_text() for f in (tmp_path / "out").glob("*.json")]
+    row = json.loads(text)
     assert {"v": "b", "n": 8, "label": label, "yes": True} == row
