@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import stop_commands
-from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.cli.main import is_shown, main
 from airflow_provider.runtime.cli.status_watch import follow
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
@@ -95,13 +95,21 @@ def test_an_interrupted_command_ends_with_one_line(monkeypatch, capsys):
     assert line == "spark-stream: error: interrupted; the same command begins or goes on"
 
 
-def test_the_errors_that_py4j_passes_on_are_not_printed(capsys):
+@pytest.mark.parametrize(
+    ("file", "is_printed"),
+    [
+        ("/venv/site-packages/py4j/java_gateway.py", False),
+        ("/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/clientserver.py", False),
+        ("/jobs/py4j_sums.py", True),
+    ],
+)
+def test_the_errors_that_py4j_passes_on_are_not_printed(file, is_printed):
     """
     Each is the cause of an error that has a screen, and its stacks are in the file of details.
     """
-    main(["init"])
+    record = logging.LogRecord("root", logging.ERROR, file, 1, "Exception while…", None, None)
 
-    assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.ERROR)
+    assert is_printed == is_shown(record)
 
 
 # --- usage --------------------------------------------------------------------------------------

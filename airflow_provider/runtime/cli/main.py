@@ -127,13 +127,20 @@ def _explained(error: Exception) -> RunFailedError:
     return failed
 
 
+def is_shown(record: logging.LogRecord) -> bool:
+    """Tell whether the command's log has a record: all of them but those of Py4J.
+
+    It would print each error that it passes on, with the stacks of both languages: hundreds of
+    lines above the screen that explains the same error, and names the file with the stacks. Some
+    of them go to the root logger, so that the names of its own loggers do not tell.
+    """
+    return "/py4j/" not in record.pathname
+
+
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_formatter())
-    # It would print each error that it passes on, with the stacks of both languages: hundreds of
-    # lines above the screen that explains the same error, and names the file with the stacks. Some
-    # of it goes to the root logger, so that its own loggers cannot leave it out.
-    handler.addFilter(lambda record: "/py4j/" not in record.pathname)
+    handler.addFilter(is_shown)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
