@@ -9,7 +9,13 @@ from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    SavepointBusyError,
+    refusing,
+)
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
@@ -103,7 +109,7 @@ class SparkSavepointOperator(SlicedOperator):
         """
         try:
             self._check_backfill(context)
-            savepoint = self._take(context)
+            savepoint = self._take(self._job_in_force(), context)
         except SavepointBusyError:
             raise
         except (ConfigError, CheckpointError) as error:
@@ -116,9 +122,18 @@ class SparkSavepointOperator(SlicedOperator):
             self.log.info("Disposed of %d savepoints: %s", len(gone), ", ".join(gone) or "-")
         return summary
 
-    def _take(self, context: Context) -> Savepoint:
+    def _job_in_force(self) -> str | None:
+        if self.job_dir is None:
+            return None
+        with refusing(self.job_dir, "read"):
+            job_dir = directory_in_force(self.job_dir)
+        if job_dir != self.job_dir:
+            self.log.info("Upgrades have led from %s to %s", self.job_dir, job_dir)
+        return job_dir
+
+    def _take(self, job_dir: str | None, context: Context) -> Savepoint:
         clock = SystemClock()
-        url = f"{self._root()}/{derive_run_id(self.name)}"
+        url = f"{self._root(job_dir)}/{derive_run_id(self.name)}"
         ti = context["ti"]
         mine = derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}")
         try:
@@ -128,8 +143,8 @@ class SparkSavepointOperator(SlicedOperator):
         if there is not None and there.record.labels.get(_LABEL) == mine:
             self.log.info("An earlier try has taken %s", there.url)
             return there
-        if self.job_dir is not None:
-            source = job_source(self.job_dir, clock)
+        if job_dir is not None:
+            source = job_source(job_dir, clock)
         else:
             source = checkpoint_source(str(self.checkpoint))
         return take_savepoint(
@@ -141,8 +156,8 @@ class SparkSavepointOperator(SlicedOperator):
             clock=clock,
         )
 
-    def _root(self) -> str:
-        root = self.to if self.to is not None else f"{str(self.job_dir).rstrip('/')}/savepoints"
+    def _root(self, job_dir: str | None) -> str:
+        root = self.to if self.to is not None else f"{str(job_dir).rstrip('/')}/savepoints"
         return root.rstrip("/")
 
 

@@ -55,7 +55,6 @@ def _endpoint(
     service: StreamService, act: Callable[[str, ActionBody], ActionView]
 ) -> Callable[..., object]:
     async def carry_out(task: JobTask, body: ActionBody) -> ActionView:
-        job_dir = str(task.job_dir)
-        return await service.act(task, lambda: act(job_dir, body))
+        return await service.act(task, lambda job_dir: act(job_dir, body))
 
     return carry_out

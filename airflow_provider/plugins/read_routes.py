@@ -97,41 +97,37 @@ def job_routes(service: StreamService) -> APIRouter:
     @router.get("/overview")
     async def overview(task: JobTask, is_mine: Annotated[bool, Depends(may_act)]) -> OverviewView:
         """Return the state of a job, its queries, and the batches of its newest run."""
-        job_dir = str(task.job_dir)
-        found = await service.read(task, lambda: service.overviews.read(task, job_dir))
+        found = await service.read(task, lambda job_dir: service.overviews.read(task, job_dir))
         return found.model_copy(update={"may_act": is_mine})
 
     @router.get("/runs")
     async def runs(task: JobTask) -> RunsView:
         """Return the newest runs with their attempts."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: service.runs.read(job_dir))
+        return await service.read(task, service.runs.read)
 
     @router.get("/failures")
     async def failures(task: JobTask) -> FailuresView:
         """Return the failures of the newest runs, by root cause."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: read_failures(job_dir, service.jobs))
+        return await service.read(task, lambda job_dir: read_failures(job_dir, service.jobs))
 
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> SavepointsView:
         """Return the savepoints in the job's own folder."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: service.shelf.views(directory_at(job_dir)))
+        return await service.read(task, lambda job_dir: service.shelf.views(directory_at(job_dir)))
 
     @router.get("/state")
     async def state(task: JobTask) -> StateView:
         """Return the stateful operators with their tables and sizes."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: read_state(job_dir))
+        return await service.read(task, read_state)
 
     @router.get("/batches")
     async def batches(
         task: JobTask, spark_run_id: Annotated[str | None, Query()] = None
     ) -> BatchesView:
         """Return the batches of a run, of the newest one by default, with statistics."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: service.runs.batches(job_dir, spark_run_id))
+        return await service.read(
+            task, lambda job_dir: service.runs.batches(job_dir, spark_run_id), run_id=spark_run_id
+        )
 
     return router
 
@@ -143,20 +139,17 @@ def document_routes(service: StreamService) -> APIRouter:
     @router.get("/folder")
     async def folder(task: JobTask, path: Annotated[str, Query()] = "") -> FolderView:
         """Return the names in a folder of the job directory."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: read_folder(job_dir, path))
+        return await service.read(task, lambda _: read_folder(str(task.job_dir), path))
 
     @router.get("/document")
     async def document(task: JobTask, path: Annotated[str, Query()]) -> DocumentView:
         """Return a document of the job directory, as it is stored."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: read_document(job_dir, path))
+        return await service.read(task, lambda _: read_document(str(task.job_dir), path))
 
     @router.get("/requests/{request_id}")
     async def request(task: JobTask, request_id: str) -> ActionView:
         """Return what the driver has answered to a request."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: service.actions.answer(job_dir, request_id))
+        return await service.read(task, lambda job_dir: service.actions.answer(job_dir, request_id))
 
     return router
 
@@ -172,7 +165,10 @@ def log_routes(service: StreamService) -> APIRouter:
         driver_id: Annotated[str, Query()],
     ) -> LogView:
         """Return the end of a driver's log."""
-        job_dir = str(task.job_dir)
-        return await service.read(task, lambda: service.runs.log(job_dir, spark_run_id, driver_id))
+        return await service.read(
+            task,
+            lambda job_dir: service.runs.log(job_dir, spark_run_id, driver_id),
+            run_id=spark_run_id,
+        )
 
     return router

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import math
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.savepoint_views import SavepointShelf
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,16 +81,23 @@ class StreamService:
             is_complete=all(job.reason != NOT_YET for job in jobs),
         )
 
-    async def read(self, task: IndexedTask, look: Callable[[], T]) -> T:
+    async def read(
+        self, task: IndexedTask, look: Callable[[str], T], *, run_id: str | None = None
+    ) -> T:
         """Return a view of a task's job.
+
+        Args:
+            task: the task.
+            look: makes the view of the version in force, given the address of its directory.
+            run_id: of a view of one run, whose version may be another one.
 
         Raises:
             HTTPException: what is asked for is not there, or cannot be read.
         """
-        return await self._answer(place_of(str(task.job_dir)), task, look, None)
+        return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
 
-    async def act(self, task: IndexedTask, act: Callable[[], T]) -> T:
-        """Carry out an action, on threads that no view waits for.
+    async def act(self, task: IndexedTask, act: Callable[[str], T]) -> T:
+        """Carry out an action on the version in force, on threads that no view waits for.
 
         Raises:
             HTTPException: it was refused, or has failed.
@@ -97,14 +106,21 @@ class StreamService:
         with self._lock:
             for key in [key for key in self._heads_kept if key[0] == job_dir]:
                 del self._heads_kept[key]
-        return await self._answer(f"actions in {place_of(job_dir)}", task, act, ACTION_LIMIT_S)
+        place = f"actions in {place_of(job_dir)}"
+        return await self._answer(place, task, act, limit_s=ACTION_LIMIT_S)
 
     async def _answer(
-        self, place: str, task: IndexedTask, look: Callable[[], T], limit_s: float | None
+        self,
+        place: str,
+        task: IndexedTask,
+        look: Callable[[str], T],
+        *,
+        limit_s: float | None = None,
+        run_id: str | None = None,
     ) -> T:
         def opened() -> T:
             with self._connections.opened(task):
-                return look()
+                return look(directory_in_force(str(task.job_dir), run_id=run_id))
 
         try:
             return await self._readers.read(place, opened, limit_s=limit_s)
@@ -141,7 +157,7 @@ class StreamService:
         """Read a head and keep it, also if nobody waits for it any more."""
         try:
             with self._connections.opened(task):
-                head = self.heads.read(task)
+                head = self.heads.read(_in_force(task))
         except ConfigError as error:
             head = unread(task, str(error))
         with self._lock:
@@ -154,6 +170,14 @@ class StreamService:
     def _kept(self, task: IndexedTask) -> tuple[float, JobView | None]:
         with self._lock:
             return self._heads_kept.get(_key(task), (-math.inf, None))
+
+
+def _in_force(task: IndexedTask) -> IndexedTask:
+    """Return the task with the directory of the version in force; a read says what is wrong."""
+    try:
+        return dataclasses.replace(task, job_dir=directory_in_force(str(task.job_dir)))
+    except (SparkStreamError, OSError):
+        return task
 
 
 def _first(pair: tuple[int, JobView]) -> int:

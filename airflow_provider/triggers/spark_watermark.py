@@ -85,9 +85,11 @@ class SparkWatermarkTrigger(BaseTrigger):
             from airflow_provider.runtime.control.published import completeness
             from airflow_provider.runtime.errors import SparkStreamError
             from airflow_provider.runtime.jobdir.layout import directory_at
+            from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
             try:
-                found = completeness(directory_at(self.job_dir), self.queries)
+                job_dir = directory_in_force(self.job_dir)
+                found = completeness(directory_at(job_dir), self.queries)
             except SparkStreamError as error:
                 return {"error": str(error)}
             except OSError as error:  # the storage may be away for a while

@@ -166,11 +166,13 @@ class StreamEventTrigger(BaseEventTrigger):
         """Return what there is; None when it cannot be read. Log either when it changes."""
         from airflow_provider.runtime.errors import SparkStreamError
         from airflow_provider.runtime.jobdir.layout import directory_at
+        from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
         found, level = None, logging.INFO
         try:
             with self._storage.opened():
-                found = source.look(directory_at(self.job_dir), state)
+                job_dir = directory_in_force(self.job_dir)
+                found = source.look(directory_at(job_dir), state)
             shown = source.describe(found)
         except (SparkStreamError, OSError) as error:  # damage, or storage that is away
             shown, level = f"cannot be read: {error}", logging.WARNING

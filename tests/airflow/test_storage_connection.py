@@ -423,8 +423,7 @@ def test_the_page_opens_a_job_as_its_task_does(
         return row.state
 
     def runs(conn_id: str | None) -> Any:
-        look = lambda: service.runs.read(finished.url)  # noqa: E731 - as the routes have it
-        return asyncio.run(service.read(index_of(finished, conn_id), look))
+        return asyncio.run(service.read(index_of(finished, conn_id), service.runs.read))
 
     assert "finished" == state("lake")
     assert [RUN] == [run.run_id for run in runs("lake").runs]

@@ -16,6 +16,8 @@ from handmade import AT, MISSING, TI, Job, OutletEvents, ended_process
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
+from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
+from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
 from airflow_provider.runtime.clock import SystemClock
@@ -464,3 +466,20 @@ def test_the_version_in_force_is_where_accepted_upgrades_lead(old: Job) -> None:
     assert first == version_in_force(first, before=new_of(old))
     assert newest == version_in_force(first, before=f"{new_of(old)}-2")
     assert read_upgrade(JobDirectory(old.storage), record.id) == record
+
+
+def test_a_stop_and_a_savepoint_are_about_the_version_in_force(old: Job) -> None:
+    """
+    The first directory's address is enough: nothing is asked of the old version, and said of the new.
+    """
+    context: Any = {"ti": SimpleNamespace(**vars(TI), max_tries=1)}
+    put(old, UpgradeStep.ACCEPTED)
+    new = Job(Path(new_of(old)))
+    new.finish()
+
+    stop = SparkStopOperator(task_id="stop", job_dir=old.url)
+    with pytest.raises(AirflowFailException, match=f"{new.url}: .* is FINISHED"):
+        stop.execute(context)
+    save = SparkSavepointOperator(task_id="save", job_dir=old.url, name="s1")
+    with pytest.raises(AirflowFailException, match=new.url):
+        save.execute(context)

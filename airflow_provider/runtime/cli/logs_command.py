@@ -7,6 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
@@ -37,7 +38,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """
     text = "print the log of a run's last driver"
     logs = add(commands, "logs", _logs, text)
-    logs.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(logs)
     logs.add_argument("--run-id", metavar="ID", help="default: the newest run")
     text = "what Spark itself has logged, which is all there is of a run from a shell"
     logs.add_argument("--spark", dest="is_of_spark", action="store_true", help=text)

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.cli.addressed_version import follow_upgrades
 from airflow_provider.runtime.cli.command_parser import CommandParser
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
@@ -100,6 +101,7 @@ def _command(
         finally:  # also of a help that was asked for
             sys.stdout.flush()
         arguments.spark, arguments.script_args = spark, script_args
+        follow_upgrades(arguments)
         code = int(arguments.command(arguments))
         sys.stdout.flush()
     except SparkStreamError as error:

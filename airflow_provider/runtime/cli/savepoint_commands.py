@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
@@ -41,7 +42,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_take(actions, add)
     listed = add(actions, "list", _list, "list the savepoints of a job, or of a folder")
-    listed.add_argument("place", metavar="JOB_DIR|URL")
+    add_job_dir(listed, "place", metavar="JOB_DIR|URL")
     listed.add_argument("--json", action="store_true")
     verify = add(actions, "verify", _verify, "compare every file with its size and checksum")
     verify.add_argument("url", metavar="SAVEPOINT")
@@ -51,7 +52,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     fork.add_argument("job_dir", metavar="JOB_DIR")
     _add_partitions(fork)
     kept = add(actions, "retain", _retain, "dispose of savepoints that are too many or too old")
-    kept.add_argument("place", metavar="JOB_DIR|URL")
+    add_job_dir(kept, "place", metavar="JOB_DIR|URL")
     kept.add_argument(
         "--keep", type=int, metavar="N", help="how many of the newest of each series stay"
     )
@@ -63,7 +64,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 def _add_take(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     take = add(actions, "take", _take, "take a savepoint, whether or not a driver is running")
-    take.add_argument("job_dir", nargs="?", metavar="JOB_DIR")
+    add_job_dir(take, nargs="?")
     take.add_argument("--checkpoint", metavar="URL", help="any Spark checkpoint")
     take.add_argument("--to", metavar="URL", help="default: JOB_DIR/savepoints/NAME")
     take.add_argument("--name", metavar="N", help="default: the origin and the time")

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli import bootstrap_command, rewrite_command, state_shell
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.cli.state_output import json_lines, print_frame, state_session
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "json", "parquet")
 
 
+_PLACE: Final = "a savepoint, checkpoint or job directory"
+
+
 def add_commands(
     commands: Any,
     add: Callable[..., argparse.ArgumentParser],
@@ -42,7 +46,7 @@ def add_commands(
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions, add)
     query = add(actions, "query", _query, "run a SQL query over state")
-    query.add_argument("url", metavar="URL", help="a savepoint, checkpoint or job directory")
+    add_job_dir(query, "url", metavar="URL", help=_PLACE)
     query.add_argument("sql", metavar="SQL", help="over tables such as QUERY.keyed_state")
     _add_batch(query)
     query.add_argument("--format", choices=FORMATS, default="table")
@@ -60,7 +64,7 @@ def add_commands(
     diff.add_argument("--json", action="store_true")
     _add_conf(diff)
     growth = add(actions, "growth", _growth, "measure the state in each savepoint of a job")
-    growth.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(growth)
     text = "bytes only, which the savepoints tell without Spark"
     growth.add_argument("--bytes-only", action="store_true", help=text)
     growth.add_argument("--json", action="store_true")
@@ -71,7 +75,7 @@ def add_commands(
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     show = add(actions, "show", _show, "show what state there is, without Spark")
-    show.add_argument("url", metavar="URL", help="a savepoint, checkpoint or job directory")
+    add_job_dir(show, "url", metavar="URL", help=_PLACE)
     show.add_argument("query", nargs="?", metavar="QUERY")
     show.add_argument("operator", nargs="?", metavar="OPERATOR", help="its name or number")
     _add_batch(show)

@@ -8,6 +8,7 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.questions import Questions, history_file, line_editing
 from airflow_provider.runtime.cli.state_output import json_lines, print_frame, state_session
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError, SparkStreamError
@@ -47,7 +48,7 @@ def add_action(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> Non
         add: makes one command: where, its name, what it calls, what it does.
     """
     shell = add(actions, "shell", _shell, "ask many SQL questions about state, with one Spark")
-    shell.add_argument("url", metavar="URL", help="a savepoint, checkpoint or job directory")
+    add_job_dir(shell, "url", metavar="URL", help="a savepoint, checkpoint or job directory")
     text = "the state after this batch; default: the last committed one"
     shell.add_argument("--batch", type=int, metavar="N", help=text)
     shell.add_argument("--format", choices=("table", "json"), default="table")

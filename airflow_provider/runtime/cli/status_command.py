@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, utc_text
@@ -46,7 +47,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """
     _add_watch(commands, add)
     status = add(commands, "status", _status, "show the state of a job's runs")
-    status.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(status)
     which = status.add_mutually_exclusive_group()
     which.add_argument("--run-id", metavar="ID")
     which.add_argument(
@@ -78,7 +79,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _add_watch(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     text = "follow a run until it ends, or nobody drives it any more"
     watch = add(commands, "watch", _watch_command, text)
-    watch.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(watch)
     watch.add_argument("--run-id", metavar="ID", help="default: the newest run")
     text = "seconds between two looks (default: %(default)s)"
     watch.add_argument("--every", metavar="SECONDS", type=float, default=_WATCH_S, help=text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
@@ -29,7 +30,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """
     text = "end the batch in flight, and then the run: its final checkpoint is put"
     stop = add(commands, "stop", _stop, text)
-    stop.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(stop)
     stop.add_argument("--drain", action="store_true", help="end the job for good: flush all state")
     stop.add_argument("--savepoint", metavar="NAME|URL", help="take one when it has stopped")
     stop.add_argument(
@@ -41,7 +42,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     stop.add_argument("--timeout", metavar="DURATION", default=_STOP_TIMEOUT)
     stop.add_argument("--json", action="store_true")
     cancel = add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
-    cancel.add_argument("job_dir", metavar="JOB_DIR")
+    add_job_dir(cancel)
 
 
 def _stop(arguments: argparse.Namespace) -> int:

@@ -54,6 +54,7 @@ from airflow_provider.runtime.errors import (
     IllegalTransitionError,
     LeaseLostError,
 )
+from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.documents import Document
@@ -300,6 +301,42 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
             )
             raise CorruptDocumentError(msg)
         version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
+
+
+def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
+    """Return the address of the directory that a job's address means now.
+
+    It is the directory of the version in force. Whatever takes an address uses this function, or
+    says that it is about one version; docs/upgrading-jobs.md has the table.
+
+    Args:
+        job_dir: the address of a version of the job, such as the first one.
+        run_id: a run; the directory of a version that is not in force is meant if it has the run,
+            and the one in force has not.
+
+    Raises:
+        ConfigError: the version in force has no directory, such as one that is not mounted.
+        CorruptDocumentError: see :func:`version_in_force`.
+        OSError: the storage cannot be read.
+    """
+    found = version_in_force(Version(job_dir, "", "")).job_dir
+    if found == job_dir:
+        return job_dir
+    directory = directory_at(found)
+    if identity_of(directory.storage) is None:
+        msg = (
+            f"{job_dir}: its upgrades have led to {found}, and there is no job directory there "
+            "(no identity.json); mount it, or put it back"
+        )
+        raise ConfigError(msg)
+    if run_id is None or _has_run(directory, run_id) or not _has_run(directory_at(job_dir), run_id):
+        return found
+    return job_dir
+
+
+def _has_run(directory: JobDirectory, run_id: str) -> bool:
+    run = directory.run(run_id)
+    return run.record() is not None or bool(run.submissions())
 
 
 def summary_of(upgrade: UpgradeRecord) -> str:

@@ -1,0 +1,44 @@
+"""The version of a job that JOB_DIR means in a command: the one in force, or the one named."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_job_dir(command: argparse.ArgumentParser, name: str = "job_dir", **argument: Any) -> None:
+    """Add the address of a job to a command, which is then about the version in force.
+
+    Args:
+        command: the command.
+        name: the argument's.
+        argument: argparse's own, over ``metavar="JOB_DIR"``.
+    """
+    command.add_argument(name, **{"metavar": "JOB_DIR", **argument})
+    text = "the version in this directory, though an accepted upgrade has led to another one"
+    command.add_argument("--this-version", action="store_true", help=text)
+    command.set_defaults(addressed=name)
+
+
+def follow_upgrades(arguments: argparse.Namespace) -> None:
+    """Replace the address on the command line by that of the version in force, and say so."""
+    name = getattr(arguments, "addressed", None)
+    given = getattr(arguments, name) if name is not None else None
+    if name is None or given is None or arguments.this_version:
+        return
+    try:
+        found = directory_in_force(given, run_id=getattr(arguments, "run_id", None))
+    except PermissionError:  # the command itself says what cannot be read
+        return
+    if found != given:
+        print(
+            f"{given}: upgrades have led to {found}, which is meant here; "
+            "--this-version means the directory itself",
+            file=sys.stderr,
+        )
+        setattr(arguments, name, found)
