@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +19,21 @@ from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, files_under, folders_in
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
+from tests.pipes import stdout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 OTHERS = "fernet_key = of another user"
-_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+# Exchanges two names atomically, again and again: renameat2(2) with RENAME_EXCHANGE.
+EXCHANGE = """
+import ctypes, os, sys
+one, other = map(os.fsencode, sys.argv[1:])
+libc = ctypes.CDLL(None)
+print("at work", flush=True)
+while True:
+    libc.renameat2(-100, one, -100, other, 2)
+"""
 _FOR_S = 0.4
 
 
@@ -46,14 +55,6 @@ class Job:
 @pytest.fixture
 def job(tmp_path) -> Job:
     return Job(tmp_path)
-
-
-def exchange_until(one: Path, other: Path, deadline: float) -> None:
-    """Exchange two names atomically, again and again."""
-    libc = ctypes.CDLL(None)
-    while time.time() < deadline:
-        for _ in range(200):
-            libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), _EXCHANGE)
 
 
 READS: dict[str, tuple[str, Callable[[Job], object]]] = {
@@ -82,16 +83,17 @@ def test_a_link_that_comes_and_goes_is_never_followed(job, tmp_path, what):
     (tmp_path / "secret/of-another.json").write_text(OTHERS)
     target = job.secret / "a.json" if name.endswith(".json") else job.secret
     (tmp_path / "link").symlink_to(target)
-    deadline = time.time() + _FOR_S
-    other = multiprocessing.get_context("fork").Process(
-        target=exchange_until, args=(job.root / name, tmp_path / "link", deadline)
-    )
-    other.start()
+    command = [sys.executable, "-c", EXCHANGE, str(job.root / name), str(tmp_path / "link")]
     found = []
-    while time.time() < deadline:
-        with contextlib.suppress(LookupError, CorruptDocumentError, OSError):
-            found.append(str(read(job)))
-    other.join()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert "at work\n" == stdout_of(other).readline()
+            deadline = time.monotonic() + _FOR_S
+            while time.monotonic() < deadline:
+                with contextlib.suppress(LookupError, CorruptDocumentError, OSError):
+                    found.append(str(read(job)))
+        finally:
+            other.kill()
 
     assert [] == [text for text in found if "of another" in text or "of-another" in text]
     assert found

@@ -15,6 +15,7 @@ from airflow_provider.runtime.storage.local_folder import (
     LocalFolder,
     NotAFileError,
     flush_names,
+    naming,
     open_file,
     remove_tree_in,
 )
@@ -146,7 +147,7 @@ class LocalStorage:
         """Tell whether there is a file or folder."""
         above, name = self.folder.split(path)
         try:
-            with no_links(), above.opened() as descriptor:
+            with no_links(), naming(self.folder.at(path).path), above.opened() as descriptor:
                 os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -155,7 +156,8 @@ class LocalStorage:
     def list(self, path: str) -> list[str]:
         """Return the names in the folder, without those still being written."""
         try:
-            with no_links(), self.folder.at(path).opened(to_list=True) as descriptor:
+            folder = self.folder.at(path)
+            with no_links(), naming(folder.path), folder.opened(to_list=True) as descriptor:
                 names = os.listdir(descriptor)
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -173,10 +175,11 @@ class LocalStorage:
     def delete_all(self, paths: Sequence[str]) -> None:
         """Remove the files, one by one."""
         places = (self.folder.split(path) for path in paths)
+        suppress_absent = contextlib.suppress(FileNotFoundError)
         for above, names in itertools.groupby(places, key=lambda place: place[0]):
-            with contextlib.suppress(FileNotFoundError), no_links(), above.opened() as folder:
+            with suppress_absent, no_links(), above.opened() as folder:
                 for _, name in names:
-                    with contextlib.suppress(FileNotFoundError):
+                    with suppress_absent, naming(f"{above.path}/{name}"):
                         os.unlink(name, dir_fd=folder)
 
     @contextlib.contextmanager
@@ -186,7 +189,8 @@ class LocalStorage:
         if self._anchor is not None and not Path(above.path).is_dir():
             self._anchor.check()
         make_folder(Path(above.root))
-        with no_links(), above.opened(make=True) as folder:
+        target = f"{above.path}/{name}"
+        with no_links(), naming(target), above.opened(make=True) as folder:
             temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             where = f"{above.path}/{name}"

@@ -15,6 +15,7 @@ from airflow_provider.runtime.storage.local import make_folder
 from airflow_provider.runtime.storage.local_folder import (
     LocalFolder,
     flush_names,
+    naming,
     open_file,
     open_file_at,
     path_of,
@@ -101,7 +102,7 @@ class ArrivalFolder:
         """
         folder, last = self.folder.split(name)
         temporary = f"{TEMPORARY}{uuid.uuid4().hex}{_UNFINISHED}"
-        with folder.opened() as at:
+        with naming(f"{folder.path}/{last}"), folder.opened() as at:
             try:
                 yield path_of(at, folder, temporary)
                 target = f"{folder.path}/{last}"
@@ -178,8 +179,7 @@ def _link(name: str, mine: int, theirs: int, where: str, size_bytes: int) -> boo
     except OSError as error:
         if error.errno in _NO_LINK:
             return False
-        error.filename, error.filename2 = where, None
-        raise
+        raise OSError(error.errno, error.strerror, where) from error
     facts = os.lstat(name, dir_fd=theirs)
     is_file = stat.S_ISREG(facts.st_mode)  # the copy says what is wrong with a symbolic link
     if is_file and facts.st_size == size_bytes:
@@ -236,7 +236,7 @@ def _flush(folder: LocalFolder) -> None:
 def _is_new(top: LocalFolder, inside: str) -> bool:
     """Make a folder unless it is there; return whether it was made."""
     above, name = top.split(inside)
-    with above.opened() as descriptor:
+    with naming(top.at(inside).path), above.opened() as descriptor:
         try:
             os.mkdir(name, dir_fd=descriptor)
         except FileExistsError:

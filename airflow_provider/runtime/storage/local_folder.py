@@ -157,10 +157,21 @@ def remove_tree_in(folder: LocalFolder, path: str = "") -> None:
     """
     above, name = folder.split(path)
     try:
-        with above.opened() as descriptor:
+        with naming(f"{above.path}/{name}"), above.opened() as descriptor:
             _remove(descriptor, name)
     except (FileNotFoundError, NotADirectoryError):
         return
+
+
+@contextlib.contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Let errors of the system name *where*: beside a descriptor they name a part of the path."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or "/" in str(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, where) from error
 
 
 def flush_names(descriptor: int) -> None:
