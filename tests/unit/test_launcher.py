@@ -14,6 +14,7 @@ from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.retry import RetryBudget
+from airflow_provider.runtime.storage.local_folder import NotAFileError
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
 
@@ -52,6 +53,31 @@ def test_output_goes_to_the_log_and_its_end_into_the_record(job, tmp_path):
 
     assert [*(f"line {i}" for i in range(1, 31)), "last"] == lines
     assert lines[-20:] == job.directory.run("r1").exit_of("d1").last_lines
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_log_behind_a_link_is_neither_written_nor_read(job, tmp_path, what):
+    """
+    Who may write in the job directory could let the driver's output, and the document with its
+    end, reach into another file.
+    """
+    secret = tmp_path / "secret" / "driver.log"
+    secret.parent.mkdir()
+    secret.write_text("of another user\n")
+    logs = job.root / "runs/r1/logs"
+    logs.parent.mkdir(parents=True, exist_ok=True)
+    if what == "folder":
+        logs.symlink_to(secret.parent)
+    else:
+        logs.mkdir()
+        (logs / "driver.log").symlink_to(secret)
+    options = ["--job-dir", str(job.root), "--run-id", "r1", "--driver-id", "d1"]
+
+    with pytest.raises(NotAFileError, match="a symbolic link"):
+        main([*options, "--log", str(logs / "driver.log"), "--", "echo", "hello"])
+
+    assert "of another user\n" == secret.read_text()
+    assert job.directory.run("r1").exit_of("d1") is None
 
 
 def test_the_end_of_a_log_is_stored_without_the_driver_s_secrets(job, tmp_path, monkeypatch):

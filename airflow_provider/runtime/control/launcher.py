@@ -16,7 +16,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.control.driver_slots import (
@@ -48,6 +48,8 @@ from airflow_provider.runtime.redaction import redact, remember_own
 from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.spark.class_archive import make_in_background
+from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
+from airflow_provider.runtime.storage.open import local_folder_of
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -101,8 +103,7 @@ def _look_after(
     run, driver_id = submission.run, submission.driver_id
     if not enter(run, driver_id):
         return EXIT_LEASE  # the next try has not seen this process, and has submitted another
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with _opened_log(run, log) as output:
 
         def on_started(pid: int) -> None:
             with suppress(OSError):  # it runs, whether or not that can be recorded
@@ -114,9 +115,8 @@ def _look_after(
             code = taken.wait()
         else:
             code = _run_in_turn(submission, command, output, on_started)
-    record = ExitRecord(
-        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
-    )
+        lines = _last_lines(output)
+    record = ExitRecord(exit_code=code, ended=to_iso(SystemClock().now()), last_lines=lines)
     # The storage may be what the driver has failed with.
     retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
     retries.retry(lambda: run.put_exit(driver_id, record))
@@ -125,10 +125,31 @@ def _look_after(
     return code
 
 
-def _last_lines(log: Path) -> list[str]:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
-        lines = redact(file.read().decode(errors="replace")).splitlines()
+def _opened_log(run: RunDirectory, log: Path) -> BinaryIO:
+    """Open the log to append to it and to read it; below the job directory no link is followed.
+
+    What becomes of the log's end is in a document, which more users may read than the log's file.
+
+    Raises:
+        NotAFileError: a symbolic link is on the way.
+    """
+    directory = local_folder_of(run.storage)
+    folder = None
+    if directory is not None:
+        folder = LocalFolder(str(Path(directory.root).resolve()), directory.inside).at("logs")
+    if folder is None or folder.path != str(log.parent):  # Airflow's own folder
+        log.parent.mkdir(parents=True, exist_ok=True)
+        folder = LocalFolder(str(log.parent))
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    with folder.opened(make=True) as above:
+        return open(open_file_at(above, log.name, where=str(log), flags=flags), "a+b")
+
+
+def _last_lines(log: BinaryIO) -> list[str]:
+    log.flush()
+    size = os.fstat(log.fileno()).st_size
+    data = os.pread(log.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
+    lines = redact(data.decode(errors="replace")).splitlines()
     return [line[:500] for line in lines[-_LAST_LINES:]]
 
 

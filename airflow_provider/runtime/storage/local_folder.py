@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # O_PATH asks for no more than the right to pass through; Linux has it.
 _PASS: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
@@ -199,15 +198,6 @@ def path_of_file(descriptor: int, path: str) -> str:
     """Return a path to an open file or folder, which leads through the descriptor on Linux."""
     through = f"/proc/self/fd/{descriptor}"
     return through if os.path.exists(through) else path
-
-
-def holding(root: str, path: Path) -> tuple[LocalFolder, str]:
-    """Return the folder of an absolute path below *root*, and the file's name in it.
-
-    Raises:
-        ValueError: the path is not below the root.
-    """
-    return LocalFolder(root).split(path.relative_to(root).as_posix())
 
 
 def _enter(above: int, name: str, flags: int, *, make: bool) -> int:
