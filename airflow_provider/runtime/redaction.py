@@ -31,7 +31,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _WEAK_CHARS: Final = 4
 _STRONG_CHARS: Final = 8
@@ -79,7 +79,7 @@ class Secrets:
 
     def redact_tree(self, value: Any) -> Any:
         """Return plain JSON values without the strong values of secrets."""
-        return _mapped(value, self.redact_strong) if self._strong[1] else value
+        return _mapped(value, self.redact_strong) if self._strong.names else value
 
     def redact_plan(self, plan: Any) -> Any:
         """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets.
@@ -97,8 +97,9 @@ class Secrets:
 
     def find(self, text: str) -> str | None:
         """Return the parameter whose strong value is in *text*; None for none."""
-        found = self._strong[0].search(text) if self._strong[1] else None
-        return None if found is None else self._strong[1][(found.lastindex or 1) - 1]
+        search = self._strong
+        found = search.pattern.search(text) if search.may_find(text) else None
+        return None if found is None else search.names[(found.lastindex or 1) - 1]
 
     @functools.cached_property
     def java_pattern(self) -> str:
@@ -115,12 +116,17 @@ class Secrets:
         return self.redact(text)
 
     @functools.cached_property
-    def _everywhere(self) -> tuple[re.Pattern[str], list[str]]:
-        return _compiled(self._patterns(re.escape))
+    def _everywhere(self) -> _Search:
+        return _Search.of(self._patterns(re.escape), self._all)
 
     @functools.cached_property
-    def _strong(self) -> tuple[re.Pattern[str], list[str]]:
-        return _compiled(self._patterns(re.escape, only_strong=True))
+    def _strong(self) -> _Search:
+        strong = self._patterns(re.escape, only_strong=True)
+        return _Search.of(strong, [value for value in self._all if is_strong(value)])
+
+    @property
+    def _all(self) -> list[str]:
+        return [value for values in self.values.values() for value in values]
 
     def _patterns(
         self, quoted: Callable[[str], str], *, only_strong: bool = False
@@ -132,11 +138,11 @@ class Secrets:
             pairs = [(name, value) for name, value in pairs if is_strong(value)]
         return [(name, _pattern_of(value, quoted)) for name, value in pairs]
 
-    def _replaced(self, compiled: tuple[re.Pattern[str], list[str]], text: str) -> str:
-        pattern, names = compiled
-        if not names:
+    def _replaced(self, search: _Search, text: str) -> str:
+        if not search.may_find(text):
             return text
-        return pattern.sub(lambda found: marker(names[(found.lastindex or 1) - 1]), text)
+        names = search.names
+        return search.pattern.sub(lambda found: marker(names[(found.lastindex or 1) - 1]), text)
 
 
 def marker(name: str) -> str:
@@ -150,9 +156,34 @@ def is_strong(value: str) -> bool:
     return len(value) >= (_STRONG_PLAIN_CHARS if is_plain else _STRONG_CHARS)
 
 
-def _compiled(patterns: list[tuple[str, str]]) -> tuple[re.Pattern[str], list[str]]:
-    text = "|".join(f"({each})" for _, each in patterns)
-    return re.compile(text), [name for name, _ in patterns]
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """A search for values.
+
+    Attributes:
+        pattern: with a group for each value.
+        names: of the parameter of each group.
+        needles: in lower case, one of which each text has that the pattern finds something in: to
+            look for them takes a thirtieth of the time, and a savepoint lists a million files.
+    """
+
+    pattern: re.Pattern[str]
+    names: tuple[str, ...]
+    needles: tuple[str, ...]
+
+    @classmethod
+    def of(cls, patterns: Sequence[tuple[str, str]], values: Sequence[str]) -> _Search:
+        needles = [text for value in values for text in _spellings(value)]
+        needles += [text for value in values if is_strong(value) for text in _in_base64(value)]
+        return cls(
+            re.compile("|".join(f"({each})" for _, each in patterns)),
+            tuple(name for name, _ in patterns),
+            tuple(dict.fromkeys(each.lower() for each in needles if each)),
+        )
+
+    def may_find(self, text: str) -> bool:
+        lower = text.lower()
+        return bool(self.names) and any(each in lower for each in self.needles)
 
 
 def _pattern_of(value: str, quoted: Callable[[str], str]) -> str:
