@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSkipException,
     )
     from airflow.sdk.log import mask_secret
     from airflow.sdk.plugins_manager import AirflowPlugin
@@ -30,6 +31,7 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowPlugin",
+    "AirflowSkipException",
     "BaseXCom",
     "RetryDecision",
     "RetryPolicy",
@@ -50,6 +52,7 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "AirflowException": _EXCEPTIONS,
     "AirflowFailException": _EXCEPTIONS,
     "AirflowNotFoundException": _EXCEPTIONS,
+    "AirflowSkipException": _EXCEPTIONS,
     "AirflowPlugin": ("airflow.sdk.plugins_manager", "airflow.plugins_manager"),
     "BaseXCom": ("airflow.sdk", "airflow.sdk.bases.xcom"),
     "determine_kwargs": ("airflow.sdk.bases.decorator", "airflow.utils.operator_helpers"),

@@ -24,6 +24,7 @@ from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.hooks.watchers import open_watcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.observer import RunState, driver_at_work
+from airflow_provider.runtime.control.run_condition import COMING_UP
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
@@ -213,7 +214,7 @@ class SparkStreamingHook(CheckedHook):
             standby=self._standby_settings(spec),
             environment={**self._environment(), **(secrets or {})},
         )
-        self.log.info("Driver %s submitted; its log is %s", driver_id, log)
+        self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
 
     def follow(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import RunOwner
+from airflow_provider.hooks.driver_lines import log_driver_lines
 from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
@@ -367,8 +368,7 @@ class DriverOperator(SubmittingOperator):
             if metrics is not None:
                 metrics.look(assessment.run_state)
             while lines := follower.new_lines():
-                for line in lines:
-                    self.log.info("driver: %s", line)
+                log_driver_lines(self.log, lines)
             follower.keep()
             shown = self._retrying(lambda: self._shown(watcher, context))
             if shown is not None:
@@ -413,8 +413,8 @@ class DriverOperator(SubmittingOperator):
             self._end_unhealthy(run_id, int(event["generation"]))
         elif event.get("driver_id") is None:
             return None
-        for line in self._hook().last_lines(self.job_dir, run_id, str(event.get("driver_id"))):
-            self.log.info("driver: %s", line)
+        last = self._hook().last_lines(self.job_dir, run_id, str(event.get("driver_id")))
+        log_driver_lines(self.log, last)
         raise self._failed(context, event)
 
     def _check_there(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.airflow_versions import AirflowFailException
+from airflow_provider.airflow_versions import AirflowFailException, AirflowSkipException
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
@@ -13,8 +13,10 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     SavepointBusyError,
+    UnknownJobError,
     refusing,
 )
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
@@ -104,12 +106,18 @@ class SparkSavepointOperator(SlicedOperator):
             ``watermark``.
 
         Raises:
+            AirflowSkipException: the job has not begun yet.
             AirflowFailException: there is nothing to take, or the name is taken by another.
             SavepointError: it could not be taken this time; a retry may.
         """
         try:
             self._check_backfill(context)
             savepoint = self._take(self._job_in_force(), context)
+        except UnknownJobError as error:
+            if self.job_dir is None or directory_at(self.job_dir).job() is not None:
+                raise AirflowFailException(str(error)) from error
+            msg = f"the stream has not begun yet, so there is nothing to save: {error}"
+            raise AirflowSkipException(msg) from error
         except SavepointBusyError:
             raise
         except (ConfigError, CheckpointError) as error:

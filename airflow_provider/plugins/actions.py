@@ -172,7 +172,10 @@ class Actions:
             raise LookupError(request_id)
         reply = read_reply(directory.storage, request.id)
         if reply is not None:
-            return ActionView(message=reply.message, request_id=request.id, is_ok=reply.ok)
+            message = reply.message
+            if reply.ok and request.savepoint:
+                message += f" Its savepoint is {request.savepoint}."
+            return ActionView(message=message, request_id=request.id, is_ok=reply.ok)
         lease, liveness = self._jobs.lease(job_dir)
         is_gone = lease is None or lease.driver_id != request.driver_id or liveness in TAKEABLE
         if is_gone:

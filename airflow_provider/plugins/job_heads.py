@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.control.run_condition import RunCondition
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
@@ -85,7 +86,9 @@ class JobHeads:
             "restarts": restart_count(view.attempt),
             "newest_savepoint": saved.name if saved else None,
             "newest_savepoint_taken": saved.taken if saved else None,
-            **self._progress(view, is_at_work=condition.is_at_work),
+            **self._progress(
+                view, is_at_work=condition.is_at_work, is_history=_reads_history(observed.record)
+            ),
             **self._batches(batches, is_running=category in {"running", "unhealthy"}),
         }
         return base.model_copy(update=facts)
@@ -94,7 +97,7 @@ class JobHeads:
         """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
         return age_s(moment, self._clock.now())
 
-    def _progress(self, view: View, *, is_at_work: bool) -> dict[str, Any]:
+    def _progress(self, view: View, *, is_at_work: bool, is_history: bool) -> dict[str, Any]:
         """Return what was reported; of a driver that is gone only what stays true without it."""
         progress, final = view.progress, view.final
         record = final or progress
@@ -113,7 +116,7 @@ class JobHeads:
             **(now if is_at_work else {}),
             "reported": progress.at if progress else None,
             "watermark": watermark,
-            "watermark_lag_s": None if final else self.age_s(watermark),
+            "watermark_lag_s": None if final or is_history else self.age_s(watermark),
             "state_rows": sum(rows) if rows else None,
         }
 
@@ -137,7 +140,7 @@ class JobHeads:
             return ("unhealthy", reason) if reason else ("running", None)
         if condition.state == "finished":
             return "finished", None
-        if condition.state == "suspended":
+        if condition.state in {"suspended", "cancelled"}:
             return "suspended", None
         if condition.state in {"undone", "absent"}:
             return "unknown", condition.next_step
@@ -149,10 +152,15 @@ class JobHeads:
     def _sickness(self, task: IndexedTask, view: View) -> str | None:
         """Return why a driver that runs is not well; None when it is."""
         if task.state == "failed":
-            return "its driver runs, and its task has failed: nobody waits for it"
+            return "its driver runs, and its task has failed: no task is watching this driver"
         is_live = view.liveness is Liveness.LIVE
         now = self._clock.now()
         return driver_trouble(view.progress, view.attempt, now=now, is_live=is_live)
+
+
+def _reads_history(record: RunRecord | None) -> bool:
+    """Whether the run ends with its data, which may be of any year: it is not behind."""
+    return record is not None and record.until != "stopped"
 
 
 def unread(

@@ -12,10 +12,9 @@ from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condition
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.runs import newest_run, submitted_run
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
@@ -85,7 +84,7 @@ class ObservedJobs:
         directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
-        run_id = newest.run_id if newest is not None else _first_submitted(directory)
+        run_id = newest.run_id if newest is not None else submitted_run(directory)
         if run_id is None:
             return Observed(directory, name, None)
         watch = self._watch(job_dir)
@@ -129,8 +128,3 @@ def lease_view(lease: LeaseRecord, liveness: Liveness) -> LeaseView:
         acquired=lease.acquired,
         liveness=liveness.value,
     )
-
-
-def _first_submitted(directory: JobDirectory) -> str | None:
-    """Return a run that was submitted and has not begun; there is one while a job has no lease."""
-    return next(filter(is_name, reversed(directory.storage.list("runs"))), None)

@@ -259,6 +259,7 @@ class RunView(BaseModel):
 
     Attributes:
         state: as ``spark-stream status`` says it, with since when, the last error, and what to do.
+        params: the job's parameters, without the secret ones.
     """
 
     run_id: str
@@ -278,6 +279,7 @@ class RunView(BaseModel):
     late_minimum: bool = False
     lost_rows: int | None = None
     from_savepoint: str | None = None
+    params: str | None = None
     launch: str | None = None
     attempts: list[AttemptView] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -156,12 +157,18 @@ class RunViews:
             late_minimum=counted.late_minimum if counted else False,
             lost_rows=counted.lost_rows if counted else None,
             from_savepoint=record.from_savepoint if record else None,
+            params=_params(record) if record else None,
             launch=launch_line(view),
             attempts=[
                 _attempt(run, each, submissions.get(each.driver_id), is_last=each is attempts[-1])
                 for each in reversed(attempts)
             ],
         )
+
+
+def _params(record: RunRecord) -> str | None:
+    texts = [f"{name}={json.dumps(value)}" for name, value in sorted(record.params.items())]
+    return ", ".join(texts) or None
 
 
 def newest_run_ids(directory: JobDirectory) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider.airflow_versions import BaseXCom, tells_triggers_of_kills
+from airflow_provider.hooks.driver_lines import log_driver_lines
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
@@ -157,8 +158,7 @@ class SparkStreamingTrigger(BaseTrigger):
             )
             lines = result.lines
             while lines:
-                for line in lines:
-                    self.log.info("driver: %s", line)
+                log_driver_lines(self.log, lines)
                 lines = await asyncio.to_thread(poll.follower.new_lines)
             if result.end is not None:
                 return result.end

@@ -364,7 +364,8 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     assert late == {name: overview["job"][name] for name in late}
     assert late == {name: page.get("running", "runs")["runs"][0][name] for name in late}
     (query,) = overview["queries"]
-    assert "stateStoreSave, at least 1,234 late rows" == query["operators"][0]["detail"]
+    (operator,) = query["operators"]
+    assert ("aggregation (0)", "at least 1,234 late rows") == (operator["name"], operator["detail"])
     assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
     assert "keeps: batches take" in query["pacing"]
     (history,) = overview["histories"]
@@ -794,7 +795,7 @@ def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -
     job = page.get("running", "overview")["job"]
 
     assert "unhealthy" == job["category"]
-    assert "nobody waits" in job["reason"]
+    assert "no task is watching this driver" in job["reason"]
 
 
 # --- actions ------------------------------------------------------------------------------------

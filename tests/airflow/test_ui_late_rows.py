@@ -65,7 +65,7 @@ def test_late_rows_are_seen_from_the_task_to_the_page(airflow_services: Airflow)
         assert [] == browser.complaints
     said = "Late rows\n400 dropped, 20\N{NO-BREAK SPACE}% of the rows read"
     assert said in views["overview"]
-    assert "stateStoreSave, 0 state rows, 400 late rows" in views["overview"]
+    assert "0 state rows, 400 late rows" in views["overview"]
     assert said in views["runs"]
     assert re.search(rf"late rows\t0\t.*\t{ROWS}\b", views["batches"])  # from least to greatest
     assert "Lost rows" not in "".join(views.values())

@@ -58,7 +58,7 @@ export const millis = (value) => (isNothing(value) ? NOTHING : duration(value / 
 /** A moment in the zone of the reader; years that stand for none are said so. */
 export function moment(text) {
   if (!text) return NOTHING;
-  if (text.startsWith("9999")) return "end of time";
+  if (text.startsWith("9999")) return "flushed";
   if (text.startsWith("1970-01-01")) return NOTHING;
   const date = new Date(text);
   if (Number.isNaN(date.getTime())) return text;

@@ -66,6 +66,7 @@ export function Job() {
 
 /** Why a stream is not well, and what to do; of one without a reason nothing. */
 function Trouble({ job }) {
+  if (job?.state === "starting" && !job.reason) return html`<p role="status" className="ss-note ss-note-calm">${sentence(job.next_step)}</p>`;
   if (!job?.reason && job?.category !== "failed") return null;
   const next = job.next_step && job.next_step !== job.reason ? sentence(job.next_step) : null;
   return html`<div role="alert" className=${`ss-note ss-note-${job.category === "failed" && job.state !== "cancelled" ? "bad" : "warning"}`}>

@@ -98,7 +98,7 @@ function Query({ query }) {
       ${query.operators.length
         ? html`<${Column} title="Stateful operators" parts=${query.operators} /><span className="ss-arrow" aria-hidden="true">→</span>`
         : null}
-      <${Column} title="Sinks" parts=${query.sinks} none="written as batches commit" />
+      <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `committed through batch ${query.batch}; rows are counted when the run ends`} />
     </div>
     ${query.pacing ? html`<p className="ss-muted">Batch size: ${query.pacing}</p>` : null}
   </section>`;
@@ -115,7 +115,7 @@ function Column({ title, parts, none = NOTHING }) {
           ${parts.map(
             (p, i) =>
               html`<li key=${i}>
-                <strong>${/^\d+$/.test(p.name) ? `operator ${p.name}` : p.name}</strong>
+                <strong>${p.name}</strong>
                 ${p.mark ? html`<span className="ss-mark">${words(p.mark)}</span>` : null}
                 ${p.detail ? html`<small>${p.detail}</small>` : null}
               </li>`,

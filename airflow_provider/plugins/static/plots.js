@@ -9,6 +9,10 @@ const MOST_PHASES = 6;
 const MOST_LINES = 40; // of savepoints; more of them are short marks, which leave the plot legible
 const MOST_LISTED = 50;
 const NEAR_PX = 5;
+const GAP = 10; // so many usual distances of two batches: no line is drawn over it
+const LEAST_GAP_S = 60;
+// In the order of their colours, so that a phase has the same one in each stream.
+const PHASES = ["addBatch", "latestOffset", "queryPlanning", "getBatch", "walCommit", "commitOffsets", "commitBatch"];
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--chakra-colors-${name}`).trim();
@@ -19,8 +23,8 @@ const filled = (plots) => plots.filter((plot) => plot.series.some(([, values]) =
 
 /** Plots of batches: when, and of each title, series as [label, values], how to say a value, form. */
 export function batchPlots(history) {
-  const batches = history.batches.filter((b) => b.at);
-  const of = (name) => batches.map((b) => b[name]);
+  const batches = withGaps(history.batches.filter((b) => b.at));
+  const of = (name) => batches.map((b) => b[name] ?? null);
   const plots = [
     { title: "Rows per second", say: short, series: [["in", of("input_rate")], ["processed", of("process_rate")]] },
     { title: "Batch time by phase", say: millis, series: phasesOf(batches), isStacked: true },
@@ -31,6 +35,19 @@ export function batchPlots(history) {
     { title: "Late rows", say: whole, series: [["late", of("late_rows")]] },
   ];
   return { times: times(of("at")), plots: filled(plots) };
+}
+
+/** The batches, with an empty one wherever no driver worked for much longer than a batch takes. */
+function withGaps(batches) {
+  const starts = times(batches.map((b) => b.at));
+  const pauses = starts.slice(1).map((at, i) => at - starts[i]);
+  const usual = [...pauses].sort((a, b) => a - b)[Math.floor(pauses.length / 2)] ?? 0;
+  const isGap = (i) => pauses[i] > Math.max(LEAST_GAP_S, GAP * usual) && pauses[i] > GAP * ((batches[i].total_ms ?? 0) / 1000);
+  return batches.flatMap((b, i) => {
+    if (!isGap(i)) return [b];
+    const at = new Date((starts[i] + pauses[i] / 2) * 1000).toISOString();
+    return [b, { at, duration_ms: null }];
+  });
 }
 
 /** Plots of the hours before the batches that are kept in full. */
@@ -64,14 +81,15 @@ export function growthPlots(savepoints) {
 function phasesOf(batches) {
   const sums = {};
   for (const batch of batches)
-    for (const [name, ms] of Object.entries(batch.duration_ms)) sums[name] = (sums[name] ?? 0) + ms;
+    for (const [name, ms] of Object.entries(batch.duration_ms ?? {})) sums[name] = (sums[name] ?? 0) + ms;
   const names = Object.keys(sums).sort((a, b) => sums[b] - sums[a]);
-  const shown = names.slice(0, MOST_PHASES);
-  const series = shown.map((name) => [name, batches.map((b) => b.duration_ms[name] ?? 0)]);
+  const known = (name) => (PHASES.includes(name) ? PHASES.indexOf(name) : PHASES.length);
+  const shown = names.slice(0, MOST_PHASES).sort((a, b) => known(a) - known(b));
   const rest = names.slice(MOST_PHASES);
-  if (rest.length)
-    series.push(["others", batches.map((b) => rest.reduce((sum, n) => sum + (b.duration_ms[n] ?? 0), 0))]);
-  return series.length ? series : [["all", batches.map((b) => b.total_ms)]];
+  const sum = (some) => batches.map((b) => b.duration_ms && some.reduce((ms, n) => ms + (b.duration_ms[n] ?? 0), 0));
+  const series = shown.map((name) => [name, sum([name]), known(name)]);
+  if (rest.length) series.push(["others", sum(rest), PHASES.length]);
+  return series.length ? series : [["all", batches.map((b) => b.total_ms ?? null)]];
 }
 
 /** Each series on top of those after it, so that the first is drawn first and the others over it. */
@@ -79,7 +97,7 @@ function stacked(series) {
   const tops = [];
   let below = series[0][1].map(() => 0);
   for (const [, values] of [...series].reverse()) {
-    below = values.map((v, i) => below[i] + (v ?? 0));
+    below = values.map((v, i) => (v === null ? null : (below[i] ?? 0) + v));
     tops.unshift(below);
   }
   return tops;
@@ -139,15 +157,15 @@ function optionsOf(current, width, sync) {
   const { plot } = current.current;
   const [text, line] = [colour("fg-muted"), colour("border-emphasized")];
   const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
-  const series = plot.series.map(([label, values], i) => {
-    const stroke = colour(`${COLOURS[i % COLOURS.length]}-500`);
+  const series = plot.series.map(([label, values, number], i) => {
+    const stroke = colour(`${COLOURS[(number ?? i) % COLOURS.length]}-500`);
     return {
       label,
       stroke,
       width: 1.5,
       fill: plot.isStacked ? stroke : undefined,
       points: { show: values.length < 3 },
-      spanGaps: true,
+      spanGaps: false,
       // Of the series itself, since a stacked one is drawn on top of others.
       value: (_, __, ___, at) => plot.say(current.current.plot.series[i][1].at(at ?? -1)),
     };
@@ -157,7 +175,7 @@ function optionsOf(current, width, sync) {
     height: HEIGHT,
     cursor: { sync: { key: sync }, y: false, points: { size: 6 } },
     legend: { live: true },
-    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
+    scales: { x: { range: (_, low, high) => (low === high ? [low - 30, high + 30] : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
     axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, values: (_, ticks) => ticks.map(plot.say) }],
     series: [{ label: "at", value: (u, at) => clockTime(at ?? u.data[0].at(-1)) }, ...series],
     hooks: { draw: [(u) => drawMarks(u, current.current.marks)] },

@@ -11,7 +11,7 @@ export function Runs({ task, go }) {
   return html`<div>
     <${Note} error=${error} />
     ${lease
-      ? html`<p>Lease <strong>${lease.token}</strong> is held by driver <code>${lease.driver_id}</code> on ${lease.host} for run ${lease.run_id} since ${moment(lease.acquired)}: ${lease.liveness}.</p>`
+      ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <code>${lease.driver_id}</code> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <code>${lease.run_id}</code>.</p>`
       : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
     ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} lease=${lease} go=${go} />`)}
     ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}
@@ -32,6 +32,7 @@ function Run({ run, lease, go }) {
     ["Started", run.started ? moment(run.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
     ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],
+    ["Parameters", run.params ? html`<code>${run.params}</code>` : null],
     ["Launcher", run.launch],
     ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
   ];

@@ -10,8 +10,8 @@ from airflow_provider.runtime.clock import SystemClock, utc_text
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
-from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.jobdir.runs import newest_run, submitted_run
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.storage.parallel import for_each
@@ -92,7 +92,8 @@ def list_jobs(job_dirs: list[str]) -> list[ListedJob]:
 
 
 def _job_directories(root: str, deep: int) -> Iterator[str]:
-    if open_storage(root).exists("job.json"):
+    storage = open_storage(root)
+    if storage.exists("job.json") or submitted_run(JobDirectory(storage)) is not None:
         yield root
     elif deep:
         base = root.rstrip("/")
@@ -106,9 +107,10 @@ def _look(job_dir: str) -> ListedJob:
         directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
-        if newest is None:
+        run_id = newest.run_id if newest is not None else submitted_run(directory)
+        if run_id is None:
             return ListedJob(job_dir, name, "absent")
-        watcher = RunWatcher(directory.storage, newest.run_id, SystemClock())
+        watcher = RunWatcher(directory.storage, run_id, SystemClock())
         view, assessment = watcher.settle()
         found = run_condition(view, assessment, undone=watcher.undone())
     except SparkStreamError as error:
@@ -119,7 +121,7 @@ def _look(job_dir: str) -> ListedJob:
         name,
         found.state,
         found.since,
-        newest.run_id,
+        run_id,
         _rows(view),
         found.error,
         found.next_step,

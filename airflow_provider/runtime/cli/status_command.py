@@ -20,19 +20,18 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
-from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
+from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs, submitted_run
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
-
-    from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 _WATCH_S: Final = 2.0
 _LEAST_WATCH_S: Final = 0.1
@@ -96,8 +95,7 @@ def _watch_command(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    directory = known_job(arguments.job_dir)
-    shown = _shown_runs(directory, arguments)
+    directory, shown = _looked_for(arguments)
     if arguments.prometheus:
         from airflow_provider.runtime.cli.prometheus_text import run_metrics
 
@@ -113,6 +111,20 @@ def _status(arguments: argparse.Namespace) -> int:
     else:
         _print_status(document)
     return EXIT_FATAL if any(run["state"] == "damaged" for run in document["runs"]) else EXIT_OK
+
+
+def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]:
+    """Return the job, and the requested runs; of a job that has not begun the submitted one.
+
+    Raises:
+        UnknownJobError: nothing was ever submitted there.
+    """
+    directory = JobDirectory(open_storage(arguments.job_dir))
+    submitted = submitted_run(directory) if directory.job() is None else None
+    if submitted is not None:
+        return directory, [submitted]
+    directory = known_job(arguments.job_dir)
+    return directory, _shown_runs(directory, arguments)
 
 
 def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
@@ -235,7 +247,8 @@ def _print_status(document: dict[str, Any]) -> None:
         if lease
         else "no lease"
     )
-    print(f"job {document['job']} in {document['job_dir']}: {holder}")
+    name = f"job {document['job']}" if document["job"] else "a job that has not begun"
+    print(f"{name} in {document['job_dir']}: {holder}")
     if document["upgrade"] is not None:
         print(f"  upgrade: {document['upgrade']['summary']}")
     for run in document["runs"]:

@@ -32,9 +32,13 @@ STATES: Final = (
     "damaged",
 )
 """The words, the way of a run first."""
+COMING_UP: Final = (
+    "Spark's JVM starts, the job's function is called, and the driver takes the lease, which "
+    "usually takes 10 to 30 seconds"
+)
 IN_A_SHELL: Final[Mapping[str, str]] = {
     "absent": "nobody has begun it: spark-stream run begins it",
-    "starting": "wait until its driver has taken the lease; spark-stream watch follows it",
+    "starting": f"wait: {COMING_UP}; spark-stream watch follows it",
     "running": "spark-stream watch follows it, spark-stream stop ends it",
     **{each.value: step for each, step in AFTER_A_COMMAND.items()},
     "cancelled": "repeat the command: it resumes",
@@ -48,7 +52,7 @@ IN_A_SHELL: Final[Mapping[str, str]] = {
 IN_AIRFLOW: Final[Mapping[str, str]] = {
     **IN_A_SHELL,
     "absent": "nobody has begun it: its task does, when it runs",
-    "starting": "wait until its driver has taken the lease",
+    "starting": f"wait: {COMING_UP}",
     "running": "nothing: its driver is at work",
     **{each.value: step for each, step in AFTER_A_TASK.items()},
     "cancelled": "clear the task: the run resumes",
