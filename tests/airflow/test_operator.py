@@ -9,6 +9,7 @@ import inspect
 import json
 import shutil
 import socket
+import subprocess
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -26,20 +27,23 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, LeaseLostError
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.sinks.marks import key_of
 from tests.present import identified, present
-from tests.unit.jobs import a_run
+from tests.unit.jobs import a_run, an_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
@@ -1116,3 +1120,49 @@ def test_a_job_that_has_finished_is_not_remembered(job: Job) -> None:
 
     assert before is not None
     assert Variable.get(f"spark_stream_job.{key_of(job.url)}", None) is None
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, at: Path) -> Iterator[None]:
+    """Mount a folder of this machine at another place, as a filesystem of its own."""
+    at.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", "--bind", folder, at], check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+def test_an_unmounted_directory_is_refused_and_a_mounted_one_goes_on(tmp_path: Path) -> None:
+    """
+    On a real mount: while it is away tasks, drivers and launchers write nothing below the bare mount
+    point, and each try is refused; mounted again, the next try adopts the driver.
+    """
+    real, mount = tmp_path / "real", tmp_path / "mount"
+    real.mkdir()
+    with mounted(real, mount):
+        job = Job(mount / "job")
+        remembered(job)
+        launcher = directory_at(job.url).run(RUN)
+        lease = acquire_lease(
+            directory_at(job.url).storage,
+            run_id=RUN,
+            driver_id="driver",
+            owner=ELSEWHERE,
+            clock=SystemClock(),
+        )
+
+    with pytest.raises(FileNotFoundError, match="is not mounted"):
+        launcher.put_exit("driver", an_exit(5))
+    with pytest.raises(LeaseLostError, match="is not there any more"):
+        lease.check()
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="has no identity.json.* is not mounted"):
+            operator_of(job).execute(context())
+    assert [] == [*mount.iterdir()]
+
+    with mounted(real, mount):
+        assert "driver" == deferral(operator_of(job)).trigger.driver_id
+    lease.release()
