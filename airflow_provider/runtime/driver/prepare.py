@@ -266,7 +266,7 @@ def load_job_in(
     is_on_disk = local_path_of(spec.job_dir) is not None
     params = spec.all_params()
     if spec.secret_params:
-        keep_secrets(spark, spec.secret_params.values())
+        keep_secrets(spark)
     try:
         session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH, on_disk=is_on_disk)
     except IllegalArgumentException as error:  # the value of a setting

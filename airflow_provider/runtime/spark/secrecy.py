@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.spark.defaults import configured
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -47,20 +47,13 @@ def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> 
     return dict(conf) if UI in configured(environ) else {UI: "false", **conf}
 
 
-def keep_secrets(spark: SparkSession, variables: Collection[str]) -> None:
-    """Keep the secrets that this process has read out of what Spark writes and sends.
-
-    Args:
-        spark: any session of the application.
-        variables: the environment variables that have them, which Spark's tasks do not get.
+def keep_secrets(spark: SparkSession) -> None:
+    """Keep the secrets that this process has read out of what Spark writes.
 
     Raises:
         ConfigError: Spark writes an event log, or a log whose layout cannot leave secrets out.
     """
-    context = spark.sparkContext
-    for name in variables:
-        context.environment.pop(name, None)
-    conf = dict(context.getConf().getAll())
+    conf = dict(spark.sparkContext.getConf().getAll())
     check_event_log(conf)
     if conf.get(UI, "true") == "true":
         log.warning(
