@@ -14,7 +14,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class RunOwnerRecord(Document):
         run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
         slice: the name of its slice, None when it has none.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("runs/*/owner.json",)
 
     dag_id: str
     dag_run_id: str

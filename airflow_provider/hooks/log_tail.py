@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import NonNegative
@@ -41,6 +41,9 @@ class FollowedRecord(Document):
     Attributes:
         offset: in bytes.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("submissions/*.followed.json",)
 
     offset: NonNegative
 

@@ -14,7 +14,7 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_records import ReplayRecord
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TriesRecord(Document):
     """``tries.json``: Airflow's ``max_tries`` when the run was begun."""
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("tries.json",)
 
     max_tries: int
 

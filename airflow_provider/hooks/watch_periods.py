@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, from_iso, to_iso
 from airflow_provider.runtime.jobdir.run_records import FINISHED
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ class PeriodRecord(Document):
         run_id: the run that was found, or begun.
         began: by the clock of the machine that began it. Only the time's length depends on clocks.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("periods/*.*.json",)
 
     run_id: Name
     began: IsoTime

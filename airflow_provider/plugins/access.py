@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
@@ -17,6 +17,11 @@ from airflow.api_fastapi.core_api.security import (
 )
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 HEADER: Final = "X-Spark-Streaming"
 """A header that no form of another site can send."""
@@ -43,6 +48,31 @@ def may_act(dag_id: str, user: GetUserDep) -> bool:
         details=_details(dag_id),
         user=user,
     )
+
+
+def may_see_log(dag_id: str, user: GetUserDep) -> bool:
+    """Whether the user may see the logs of a DAG's tasks, and so the contents of drivers' logs."""
+    return get_auth_manager().is_authorized_dag(
+        method="GET",
+        access_entity=DagAccessEntity.TASK_LOGS,
+        details=_details(dag_id),
+        user=user,
+    )
+
+
+def visible_dags(dag_ids: Iterable[str], user: BaseUser) -> set[str]:
+    """Return the DAGs of which the user may see the task instances."""
+    manager = get_auth_manager()
+    return {
+        dag_id
+        for dag_id in dag_ids
+        if manager.is_authorized_dag(
+            method="GET",
+            access_entity=DagAccessEntity.TASK_INSTANCE,
+            details=_details(dag_id),
+            user=user,
+        )
+    }
 
 
 def _details(dag_id: str) -> DagDetails:

@@ -12,6 +12,7 @@ from airflow_provider.runtime.control.endings import silent_failure
 from airflow_provider.runtime.control.launchers.protocol import Look
 from airflow_provider.runtime.control.observer import ending_of
 from airflow_provider.runtime.errors import EXIT_OK, CheckpointError, SparkStreamError
+from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -99,7 +100,8 @@ def _silent_end(
         failure, at = ending_of(failed), ended.ended if ended is not None else None
     elif ended is not None:
         host = attempt.host if attempt is not None else _host_of(run, driver_id)
-        failure, at = silent_failure(ended.exit_code, ended.last_lines, host=host), ended.ended
+        lines = screen_lines(ended.last_lines)  # any other line of a log needs another right
+        failure, at = silent_failure(ended.exit_code, lines, host=host), ended.ended
     else:
         look, handle = run.look_of(driver_id), run.handle_of(driver_id)
         if look is None or handle is None or not Look.of(look).is_over or look.exit_code == EXIT_OK:

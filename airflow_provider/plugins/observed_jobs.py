@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.plugins.responses import LeaseView
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condition
+from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run, submitted_run
@@ -90,7 +91,7 @@ class ObservedJobs:
         watch = self._watch(job_dir)
         with watch.turn:
             watcher = RunWatcher(directory.storage, run_id, self._clock, observer=watch.observer)
-            view = watcher.look()
+            view = without_log(watcher.look())
         assessment = watcher.decide(view)
         condition = run_condition(view, assessment, undone=watcher.undone(), steps=IN_AIRFLOW)
         return Observed(directory, name, run_id, newest, view, condition)
@@ -116,6 +117,17 @@ class ObservedJobs:
             while len(self._watches) > _MOST_OBSERVERS:
                 self._watches.popitem(last=False)
             return watch
+
+
+def without_log(view: View) -> View:
+    """Return a view without the driver's log, except for the error that the driver has reported.
+
+    Any other line of a log needs a right that the page's views do not ask for.
+    """
+    if view.exit is None:
+        return view
+    ended = dataclasses.replace(view.exit, last_lines=screen_lines(view.exit.last_lines))
+    return dataclasses.replace(view, exit=ended)
 
 
 def lease_view(lease: LeaseRecord, liveness: Liveness) -> LeaseView:

@@ -10,7 +10,14 @@ from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - th
 from fastapi import APIRouter, Depends, HTTPException, Query, status
 
 from airflow_provider.hooks.airflow_settings import refresh_s
-from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG, may_act
+from airflow_provider.plugins.access import (
+    MAY_SEE_JOB,
+    MAY_SEE_LOG,
+    may_act,
+    may_see_log,
+    visible_dags,
+)
+from airflow_provider.plugins.document_rights import contents_at
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures
 from airflow_provider.plugins.responses import (
@@ -32,6 +39,7 @@ from airflow_provider.plugins.state_views import read_state
 from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.storage.documents import Contents
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.service import StreamService
@@ -61,9 +69,11 @@ def job_task(
 
 
 def my_tasks(user: GetUserDep, session: SessionDep) -> list[IndexedTask]:
-    """Return the jobs of the DAGs that the user may see, and of no other."""
-    mine = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    return find_tasks(session, mine)
+    """Return the jobs of the DAGs of which the user may see the task instances."""
+    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    tasks = find_tasks(session, readable)
+    mine = visible_dags({task.address.dag_id for task in tasks}, user)
+    return [task for task in tasks if task.address.dag_id in mine]
 
 
 JobTask = Annotated[IndexedTask, Depends(job_task)]
@@ -142,8 +152,15 @@ def document_routes(service: StreamService) -> APIRouter:
         return await service.read(task, lambda _: read_folder(str(task.job_dir), path))
 
     @router.get("/document")
-    async def document(task: JobTask, path: Annotated[str, Query()]) -> DocumentView:
-        """Return a document of the job directory, as it is stored."""
+    async def document(
+        task: JobTask,
+        path: Annotated[str, Query()],
+        sees_log: Annotated[bool, Depends(may_see_log)],
+    ) -> DocumentView:
+        """Return a document of the job directory, as it is stored, if the user may see it."""
+        if contents_at(path) is Contents.LOG and not sees_log:
+            reason = "this document may have lines of a log: it needs the right to read task logs"
+            raise HTTPException(status.HTTP_403_FORBIDDEN, reason)
         return await service.read(task, lambda _: read_document(str(task.job_dir), path))
 
     @router.get("/requests/{request_id}")

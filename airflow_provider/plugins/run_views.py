@@ -9,7 +9,7 @@ from urllib.parse import quote
 from airflow_provider.hooks.airflow_settings import history_server
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.plugins.history_reader import read_histories, statistics
-from airflow_provider.plugins.observed_jobs import lease_view
+from airflow_provider.plugins.observed_jobs import lease_view, without_log
 from airflow_provider.plugins.responses import (
     AttemptView,
     BatchesView,
@@ -132,7 +132,7 @@ class RunViews:
 
     def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
         watcher = RunWatcher(directory.storage, run.run_id, self._clock)
-        view = watcher.look()
+        view = without_log(watcher.look())
         condition = run_condition(
             view, watcher.decide(view), undone=watcher.undone(), steps=IN_AIRFLOW
         )
@@ -156,6 +156,7 @@ class RunViews:
             late_rows=counted.late_rows if counted else None,
             late_minimum=counted.late_minimum if counted else False,
             lost_rows=counted.lost_rows if counted else None,
+            ignored_timers=final.ignored_timers if final else None,
             from_savepoint=record.from_savepoint if record else None,
             params=_params(record) if record else None,
             launch=launch_line(view),

@@ -44,13 +44,21 @@ TABLES = (
     "dag",
     "dag_bundle",
 )
-ROLES = {"viewer": "VIEWER", "editor": "USER", "stranger": "USER", "guest": None}
+ROLES = {
+    "viewer": "VIEWER",
+    "editor": "USER",
+    "stranger": "USER",
+    "guest": None,
+    "without logs": "VIEWER",
+    "without tasks": "VIEWER",
+}
 OF_NO_JOB = {"/api/settings", "/api/jobs", "/api/openapi.json", "/api/docs"}
 # Who is let in, by the kind of route: all others get 401 without a session, and 403 with one.
 LET_IN: dict[str, set[str | None]] = {
-    "static": {None, "guest", "stranger", "viewer", "editor"},
-    "of no job": {"stranger", "viewer", "editor"},
-    "reads a job": {"viewer", "editor"},
+    "static": {None, *ROLES},
+    "of no job": {"stranger", "viewer", "editor", "without logs", "without tasks"},
+    "reads a job": {"viewer", "editor", "without logs"},
+    "reads a log": {"viewer", "editor"},
     "acts on a job": {"editor"},
 }
 
@@ -156,16 +164,28 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def auth_manager() -> Any:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity as Entity
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
+    lacking = {
+        "without logs": {Entity.TASK_LOGS},
+        "without tasks": {Entity.TASK_LOGS, Entity.TASK_INSTANCE},
+    }
+
     class OneDagEach(SimpleAuthManager):
-        """The stranger may do everything with another DAG, and nothing with this one."""
+        """The stranger may do everything with another DAG, and nothing with this one.
+
+        A user without logs lacks the right to task logs, and one without tasks also that to task
+        instances.
+        """
 
         def is_authorized_dag(self, **asked: Any) -> bool:
             is_theirs = asked["user"].username == "stranger"
             details = asked.get("details")
             dag_id = details.id if details is not None else None
             is_right = dag_id is None or (dag_id == "other") == is_theirs
+            if asked.get("access_entity") in lacking.get(asked["user"].username, ()):
+                return False
             return is_right and bool(super().is_authorized_dag(**asked))
 
     return OneDagEach()
@@ -191,6 +211,8 @@ def kind_of(method: str, path: str) -> str:
     if path in OF_NO_JOB:
         return "of no job"
     assert path.startswith("/api/dags/flights/"), f"who may call {path}?"
+    if path.endswith("/log"):
+        return "reads a log"
     return "reads a job" if method == "GET" else "acts on a job"
 
 
@@ -223,6 +245,39 @@ def test_another_dags_user_does_not_find_this_one_in_the_list(page: Page) -> Non
     assert ["other"] == [job["task"]["dag_id"] for job in mine]
     seen = page.call("GET", "jobs", "viewer").json()["jobs"]
     assert {"flights"} == {job["task"]["dag_id"] for job in seen}
+
+
+def test_the_list_needs_the_right_to_task_instances(page: Page) -> None:
+    """
+    The right to read a DAG alone shows no stream of it.
+    """
+    assert [] == page.call("GET", "jobs", "without tasks").json()["jobs"]
+    assert page.call("GET", "jobs", "without logs").json()["jobs"]
+
+
+def test_lines_of_a_log_need_the_right_to_logs(page: Page) -> None:
+    """
+    Neither a document nor a view shows them to a user without it, and both show what is no log.
+    """
+    job = page.jobs["running"]
+    job.submit("driver")
+    job.end("driver", -9, "a line of the log")
+    folder = f"runs/{job.run_id}"
+    job.storage.put(f"{folder}/submissions/unknown.log.json", b"a line of the log")
+
+    def ask(view: str, user: str, **query: str) -> Any:
+        return page.call("GET", f"{address('running')}/{view}", user, params=query)
+
+    for name in ("driver.exit.json", "unknown.log.json"):
+        path = f"{folder}/submissions/{name}"
+        assert 403 == ask("document", "without logs", path=path).status_code
+        assert "a line of the log" in ask("document", "viewer", path=path).text
+    for path in ("run.json", "submissions/driver.json", "progress.json"):
+        assert 200 == ask("document", "without logs", path=f"{folder}/{path}").status_code
+    for view in ("overview", "runs", "failures", "batches", "savepoints", "state", "folder"):
+        answer = ask(view, "without logs")
+        assert (200, False) == (answer.status_code, "a line of the log" in answer.text)
+    assert "a line of the log" not in page.call("GET", "jobs", "without logs").text
 
 
 def test_a_viewer_may_look_and_not_act(page: Page) -> None:

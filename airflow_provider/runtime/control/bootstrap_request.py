@@ -29,7 +29,7 @@ from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address
@@ -64,6 +64,7 @@ class BootstrapSpec(DriverSpec):
         conf: Spark configuration; the live job's, where it is about state.
     """
 
+    CONTENTS = Contents.FACTS
     COMMAND: ClassVar[str] = "bootstrap"
     PLACES = ("submissions/{driver_id}.bootstrap.json",)
 
@@ -146,6 +147,9 @@ class BootstrapSpec(DriverSpec):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BootstrapRecord(Document):
     """``bootstraps/<name>/bootstrap.json``: what the scratch job directory beside it is for."""
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("bootstraps/*/bootstrap.json",)
 
     savepoint: Address
     digest: str

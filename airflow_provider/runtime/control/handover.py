@@ -15,7 +15,7 @@ from airflow_provider.runtime.control.supervise import progress_of_driver
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,8 @@ class HandOver(Document):
             published, None before the first; of that batch ``watermark``, ``sources`` with their
             ``end_offset``, and ``sinks``; ``backlog`` as the sources report it.
     """
+
+    CONTENTS = Contents.FACTS
 
     job: str
     run_id: str

@@ -28,6 +28,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     rejection_of,
     upgrade_id,
 )
+from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, Seconds
 
@@ -52,6 +53,7 @@ class UpgradeSpec(RunSpec):
     """
 
     COMMAND: ClassVar[str] = "upgrade"
+    CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.upgrade.json",)
 
     to: Address = option(

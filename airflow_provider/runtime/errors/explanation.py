@@ -16,6 +16,7 @@ driver from elsewhere has only the end of its log: :func:`line_in` makes the lin
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -148,22 +149,30 @@ def line_in(log: Sequence[str]) -> str | None:
     return _join(screen.what, screen.where, screen.why, screen.remedy)
 
 
-def screen_in(log: Sequence[str]) -> Screen | None:
-    """Return the parts of the last screen in a log; None when there is no whole one."""
+def screen_lines(log: Sequence[str]) -> list[str]:
+    """Return the lines of the last screen in a log, without all others; empty without one."""
     starts = [number for number, line in enumerate(log) if HEADING in line]
     if not starts:
-        return None
+        return []
     first = log[starts[-1]]
-    parts = {"": first[first.index(HEADING) + len(HEADING) :]}
+    others = (_MORE, *(f"  {each}" for each in _LABELS))
+    rest = itertools.takewhile(lambda line: line.startswith(others), log[starts[-1] + 1 :])
+    return [first[first.index(HEADING) :], *rest]
+
+
+def screen_in(log: Sequence[str]) -> Screen | None:
+    """Return the parts of the last screen in a log; None when there is no whole one."""
+    lines = screen_lines(log)
+    if not lines:
+        return None
+    parts = {"": lines[0].removeprefix(HEADING)}
     label = ""
-    for line in log[starts[-1] + 1 :]:
+    for line in lines[1:]:
         found = next((each for each in _LABELS if line.startswith(f"  {each}")), None)
         if found is not None:
             label, parts[found] = found, line[2 + len(found) :]
-        elif line.startswith(_MORE):
-            parts[label] += f" {line.strip()}"
         else:
-            break
+            parts[label] += f" {line.strip()}"
     where, why, remedy, code = (parts.get(each, "") for each in (_WHERE, _WHY, _DO, _CODE))
     return Screen(parts[""], where, why, remedy, code.partition(": ")[2])
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import IsoTime, Name, NonNegative, Positive
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class BatchHistory(Document):
         hours: folds of those before them, in the order in which they were begun.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("history/{query}.json",)
 
     query: Name

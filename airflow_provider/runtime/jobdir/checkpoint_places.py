@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_provider.runtime.jobdir.record_shapes import RestoredQueryValues, SkippedBatchValues
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Positive
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class RestoreRecord(Document):
         token: the lease of the driver that restores; another one that goes on takes a new number.
         done: None until every query is restored.
     """
+
+    CONTENTS = Contents.FACTS
 
     # An older reader would run the queries on the checkpoints that they have left.
     VERSION: ClassVar[int] = 2

@@ -20,7 +20,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.watermark_markers import marker_name
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.runtime.typed_json import Batch, Name, NameOrNone
 
@@ -40,6 +40,7 @@ class DrainIntent(Document):
         token: the lease under which it was put; 0 when it came with a savepoint.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("drains/{query_id}.json",)
 
     query_id: Name
@@ -61,6 +62,7 @@ class EndedSources(Document):
             known.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("ended/{query_id}.json",)
 
     query_id: Name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Name, NameOrNone, NonNegative
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class EpochRecord(Document):
         commit: the SHA-256 of ``commits/<epoch>`` when the epoch was published.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = (
         "committables/{query_id}/{epoch}.{token}.json",
         "committables/{query_id}/{epoch}.json",
@@ -78,6 +79,7 @@ class HistoryRecord(Document):
         ranges: stretches of epochs that one driver staged for one run.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("committables/{query_id}/{first}-{last}.json",)
 
     query_id: Name = "-"
@@ -135,6 +137,7 @@ class HistoryRecord(Document):
 class PackRecord(Document):
     """``<first>-<last>.packed.json``: the records of published epochs of one run, in order."""
 
+    CONTENTS = Contents.FACTS
     PLACES = ("committables/{query_id}/{first}-{last}.packed.json",)
 
     query_id: Name
@@ -170,6 +173,7 @@ class RevertRecord(Document):
             started over: nothing counts them any more.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("committables/{query_id}/revert.json",)
 
     query_id: Name

@@ -27,7 +27,7 @@ from airflow_provider.runtime.jobdir.batch_history import history_path
 from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_heartbeat, read_lease
 from airflow_provider.runtime.jobdir.requests import forget_requests
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import NonNegative, is_name
 
@@ -63,6 +63,9 @@ class RetiredRecord(Document):
     Attributes:
         token: the newest lease that was.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("retired.json",)
 
     token: NonNegative
 

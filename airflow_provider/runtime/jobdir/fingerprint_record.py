@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.fingerprint import (
     Fingerprint,  # noqa: TC001 - the document is read by its annotations
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Name, NonNegative
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class FingerprintRecord(Document):
         versions: ascending; the first one made the oldest state that is there.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("fingerprints/{query_id}.json",)
 
     query_id: Name

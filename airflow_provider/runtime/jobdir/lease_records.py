@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 
@@ -26,6 +26,7 @@ class LeaseRecord(Document):
             acquired; 0 when all had. That driver may still write to the checkpoints it used.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("leases/{token}.json",)
 
     token: Positive
@@ -61,6 +62,7 @@ class HeartbeatRecord(Document):
         doubtful: of a release: what the driver has started in Spark could not be stopped.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("heartbeats/{token}.json",)
 
     token: Positive

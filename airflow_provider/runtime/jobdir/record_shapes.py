@@ -75,6 +75,10 @@ class _OperatorPart(_Part, total=False):
     late_rows: NonNegative | None
 
 
+class _FinalOperator(_OperatorPart, total=False):
+    ignored_timers: NonNegative | None
+
+
 class _FinalSink(TypedDict):
     name: str
     epoch: NonNegative | None
@@ -91,7 +95,7 @@ class _FinalQueryMore(_FinalQuery, total=False):
     watermark: str | None
     finished: bool
     sources: list[_Part]
-    operators: list[_OperatorPart]
+    operators: list[_FinalOperator]
 
 
 def _can_be_found(query: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocument
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
@@ -41,6 +41,9 @@ class BellRecord(Document):
     Attributes:
         nonce: another one each time.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("bells/*.json",)
 
     nonce: str
 

@@ -17,7 +17,7 @@ from airflow_provider.runtime.jobdir.record_shapes import (
     ShownPhase,
 )
 from airflow_provider.runtime.jobdir.run_options import RETRY
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import (
     Address,
     Batch,
@@ -32,6 +32,9 @@ from airflow_provider.runtime.typed_json import (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobRecord(Document):
     """``job.json``: the directory's format and the job's name."""
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("job.json",)
 
     name: str
     created: str
@@ -54,6 +57,7 @@ class RunRecord(Document):
         late: what it makes of late rows: ``count``, ``fail`` or ``none``.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/run.json",)
 
     run_id: Name
@@ -119,6 +123,7 @@ class AttemptRecord(Document):
             known; its names are OpenLineage's.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("attempts/{attempt}.json",)
 
     attempt: Positive
@@ -142,6 +147,9 @@ class AttemptRecord(Document):
 class ProgressRecord(Document):
     """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
 
+    CONTENTS = Contents.FACTS
+    PLACES = ("progress.json",)
+
     at: str
     attempt: Positive
     phase: ShownPhase
@@ -162,6 +170,9 @@ class StopRecord(Document):
         savepoint: the address of the savepoint that is taken at the end, or None.
     """
 
+    CONTENTS = Contents.FACTS
+    PLACES = ("stop.json",)
+
     request_id: Name
     savepoint: Address | None
     at: str
@@ -178,6 +189,7 @@ class BatchCommit(Document):
         token: the driver that put it.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/batch.json",)
 
     run_id: Name
@@ -198,6 +210,7 @@ class RewoundRecord(Document):
         by: what has undone it, such as ``restore 3``; None in the records of older versions.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/rewound.json",)
 
     run_id: Name
@@ -214,6 +227,7 @@ class ReplayRecord(Document):
         next_run_id: the run that takes its place.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/replay.json",)
 
     run_id: Name
@@ -236,6 +250,7 @@ class RequestRecord(Document):
         number: the driver's requests are in its order, whatever the callers' clocks say.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("requests/{driver_id}/{id}.json",)
 
     id: Name
@@ -262,6 +277,7 @@ class ReplyRecord(Document):
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("replies/{id}.json",)
 
     id: Name
@@ -275,8 +291,13 @@ class ReplyRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalCheckpoint(Document):
-    """``final.json``: the run ended and all is committed. Its shape is in the README."""
+    """``final.json``: the run ended and all is committed. Its shape is in the README.
 
+    Attributes:
+        ignored_timers: those that callbacks registered in the drain, which never fire.
+    """
+
+    CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/final.json",)
 
     job: str
@@ -293,6 +314,7 @@ class FinalCheckpoint(Document):
     late_minimum: bool = False
     rows_minimum: bool = False
     lost_rows: NonNegative | None = 0
+    ignored_timers: NonNegative | None = 0
 
 
 STREAMING: Final = "STREAMING"

@@ -48,7 +48,7 @@ from airflow_provider.runtime.jobdir.run_options import (
     read_secrets,
 )
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, Seconds
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class RunSpec(DriverSpec):
             in it, and with ``discard`` nothing is written. None for any other run.
     """
 
+    CONTENTS = Contents.FACTS
     COMMAND: ClassVar[str] = "run"
     PLACES = ("submissions/{driver_id}.run.json",)
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.source_end import SourceEnd
-from airflow_provider.runtime.storage.documents import MIB, Document
+from airflow_provider.runtime.storage.documents import MIB, Contents, Document
 from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class SourceEnds(Document):
         ends: of each source whose end is known.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("ends/{query_id}.json",)
     IS_EXACT = True
     MOST_BYTES = 256 * MIB

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Seconds
 
 
@@ -22,6 +22,7 @@ class SubmissionRecord(Document):
             runs ``spark-submit``, which has a record of its own.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.json",)
 
     driver_id: Name
@@ -42,6 +43,9 @@ class ProcessRecord(Document):
         is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
         waits_for: what the launcher waits for before it starts the driver; empty for nothing.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("submissions/*.process.json",)
 
     identity: ProcessIdentity
     is_revoked: bool = False
@@ -64,6 +68,9 @@ class LostRecord(Document):
         waited_s: for how long, on the watcher's own monotonic clock.
     """
 
+    CONTENTS = Contents.FACTS
+    PLACES = ("submissions/*.lost.json",)
+
     waited_s: Seconds
 
 
@@ -75,6 +82,9 @@ class ExitRecord(Document):
         exit_code: negative for a signal, as in :mod:`subprocess`.
         last_lines: the end of the driver's log, for the task's error.
     """
+
+    CONTENTS = Contents.LOG
+    PLACES = ("submissions/*.exit.json",)
 
     exit_code: int
     ended: str
@@ -94,6 +104,7 @@ class HandleRecord(Document):
         place: what else finds it there, such as the application that it belongs to.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.handle.json",)
 
     driver_id: Name
@@ -115,6 +126,9 @@ class LookRecord(Document):
         reason: one line of the cluster's own; empty for nothing.
         at: when a watcher was answered, by its clock; for people.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("submissions/*.look.json",)
 
     state: str
     exit_code: int | None = None

@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name
 
@@ -34,6 +34,7 @@ class TopologyRecord(Document):
             called in the streams; None when they were not known.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("topologies/{query_id}.json",)
 
     query_id: Name

@@ -57,7 +57,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
 
@@ -102,6 +102,7 @@ class UpgradeRecord(Document):
         reason: why it was rejected, or was not begun; empty for no reason.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("upgrades/{number}.json",)
 
     number: Positive = 1

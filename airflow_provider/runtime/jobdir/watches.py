@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import NonNegative
 
@@ -25,6 +25,9 @@ class WatchClaimRecord(Document):
     Attributes:
         nonce: tells it from that of another try which was as fast.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("claims/*.json",)
 
     generation: NonNegative
     nonce: str
@@ -43,6 +46,9 @@ class WatchRecord(Document):
         trigger: the trigger that began to wait last; the same one in another triggerer is another;
             empty when it waits no more.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("watch.json",)
 
     generation: NonNegative
     trigger: str

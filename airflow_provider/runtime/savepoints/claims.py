@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import IsoTime, Positive
 
@@ -48,6 +48,7 @@ class ReaderRecord(Document):
         owner: its process.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("reading.{nonce}.json",)
 
     nonce: str
@@ -74,6 +75,7 @@ class SavepointClaimRecord(ReaderRecord):
             to savepoints beside it.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("taking.{token}.json",)
 
     token: Positive

@@ -28,7 +28,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
-from airflow_provider.runtime.storage.documents import MIB, Document
+from airflow_provider.runtime.storage.documents import MIB, Contents, Document
 from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
 
 if TYPE_CHECKING:
@@ -171,6 +171,9 @@ class SavepointRecord(Document):
         lineage: the job directory's identity, and those of the job directories that it follows;
             empty for a checkpoint that no job directory holds.
     """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("savepoint.json",)
 
     MOST_BYTES = 256 * MIB  # of a million files 150
     IS_EXACT = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import re
@@ -39,6 +40,15 @@ class _Weighing(Protocol):
         """Return the whole file; refuse what is no file, or a bigger one."""
 
 
+class Contents(enum.Enum):
+    """The contents of a document, which decide the right that a reader in Airflow needs."""
+
+    FACTS = "facts"
+    """Facts of a job and its runs: the right to read the DAG's task instances."""
+    LOG = "log"
+    """Lines of a driver's log, among others: the right to read the DAG's task logs."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
     """Base of every document: a JSON object whose first member is ``version``.
@@ -47,17 +57,32 @@ class Document:
     refuse anything else and versions newer than their own; they ignore members they do not know.
 
     Attributes:
-        PLACES: ends of its path, with members in braces. Where it lies at such a path they must
-            agree, by the first that fits: a copy under another name is not the document.
+        CONTENTS: which right a reader in Airflow needs; every class declares it.
+        PLACES: ends of its path, with members in braces, and ``*`` for any name. Where it lies at
+            such a path the members must agree, by the first that fits: a copy under another name is
+            not the document.
         MOST_BYTES: what is bigger is none either, and is not read.
         IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in
             one is refused, and not replaced.
     """
 
     VERSION: ClassVar[int] = 1
+    CONTENTS: ClassVar[Contents] = Contents.LOG
     PLACES: ClassVar[tuple[str, ...]] = ()
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     IS_EXACT: ClassVar[bool] = False
+
+    @classmethod
+    def is_placed_at(cls, path: str) -> bool:
+        """Whether a path is a place of this class, and of no other one that ends in more words.
+
+        A submission ``d.json`` lies beside ``d.exit.json``, so no name of a file has a dot here.
+        """
+        dots = path.rpartition("/")[2].count(".")
+        return any(
+            dots == place.rpartition("/")[2].count(".") and _pattern(place).search(path)
+            for place in cls.PLACES
+        )
 
     def problem(self) -> str | None:
         """Return what is wrong between its members; None when nothing is."""
@@ -163,5 +188,5 @@ class Document:
 @functools.cache
 def _pattern(place: str) -> re.Pattern[str]:
     """Return what finds the members of a place, such as ``leases/{token}.json``, in an address."""
-    text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place))
+    text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place)).replace(r"\*", "[^/]+")
     return re.compile(f"(?:^|/){text}$")
