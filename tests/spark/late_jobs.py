@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from airflow_provider.runtime import JobContext, files, spark_sink
+from airflow_provider.runtime import JobContext, files, for_each_batch, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -131,6 +131,18 @@ def late_windows(ctx: JobContext) -> None:
     order = ctx.params.get("read_order", "modified")
     window = F.window("time", *ctx.params.get("window", "10 seconds").split(","))
     write(ctx, _windows(events(ctx, read_order=order), window))
+
+
+def late_windows_for_each(ctx: JobContext) -> None:
+    """Give windows to a function, which notes the rows of each batch that it gets."""
+    trace = Path(ctx.params["trace"])
+
+    def note(df: DataFrame, epoch: int) -> None:
+        with trace.open("a", encoding="utf-8") as file:
+            file.write(f"{epoch}:{sum(row['n'] for row in df.collect())}\n")
+
+    windows = _windows(events(ctx), F.window("time", "10 seconds"))
+    ctx.write("out", windows, to=for_each_batch(note))
 
 
 def late_sessions(ctx: JobContext) -> None:

@@ -23,9 +23,15 @@ pytestmark = pytest.mark.spark
 ROWS = 400
 ORDER = (1000, 2000, 3000, 4000, 0)  # the fifth file has the earliest rows
 FILES = [[(first + n // 4, f"k{n % 7}", n % 10) for n in range(ROWS)] for first in ORDER]
-WINDOWS, SESSIONS, DISTINCT, VALUES = (
+WINDOWS, FOR_EACH, SESSIONS, DISTINCT, VALUES = (
     {"entry": f"{Path(__file__).with_name('late_jobs.py')}:{job}"}
-    for job in ("late_windows", "late_sessions", "late_distinct", "only_values")
+    for job in (
+        "late_windows",
+        "late_windows_for_each",
+        "late_sessions",
+        "late_distinct",
+        "only_values",
+    )
 )
 ONE_BY_ONE = {"files_per_batch": "1"}
 
@@ -147,6 +153,27 @@ def test_too_many_late_rows_fail_the_run_before_they_are_published(spark, copied
         final.late_rows,
         counted(copied),
     )
+
+
+def test_too_many_late_rows_do_not_reach_a_function(spark, copied):
+    """
+    A function of ``for_each_batch`` is not called with the batch that crosses the limit, and with
+    a limit that accepts it the run calls the function once.
+    """
+    params = {**ONE_BY_ONE, "trace": str(copied.trace)}
+    asked = {"run_id": "r", "params": params, **FOR_EACH}
+    with pytest.raises(RunFailedError, match=r"400 rows of 2,000 read \(20 %\)") as error:
+        copied.run(spark, "w", late="fail", late_limit="19.9%", **asked)
+    assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
+    seen = copied.noted()
+
+    final = copied.run(spark, "w", late="fail", late_limit="20%", **asked)
+
+    epochs = [int(line.partition(":")[0]) for line in copied.noted()]
+    rows = sum(int(line.partition(":")[2]) for line in copied.noted())
+    assert ("FINISHED", 2000, ROWS) == (final.outcome, final.rows_read, final.late_rows)
+    assert (list(range(len(epochs))), 4 * ROWS) == (epochs, rows)
+    assert seen == copied.noted()[: len(seen)]
 
 
 def names_in_order(place):

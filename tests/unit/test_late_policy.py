@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime import files, for_each_batch
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -16,6 +20,7 @@ from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit
+from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_records import RunRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -216,6 +221,56 @@ def test_late_rows_that_nobody_can_count_are_not_accepted(late):
         LatePolicy(QUERY, late, spec.accepted_late_rows).check(
             dataclasses.replace(EPOCH, late_rows=None)
         )
+
+
+class _Frame:
+    """The output of a batch, which notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def persist(self) -> _Frame:
+        self.done.append("persist")
+        return self
+
+    def count(self) -> int:
+        self.done.append("count")
+        return 1
+
+    def unpersist(self) -> None:
+        self.done.append("unpersist")
+
+
+@pytest.mark.parametrize(
+    ("sink", "late", "late_rows", "done"),
+    [
+        (files("/out"), "fail", 9, ["stage"]),
+        (for_each_batch(print), "count", 9, ["stage"]),
+        (for_each_batch(print), "fail", 3, ["persist", "count", "stage", "unpersist"]),
+        (for_each_batch(print), "fail", 4, ["persist", "count", "unpersist"]),
+        (for_each_batch(print), "none", 1, ["persist", "count", "unpersist"]),
+    ],
+)
+def test_late_rows_are_checked_before_a_sink_shows_the_batch(sink, late, late_rows, done):
+    """
+    With the counts of the epochs before, and only for a sink that cannot wait for the commit.
+    """
+    limit = "5" if late == "fail" else None
+    spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
+    policy = LatePolicy(dataclasses.replace(QUERY, sinks=(sink,)), late, spec.accepted_late_rows)
+    before: Any = SimpleNamespace(late_rows=lambda: {"0": 2}, rows_read=lambda: 10)
+    frame: Any = _Frame()
+    counts = lambda: 10, lambda: LateCount({"0": late_rows})
+
+    with (
+        contextlib.suppress(LateRowsError),
+        policy.checked_first(before, frame, 4, *counts) as (rows, read, dropped),
+    ):
+        assert (10, LateCount({"0": late_rows})) == (read(), dropped())
+        frame.done.append("stage")
+        assert rows is frame
+
+    assert done == frame.done
 
 
 def test_a_watermark_that_cannot_be_held_fails_the_batch():

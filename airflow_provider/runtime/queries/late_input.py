@@ -8,21 +8,26 @@ other one anything.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import CheckpointError, LateRowsError
 from airflow_provider.runtime.jobdir.late_policy import NONE
-from airflow_provider.runtime.jobdir.late_rows import LateCount
+from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
 from airflow_provider.runtime.queries.plan import executed, operator_id
 from airflow_provider.runtime.spark.versions import class_named, engine_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import DataFrame
+
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.late_policy import LateLimit
+    from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
     from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +74,47 @@ class LatePolicy:
             LateRowsError: the message has their number, and the way out.
             CheckpointError: their number is not known.
         """
-        late = record.late_rows
+        self._check_totals(record.epoch, record.late_rows, record.rows_read)
+
+    @contextlib.contextmanager
+    def checked_first(
+        self,
+        epochs: EpochCommitter,
+        df: DataFrame,
+        epoch: int,
+        count_input: CountInput,
+        count_late: CountLate,
+    ) -> Iterator[tuple[DataFrame, CountInput, CountLate]]:
+        """Give the output of a batch, checked if one of its sinks shows rows before the commit.
+
+        Such a sink is ``for_each_batch``. The batch then runs before its function is called, and
+        the output is kept until the function has read it.
+
+        Args:
+            epochs: the query's, with the counts up to the epoch before.
+            df: the batch's output.
+            epoch: the batch.
+            count_input: returns the input rows of a batch that has run.
+            count_late: returns the rows that it has dropped as late.
+
+        Raises:
+            LateRowsError, CheckpointError: as :meth:`check`; no sink has got the rows.
+        """
+        is_shown = any(getattr(sink, "shows_staged", False) for sink in self._query.sinks)
+        if self._limit is None or not is_shown:
+            yield df, count_input, count_late
+            return
+        rows = df.persist()
+        try:
+            rows.count()
+            read, late = count_input(), count_late()
+            so_far = add_late(epochs.late_rows(), late), add_rows(epochs.rows_read(), read)
+            self._check_totals(epoch, *so_far)
+            yield rows, lambda: read, lambda: late
+        finally:
+            rows.unpersist()
+
+    def _check_totals(self, epoch: int, late: LateRows | None, read: int | None) -> None:
         if self._limit is None:
             return
         if late is None:
@@ -78,14 +123,14 @@ class LatePolicy:
                 "run with late='count'"
             )
             raise CheckpointError(msg)
-        if not self._limit.is_crossed(sum(late.values()), record.rows_read):
+        if not self._limit.is_crossed(sum(late.values()), read):
             return
         names = self._query.operators
         raise LateRowsError(
             self._query.name,
-            record.epoch,
+            epoch,
             {_name_of(names, operator): rows for operator, rows in late.items() if rows},
-            read=record.rows_read,
+            read=read,
             limit=None if self.waits else str(self._limit),
         )
 

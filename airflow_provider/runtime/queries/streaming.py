@@ -386,8 +386,11 @@ class RunningQuery:
             logged = self._batch_logs.read(batch)
             self._check_input(batch)
             lost = self._count_lost(batch)
-            counts = (self._count_input, lambda: self._count_late(batch), lambda: lost)
-            epochs.pre_commit(df, batch, *counts, logged=logged, check=self._late.check)
+            with self._late.checked_first(
+                epochs, df, batch, self._count_input, lambda: self._count_late(batch)
+            ) as (rows, read, late):
+                counts = read, late, lambda: lost
+                epochs.pre_commit(rows, batch, *counts, logged=logged, check=self._late.check)
             execution = self._execution()
             if execution is not None and self._event_times is not None:
                 self._event_times.batch_ran(execution)

@@ -53,6 +53,8 @@ class ForEachBatchSink:
 
     streams_only = True
     """A batch job would give it all rows as one batch, of which its author knows nothing."""
+    shows_staged = True
+    """What the function writes is visible immediately, so late rows are checked before its call."""
 
     def __init__(self, function: WriteBatch, name: str | None = None) -> None:
         self._function: Any = function
