@@ -58,10 +58,12 @@ from airflow_provider.runtime.spark import session
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.pairwise import mark_whole
 from tests.property.damaged_jobs import REFUSED, Damage, make, tree
+from tests.property.page_views import VIEWS, PageViews
 from tests.unit.support import EpochBench, FakeClock, HandStagedFiles
 
 CASES = 500
 QUICK_CASES = 100
+QUICK_READS = 10
 READERS_PER_CASE = 2
 WATCHDOG_S = 20.0
 _EXIT_CODES = {EXIT_OK, EXIT_USAGE, EXIT_RETRY, EXIT_FATAL, EXIT_LEASE}
@@ -192,7 +194,17 @@ def _read(root: Path) -> None:
     draining_run(directory)
 
 
+def _page(view: str) -> Callable[[Path], object]:
+    return lambda root: getattr(PageViews(root), view)()
+
+
 READERS: dict[str, Call] = {
+    **{f"page: {view}": Call(_page(view)) for view in VIEWS},
+    "ls": Call(_command("ls", "ROOT")),
+    "ls --json": Call(_command("ls", "ROOT/job", "--json")),
+    "logs": Call(_command("logs", "ROOT/job")),
+    "logs --run-id": Call(_command("logs", "ROOT/job", "--run-id", "r3")),
+    "watch": Call(_command("watch", "ROOT/job", "--run-id", "r2")),
     "status": Call(_command("status", "ROOT/job")),
     "status --all --json": Call(_command("status", "ROOT/job", "--all", "--json")),
     "status --run-id": Call(_command("status", "ROOT/job", "--run-id", "r3")),
@@ -497,5 +509,48 @@ def test_other_damage_is_one_line(fuzzed, capsys):
     seed = Random().randrange(10**9)
     print(f"seed {seed}")
     found = fuzz(fuzzed, seed, 100 * CASES, capsys)
+
+    assert {} == found, told(found)
+
+
+def read_all(
+    fuzzed: Fuzzed, seed: int, cases: int, capsys: pytest.CaptureFixture[str]
+) -> dict[str, str]:
+    """Damage the tree so often, let every reader read it each time, and return what was wrong."""
+    random = Random(seed)
+    found: dict[str, str] = {}
+    damage = Damage(fuzzed.root, fuzzed.kept, random)
+    for case in range(cases):
+        done = damage.inflict()
+        before = tree(fuzzed.root)
+        for name, call in READERS.items():
+            said = complaint(call, fuzzed.root, capsys)
+            if said is not None:
+                found.setdefault(f"{name}: {said}", f"seed {seed}, case {case}: {done}")
+        now = tree(fuzzed.root)
+        if strange := strangely_written([], fuzzed.root, before, now):
+            found.setdefault(f"a reader wrote {strange[:4]}", f"seed {seed}, case {case}: {done}")
+        damage.mend(now)
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_every_reader_takes_ten_thousand_damaged_directories(fuzzed, capsys, seed):
+    """
+    Every read command and every view of the page reads each of a thousand directories for a seed.
+    """
+    found = read_all(fuzzed, seed, 1000, capsys)
+
+    assert {} == found, told(found)
+
+
+@pytest.mark.slow
+def test_every_reader_takes_some_damaged_directories(fuzzed, capsys):
+    """
+    The same for a few.
+    """
+    found = read_all(fuzzed, 1, QUICK_READS, capsys)
 
     assert {} == found, told(found)
