@@ -197,6 +197,8 @@ def _operator(part: Mapping[str, Any], at_least: str) -> PartView:
     kind = part.get("kind")
     facts = [f"{rows:,} state rows"] if isinstance(rows, int) else []
     facts += [f"{at_least}{late:,} late rows"] if isinstance(late, int) and late else []
+    ignored = part.get("ignored_timers")
+    facts += [f"{ignored:,} ignored timers"] if isinstance(ignored, int) and ignored else []
     name, does = str(part.get("name") or "?"), _DOES.get(str(kind), str(kind or "operator"))
     if name.isdecimal():
         name = f"{does} ({name})"  # the job gives it no name

@@ -278,6 +278,7 @@ class RunView(BaseModel):
     late_rows: int | None = None
     late_minimum: bool = False
     lost_rows: int | None = None
+    ignored_timers: int | None = None
     from_savepoint: str | None = None
     params: str | None = None
     launch: str | None = None

@@ -507,30 +507,116 @@ def known_for_ever(ctx: JobContext) -> None:
     write(ctx, events(ctx, watermark=None).select("k").dropDuplicates())
 
 
-class EndlessAlarm(StatefulProcessor):
-    """Sets its timer anew whenever it fires."""
+class RenewedAlarm(StatefulProcessor):
+    """Set a timer ten seconds after each row, and another one whenever a timer fires.
+
+    Args:
+        after: what the next timer is ten seconds after: the last timer's time, or the watermark.
+        at_ms: the time of all timers that rows set; None for ten seconds after the row, or after
+            the watermark.
+    """
+
+    def __init__(self, after: str, at_ms: int | None = None) -> None:
+        self._after = after
+        self._at_ms = at_ms
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        if key[0] == "b":
-            self._handle.registerTimer(0)
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for second in self._seconds(rows):
+            self._handle.registerTimer(self._at_ms or self._next(second * 1000, timerValues))
         return iter(())
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[Row]:
-        self._handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
-        yield Row(k=key[0])
+    ) -> Iterator[Any]:
+        at_ms = expiredTimerInfo.getExpiryTimeInMs()
+        self._handle.registerTimer(self._next(at_ms, timerValues))
+        at = None
+        if at_ms < YEAR_10000_MS:
+            at = dt.datetime.fromtimestamp(at_ms // 1000, dt.timezone.utc).replace(tzinfo=None)
+        yield self._row(k=key[0], second=at_ms // 1000, time=at)
+
+    def _next(self, at_ms: int, timers: Any) -> int:
+        since = timers.getCurrentWatermarkInMs() if self._after == "watermark" else at_ms
+        return int(since) + 10_000
+
+    def _seconds(self, rows: Any) -> list[int]:
+        return [int(row["second"]) for row in rows if row["second"] is not None]
+
+    def _row(self, **values: Any) -> Any:
+        return Row(**values)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def endless_alarm(ctx: JobContext) -> None:
-    rows = events(ctx).groupBy("k")
-    write(ctx, rows.transformWithState(EndlessAlarm(), "k string", "append", "eventTime"))
+class RenewedAlarmInPandas(RenewedAlarm):
+    """The same over pandas frames."""
+
+    def _seconds(self, rows: Any) -> list[int]:
+        return [int(second) for frame in rows for second in frame["second"].dropna()]
+
+    def _row(self, **values: Any) -> Any:
+        return pd.DataFrame([values]).astype({"time": "datetime64[ns]"})
+
+
+YEAR_10000_MS = 253_402_300_800_000
+
+
+def renewed(ctx: JobContext, df: DataFrame, after: str) -> DataFrame:
+    """Let an alarm renew itself, in the form that the run asks for."""
+    schema, column = "k string, second long, time timestamp", "time"
+    at_ms = int(ctx.params["at_ms"]) if "at_ms" in ctx.params else None
+    timed: dict[str, Any] = {
+        "outputMode": "append",
+        "timeMode": "eventTime",
+        "eventTimeColumnName": column,
+    }
+    rows = df.groupBy("k")
+    if ctx.params.get("form") == "pandas":
+        alarm = RenewedAlarmInPandas(after, at_ms)
+        return rows.transformWithStateInPandas(alarm, schema, **timed)
+    return rows.transformWithState(RenewedAlarm(after, at_ms), schema, **timed)
+
+
+def renewed_timers(ctx: JobContext) -> None:
+    df = events(ctx).withColumn("second", seconds("time"))
+    write(ctx, renewed(ctx, df, ctx.params["after"]).select("k", "second"))
+
+
+def chained_timers(ctx: JobContext) -> None:
+    """Set the timers of an alarm by those of another one."""
+    df = events(ctx).withColumn("second", seconds("time"))
+    both = renewed(ctx, renewed(ctx, df, "timer"), ctx.params["after"])
+    write(ctx, both.select("k", "second"))
+
+
+def windowed_timers(ctx: JobContext) -> None:
+    """Set the timers of an alarm by windows, which are flushed in the drain."""
+    counted = events(ctx).groupBy(F.window("time", "10 seconds"), "k").count()
+    timed = counted.withColumn("time", F.window_time("window"))
+    rows = timed.select("k", "time", seconds("time").alias("second"))
+    write(ctx, renewed(ctx, rows, ctx.params["after"]).select("k", "second"))
+
+
+def renew_timeout(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Set the timeout anew whenever it has passed."""
+    if state.hasTimedOut:
+        yield pd.DataFrame({"k": [key[0]]})
+    state.update((1,))
+    state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 10_000)
+
+
+def renewed_timeouts(ctx: JobContext) -> None:
+    by_key = events(ctx).groupBy("k")
+    rows = by_key.applyInPandasWithState(
+        renew_timeout, "k string", "n long", "append", GroupStateTimeout.EventTimeTimeout
+    )
+    write(ctx, rows)
 
 
 # --- edges --------------------------------------------------------------------------------------

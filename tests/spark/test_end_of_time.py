@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from streams import START, read_with_pandas, state_of, windows_of, write_events
+from streams import FORMATS, START, read_with_pandas, state_of, windows_of, write_events
 
+from airflow_provider.runtime.checkpoint.drain_step import END_OF_TIME_MS
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -64,29 +65,80 @@ def test_a_batch_run_writes_the_same_rows(spark, place):
 
 
 @pytest.mark.parametrize(
-    ("job", "complaint"),
+    ("job", "params", "complaint"),
     [
-        ("counted_moments", r"operator 0 \(stateStoreSave\) keeps 1 groups whose rows are to come"),
+        (
+            "counted_moments",
+            {},
+            r"operator 0 \(stateStoreSave\) keeps 1 groups whose rows are to come.* in mode BATCH",
+        ),
         pytest.param(
-            "endless_alarm",
-            r"operator 0 \(transformWithState\w*\) keeps 1 timers",
+            "renewed_timers",
+            {"after": "timer", "at_ms": str(END_OF_TIME_MS + 1)},
+            r"operator 0 \(transformWithState\w*\) keeps 2 timers\. They have a later event time "
+            r"or none\. Set timers and timeouts to an earlier time and run the job again$",
             marks=pytest.mark.whole,
         ),
     ],
 )
-def test_what_no_watermark_flushes_is_no_end(spark, place, job, complaint):
+def test_what_no_watermark_flushes_is_no_end(spark, place, job, params, complaint):
     """
-    Rows without event time, and timers that are always set anew, fail the run by their operator.
+    Rows without event time, and timers after the last watermark, fail the run by their operator.
     """
     write_events(place.input, [(1, "a", 1), (12, "b", 2)])
     (place.input / "001.csv").write_text(",a,3\n", encoding="utf-8")
 
     for _ in range(2):  # the second finds a query that is drained
         with pytest.raises(RunFailedError, match=complaint) as caught:
-            place.run(spark, job, run_id="r", conf=ROCKSDB)
+            place.run(spark, job, run_id="r", params=params, conf=ROCKSDB)
         assert FailureClass.NON_RECOVERABLE is caught.value.failure.failure_class
 
     assert JobDirectory(open_storage(str(place.job_dir))).run("r").final() is None
+
+
+RENEWED = [
+    (job, {"form": form, "after": after}, store)
+    for job in ("renewed_timers", "chained_timers")
+    for form in ("rows", "pandas")
+    for after in ("timer", "watermark")
+    for store in ("rocksdb", "changelogs")
+]
+RENEWED += [("windowed_timers", {"after": "watermark"}, "rocksdb")]
+RENEWED += [("renewed_timeouts", {}, store) for store in ("hdfs", "rocksdb")]
+CHOSEN_RENEWED = ("chained_timers", {"form": "rows", "after": "timer"}, "rocksdb")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=" ".join([case[0], *case[1].values(), case[2]]),
+            marks=[] if case == CHOSEN_RENEWED else [pytest.mark.whole],
+        )
+        for case in RENEWED
+    ],
+)
+def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog, case):
+    """
+    The drain fires each timer that is set, counts the renewals, and ends. What rows of a renewed
+    alarm set after its watermark is counted, too: another batch would fire the renewals.
+    """
+    job, params, store = case
+    write_events(place.input, [(1, "a", 1), (12, "b", 2)])
+
+    final = place.run(spark, job, params=params, conf=FORMATS[store])
+
+    operators = final.queries["out"]["operators"]
+    ignored = [each["ignored_timers"] for each in operators]
+    renewed = [2, 0] if job == "windowed_timers" else [2] * len(operators)
+    assert ("FINISHED", renewed) == (final.outcome, ignored)
+    assert sum(ignored) == final.ignored_timers
+    assert f"{sum(ignored)} timers that callbacks registered while the job" in caplog.text
+    fired = [] if job == "chained_timers" and params["after"] == "watermark" else ["a", "b"]
+    assert len(fired) == final.queries["out"]["sinks"][0]["rows"]
+    if fired:
+        assert fired == sorted(row[0] for row in read_with_pandas(place.output))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ function Run({ run, lease, go }) {
     ["Rows read", run.rows_read === null ? null : whole(run.rows_read)],
     ["Late rows", lateRows(run)],
     ["Lost rows", lostRows(run)],
+    ["Ignored timers", run.ignored_timers ? whole(run.ignored_timers) : null],
     ["Started", run.started ? moment(run.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
     ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],

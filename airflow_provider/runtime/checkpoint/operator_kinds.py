@@ -41,12 +41,15 @@ class WaitingRows(NamedTuple):
         options: of Spark's state reader; None for all rows, which Spark reports with a batch.
         where: the rows of it that wait, in SQL; None for all.
         way_out: what the job may lack where no watermark flushes them; empty for nothing known.
+        fires_at: the column with the time at which the user's callback is called for a row, which
+            may then register another one; empty for rows without a callback.
     """
 
     what: str
     options: Mapping[str, str] | None = None
     where: str | None = None
     way_out: str = ""
+    fires_at: str = ""
 
 
 class InBatch(NamedTuple):
@@ -104,15 +107,33 @@ _UNMATCHED: Final = {
     "FullOuter": tuple(side._replace(way_out=_BOUND_BOTH) for side in (_LEFT, _RIGHT)),
 }
 
+_SET_EARLIER: Final = "Set timers and timeouts to an earlier time"
 _TIMEOUTS: Final = {
-    "EventTimeTimeout": (WaitingRows("timeouts", {}, where="value.timeoutTimestamp >= 0"),)
+    "EventTimeTimeout": (
+        WaitingRows(
+            "timeouts",
+            {},
+            where="value.timeoutTimestamp >= 0",
+            way_out=_SET_EARLIER,
+            fires_at="value.timeoutTimestamp",
+        ),
+    )
 }
 _NO_TIMEOUTS: Final = InBatch("a batch job fires no timeouts, so what they emit would be lost")
 _NO_GROUPS_IN_PANDAS: Final = InBatch(
     "Spark cannot run applyInPandasWithState in a batch job, where applyInPandas does it"
 )
 
-_TIMERS: Final = {"EventTime": (WaitingRows("timers", {"readRegisteredTimers": "true"}),)}
+_TIMERS: Final = {
+    "EventTime": (
+        WaitingRows(
+            "timers",
+            {"readRegisteredTimers": "true"},
+            way_out=_SET_EARLIER,
+            fires_at="expiration_timestamp_ms",
+        ),
+    )
+}
 _NO_TIMERS: Final = InBatch(
     "a batch job fires no timers, so what transformWithState emits in them would be lost"
 )

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.verify_final import _batch_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.state_metrics import (
     OperatorRows,
     read_state_operators,
@@ -61,6 +62,7 @@ def describe_query(
     operators: Sequence[OperatorRows],
     marks: Marks,
     finished: bool,
+    ignored: Mapping[int, int | None],
 ) -> dict[str, Any]:
     """Return a query's part of the final checkpoint.
 
@@ -71,6 +73,7 @@ def describe_query(
         operators: its stateful operators and the rows they hold.
         marks: how close its sources and operators are to their end.
         finished: whether it was drained.
+        ignored: the timers that its drain ignored, by operator.
     """
     position = logs.position()
     last = epochs.last_record()
@@ -89,6 +92,7 @@ def describe_query(
                 "finished": marks.of_operator(op.id) is Mark.FINISHED,
                 "mark": marks.of_operator(op.id).value,
                 "late_rows": late_rows_of(epochs.late_rows(), op.id),
+                "ignored_timers": ignored.get(op.id, 0),
             }
             for index, op in enumerate(operators)
         ],
@@ -159,6 +163,9 @@ def final_of(
     now: dt.datetime,
 ) -> FinalCheckpoint:
     """Return the final checkpoint of a run whose last epochs are published; nothing is written."""
+    ignored = {
+        name: ignored_timers(query, directory.checkpoint(name)) for name, query in queries.items()
+    }
     final = FinalCheckpoint(
         job=directory.name() or job.name,
         run_id=run.run_id,
@@ -177,6 +184,7 @@ def final_of(
                 operators=_state_operators(job, directory, query),
                 marks=marks_now(query.definition, life.queries[name]),
                 finished=life.queries[name] is QueryPhase.DRAINED,
+                ignored=ignored[name],
             )
             for name, query in queries.items()
         },
@@ -184,6 +192,7 @@ def final_of(
         late_minimum=any(query.epochs.late_is_minimum() for query in queries.values()),
         rows_minimum=any(query.definition.native is not None for query in queries.values()),
         lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
+        ignored_timers=sum_of(n for each in ignored.values() for n in each.values()),
     )
     for dropped in describe_dropped_rows(final.to_dict()):
         log.warning("run=%s: %s", run.run_id, dropped)

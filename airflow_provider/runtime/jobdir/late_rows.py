@@ -86,7 +86,7 @@ def sum_of(counts: Iterable[int | None]) -> int | None:
 
 
 def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
-    """Return in words, in a line each, what a run has dropped as late, and what was lost to it.
+    """Return the rows that a run dropped or lost, and the timers that it ignored, a line each.
 
     Of a run that has finished also that it has written nothing of what it has read: by another
     separator, or columns in another order, all times are NULL, and no window has such a row.
@@ -98,12 +98,31 @@ def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     found = [late] if late is not None else []
     if lost:
         found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
+    ignored = _describe_ignored_timers(document)
+    if ignored is not None:
+        found.append(ignored)
     if not found and _has_written_nothing(document):
         found.append(
             f"{document['rows_read']:,} rows were read and none was written: see that the schema, "
             "the times and the filters fit the data"
         )
     return found
+
+
+def _describe_ignored_timers(document: Mapping[str, Any]) -> str | None:
+    ignored = document.get("ignored_timers")
+    if not ignored:
+        return None
+    operators = [
+        f"{operator['ignored_timers']:,} of operator {operator['name']} of query {name}"
+        for name, query in document["queries"].items()
+        for operator in query.get("operators", ())
+        if operator.get("ignored_timers")
+    ]
+    return (
+        f"{ignored:,} timers that callbacks registered while the job was drained never fire: "
+        f"{', '.join(operators)}"
+    )
 
 
 def _has_written_nothing(document: Mapping[str, Any]) -> bool:

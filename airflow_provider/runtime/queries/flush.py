@@ -1,8 +1,16 @@
 """Flush of a drained query: the rows of its state that still wait for a watermark.
 
-Not all that a drain leaves does: an aggregation in update mode has written what it keeps, and what
-drops duplicates wrote each row when it came. What waits is read from the plan, and how many rows of
-it are left from what Spark has reported with the drain's batch, or from its own state readers.
+Some rows of state wait for nothing: an aggregation in update mode has written what it keeps, and
+what drops duplicates wrote each row when it came. The plan says which rows wait. Spark reports
+their number with the drain batch, or its state readers count them.
+
+Timers need more than a count, since the user's callback may register another timer whenever one
+fires. Such renewals would never end, so the drain ignores them, as Flink does. A timer counts as a
+renewal if it was not there before the drain batch, unless a row has registered it: that is possible
+only in an operator above another one that the batch has flushed. Spark calls the callbacks after
+the rows of a batch, so a timer that a row has registered is still there only if it is later than
+the batch's watermark. The drain waits for such timers only where no operator has renewals: a
+further batch would fire those, too, and Spark refuses what they emit for the time of the last one.
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.drain_step import (
     DrainStep,
+    is_of_drain,
     next_drain_step,
     next_watermark,
 )
@@ -21,16 +30,20 @@ from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.state_metrics import (
     count_state,
+    count_timers,
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.queries.stateful_plan import operator_settings
+from airflow_provider.runtime.queries.stateful_plan import placed_operators
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.state_metrics import OperatorRows
+    from airflow_provider.runtime.queries.state_metrics import OperatorRows, TimersAfter
+    from airflow_provider.runtime.queries.stateful_plan import PlacedOperator
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.storage.base import Storage
 
@@ -39,12 +52,14 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Unflushed:
-    """What a stateful operator still keeps, although a drain has passed it.
+    """The rows that a stateful operator still keeps after a drain batch.
 
     Attributes:
-        rows: how many; None where they cannot be counted.
-        what: what they are.
+        rows: those that wait for a later watermark; None where they cannot be counted.
+        what: a name for the rows.
         way_out: what the job may lack for a watermark to flush them; empty for nothing known.
+        ignored: the timers beside them that callbacks registered in the drain batch, which the
+            drain does not wait for.
     """
 
     id: int
@@ -52,6 +67,7 @@ class Unflushed:
     rows: int | None
     what: str
     way_out: str = ""
+    ignored: int = 0
 
     def describe(self) -> str:
         """Return it in words."""
@@ -75,7 +91,8 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     step = next_drain_step(position, stateful=query.logs.is_stateful())
     if step is not DrainStep.DONE or position.watermark_ms is None:
         return step
-    left = unflushed(query, spark_url(checkpoint.url))
+    reader = _DrainReader(query, spark_url(checkpoint.url))
+    left = [each for each in reader.left_after(position.last_commit) if each.rows != 0]
     if not left:
         return step
     passed, described = millis_to_iso(position.watermark_ms), "; ".join(e.describe() for e in left)
@@ -86,46 +103,161 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
         log.warning("query=%s is drained as far as is known: %s", query.name, described)
         return step
     way_out = ". ".join(dict.fromkeys(e.way_out for e in left if e.way_out))
+    other_mode = ", or run it in mode BATCH" if reader.can_run_in_batch() else ""
     msg = (
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
         f"{passed}, the last moment that Spark counts with, and {described}. They have a later "
-        "event time or none, or are kept again whenever a timer fires. "
-        f"{way_out or 'Leave such rows out'} and run the job again, or run it in "
-        "mode BATCH"
+        f"event time or none. {way_out or 'Leave such rows out'} and run the job again{other_mode}"
     )
     raise CheckpointError(msg)
 
 
-def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflushed]:
-    """Return what the drain of a query that has ended has left unwritten; empty when all is.
+def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dict[int, int | None]:
+    """Return, by operator, the timers that callbacks registered in the drain of a query.
+
+    They never fire. An operator without any is left out; None where they cannot be counted.
 
     Args:
-        query: does not run.
+        query: it is drained.
+        checkpoint: where Spark keeps its checkpoint.
+    """
+    position = query.logs.position()
+    if not is_of_drain(position.watermark_ms):
+        return {}
+    left = _DrainReader(query, spark_url(checkpoint.url)).left_after(position.last_commit)
+    return {each.id: None if each.rows is None else each.ignored for each in left}
+
+
+class _DrainReader:
+    """Reads what the drain batches of a query that does not run have left in its state.
+
+    Args:
+        query: the query.
         checkpoint: where Spark keeps its checkpoint, as Spark names it.
     """
-    definition = query.definition
-    spark = definition.df.sparkSession
-    batch = query.logs.position().last_commit
-    operators = reported_state(query.last_progress(), batch) or read_state_operators(
-        spark, checkpoint, definition.topology.operators
+
+    def __init__(self, query: RunningQuery | BatchQuery, checkpoint: str) -> None:
+        self._query = query
+        self._definition = query.definition
+        self._spark = query.definition.df.sparkSession
+        self._checkpoint = checkpoint
+        self._known_plan: dict[int, PlacedOperator] | None = None
+
+    def left_after(self, batch: int) -> list[Unflushed]:
+        """Return the rows that a drain batch has left, if they may wait for a later watermark."""
+        operators = self._operators(batch)
+        if not any(self._may_wait(operator) for operator in operators):
+            return []
+        found: list[Unflushed] = []
+        timers: dict[int, TimersAfter] = {}
+        for operator in operators:
+            for part in self._waiting_parts(operator.id, operator.kind):
+                rows = operator.state_rows
+                if part.options is not None and (rows != 0 or _has_uncounted_rows(operator.kind)):
+                    options = {"operatorId": str(operator.id), **part.options}
+                    counted = self._timers(part, batch, options) if part.fires_at else None
+                    if counted is not None:
+                        timers[operator.id], rows = counted, counted.older
+                    elif part.fires_at:
+                        rows = None
+                    else:
+                        options |= {"batchId": str(batch)}
+                        rows = count_state(self._spark, self._checkpoint, options, where=part.where)
+                if rows != 0 or operator.id in timers:
+                    found.append(
+                        Unflushed(operator.id, operator.kind, rows, part.what, part.way_out)
+                    )
+        return _by_origin(found, timers, fed=self._fed(timers, batch))
+
+    def can_run_in_batch(self) -> bool:
+        """Whether no operator of the query speaks against BATCH."""
+        return not any(
+            (reason := kind.in_batch.get(placed.setting) or kind.in_batch.get("")) is not None
+            and reason.refuses
+            for placed in self._plan.values()
+            for kind in [kind_named(placed.kind)]
+        )
+
+    @property
+    def _plan(self) -> Mapping[int, PlacedOperator]:
+        if self._known_plan is None:
+            definition = self._definition
+            self._known_plan = placed_operators(definition.df, definition.output_mode)
+        return self._known_plan
+
+    def _operators(self, batch: int) -> list[OperatorRows]:
+        return reported_state(self._query.last_progress(), batch) or read_state_operators(
+            self._spark, self._checkpoint, self._definition.topology.operators, batch=batch
+        )
+
+    def _may_wait(self, operator: OperatorRows) -> bool:
+        # Spark does not count timers among the rows of a state.
+        has_timers = any(each.endswith(":EventTime") for each in self._definition.operations)
+        return operator.state_rows != 0 or has_timers
+
+    def _timers(
+        self, part: WaitingRows, batch: int, options: Mapping[str, str]
+    ) -> TimersAfter | None:
+        return count_timers(
+            self._spark,
+            self._checkpoint,
+            options,
+            part=part,
+            batch=batch,
+            watermark_ms=self._query.logs.offsets(batch).watermark_ms,
+        )
+
+    def _fed(self, timers: Mapping[int, TimersAfter], batch: int) -> frozenset[int]:
+        """Return the operators with later timers that rows of a drain batch may have registered."""
+        later = (operator for operator, each in timers.items() if each.newer_later)
+        return frozenset(operator for operator in later if self._is_fed(operator, batch))
+
+    def _is_fed(self, operator: int, batch: int) -> bool:
+        """Whether an operator below had rows to flush in a drain batch, which has no other input.
+
+        What it emitted for renewals alone does not count.
+        """
+        below = self._plan[operator].below
+        if not below:
+            return False
+        if is_of_drain(self._query.logs.offsets(batch - 1).watermark_ms):
+            flushed = {each.id for each in self.left_after(batch - 1) if each.rows != 0}
+            return not below.isdisjoint(flushed)
+        return any(self._waiting_parts(each, self._plan[each].kind) for each in below)
+
+    def _waiting_parts(self, operator: int, name: str) -> Sequence[WaitingRows]:
+        """Return the parts of an operator's state of which rows may wait for a watermark."""
+        kind, placed = kind_named(name), self._plan.get(operator)
+        by_default = "" if kind.setting else self._definition.output_mode
+        return kind.waiting.get(placed.setting if placed else by_default, ())
+
+
+def _by_origin(
+    found: Sequence[Unflushed], timers: Mapping[int, TimersAfter], *, fed: frozenset[int]
+) -> list[Unflushed]:
+    """Return what is left, with the timers that wait and with those that the drain ignores.
+
+    Args:
+        found: what is left; of timers those that were there before the batch.
+        timers: the timers, by operator.
+        fed: the operators whose rows may have registered the later ones of the new timers.
+    """
+    has_renewals = any(
+        each.newer_due or (each.newer_later and operator not in fed)
+        for operator, each in timers.items()
     )
-    if not any(_may_wait(operator, definition) for operator in operators):
-        return []
-    settings = operator_settings(definition.df, definition.output_mode)
-    found = []
-    for operator in operators:
-        kind = kind_named(operator.kind)
-        setting = settings.get(operator.id) if kind.setting else definition.output_mode
-        for part in kind.waiting.get(setting or "", ()):
-            rows = operator.state_rows
-            if part.options is not None and (rows != 0 or kind.setting is Setting.TIME_MODE):
-                options = {"operatorId": str(operator.id), **part.options}
-                rows = count_state(spark, checkpoint, options, where=part.where)
-            if rows != 0:
-                found.append(Unflushed(operator.id, operator.kind, rows, part.what, part.way_out))
-    return found
+    left = []
+    for each in found:
+        counted = timers.get(each.id)
+        if counted is None or each.rows is None:
+            left.append(each)
+            continue
+        waiting = counted.newer_later if each.id in fed and not has_renewals else 0
+        ignored = counted.newer_due + counted.newer_later - waiting
+        if each.rows + waiting or ignored:
+            left.append(dataclasses.replace(each, rows=each.rows + waiting, ignored=ignored))
+    return left
 
 
-def _may_wait(operator: OperatorRows, definition: QueryDefinition) -> bool:
-    has_timers = any(each.endswith(":EventTime") for each in definition.operations)
-    return operator.state_rows != 0 or has_timers  # which Spark does not count
+def _has_uncounted_rows(kind: str) -> bool:
+    return kind_named(kind).setting is Setting.TIME_MODE

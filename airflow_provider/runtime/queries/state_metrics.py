@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
 
 log = logging.getLogger(__name__)
@@ -61,9 +62,13 @@ def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[Opera
 
 
 def read_state_operators(
-    spark: SparkSession, checkpoint: str, planned: Sequence[OperatorShape] | None = None
+    spark: SparkSession,
+    checkpoint: str,
+    planned: Sequence[OperatorShape] | None = None,
+    *,
+    batch: int | None = None,
 ) -> list[OperatorRows]:
-    """Read the operators of the last committed batch, in plan order.
+    """Read the operators as a batch has left them, in plan order.
 
     Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
     without what Spark adds to find it again, such as indexes, timers and numbers of values.
@@ -73,11 +78,13 @@ def read_state_operators(
         checkpoint: the checkpoint, as Spark names it.
         planned: the operators that the query is planned with; returned, with rows that are not
             known, where this Spark cannot read state.
+        batch: the batch; None for the last committed one.
     """
     if not can(spark, Ability.READ_STATE):
         return [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
     prepare_state(spark)
     rows = spark.read.format("state-metadata").load(checkpoint).collect()
+    at_batch = {} if batch is None else {"batchId": str(batch)}
     found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(row["operatorId"], []).append(row)
@@ -86,7 +93,7 @@ def read_state_operators(
             id=operator,
             kind=stores[0]["operatorName"],
             state_rows=_sum(
-                count_state(spark, checkpoint, {"operatorId": str(operator), **reading})
+                count_state(spark, checkpoint, {"operatorId": str(operator), **reading, **at_batch})
                 for reading in _readings(stores)
             ),
         )
@@ -136,6 +143,63 @@ def count_state(
         return None
 
 
+@dataclasses.dataclass(frozen=True)
+class TimersAfter:
+    """The timers, or timeouts, that an operator has after a batch.
+
+    Attributes:
+        older: those that it had before the batch, too.
+        newer_later: the others, as far as they are later than the batch's watermark.
+        newer_due: the others, as far as the batch's watermark has reached their time.
+    """
+
+    older: int
+    newer_later: int
+    newer_due: int
+
+
+def count_timers(
+    spark: SparkSession,
+    checkpoint: str,
+    options: Mapping[str, str],
+    *,
+    part: WaitingRows,
+    batch: int,
+    watermark_ms: int,
+) -> TimersAfter | None:
+    """Return the timers that an operator has after a batch; None where they cannot be read.
+
+    Args:
+        spark: reads the state.
+        checkpoint: the checkpoint, as Spark names it.
+        options: of Spark's state reader.
+        part: the part of the operator's state that has the timers.
+        batch: the batch.
+        watermark_ms: the batch's watermark.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if not can(spark, Ability.READ_STATE):
+        return None
+
+    def after(number: int) -> DataFrame:
+        reader = spark.read.format("statestore").options(**options, batchId=str(number))
+        rows = reader.load(checkpoint).where(part.where or "true")
+        return rows.selectExpr("key", f"{part.fires_at} AS fires_at")
+
+    try:
+        now = after(batch)
+        newer = now.subtract(after(batch - 1)).where("fires_at IS NOT NULL")
+        found = newer.groupBy((newer["fires_at"] > watermark_ms).alias("is_later")).count()
+        counts = {row["is_later"]: row["count"] for row in found.collect()}
+        later, due = counts.get(True, 0), counts.get(False, 0)
+        return TimersAfter(now.count() - later - due, later, due)
+    except (PySparkException, Py4JJavaError) as error:
+        log.warning("state with %s is not readable: %s", dict(options), error)
+        return None
+
+
 def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> DataFrame:
     """Return what a join keeps in state format 4: all rows of a key and a moment are one.
 
@@ -143,7 +207,8 @@ def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, st
     """
     from pyspark.sql import functions as sf
 
-    reader = spark.read.format("statestore").option("operatorId", options["operatorId"])
+    where = {name: options[name] for name in ("operatorId", "batchId") if name in options}
+    reader = spark.read.format("statestore").options(**where)
     stored = reader.option(as_stored_option(spark), "true").load(checkpoint)
     side = f"{options['joinSide']}-keyWithTsToValues"
     return stored.where(sf.col("column_family_name") == side).select("key_bytes").distinct()

@@ -125,26 +125,45 @@ def _say_unknown(error: Exception) -> None:
     log.warning("stateful operators are not known before the query starts: %s", error)
 
 
-def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
-    """Return what decides which rows the stateful operators of *df* as a query keep, by id.
+class PlacedOperator(NamedTuple):
+    """A stateful operator in the plan of a query.
 
-    It is Spark's name of a join's type, such as ``LeftOuter``, or of what sets off timers or
-    timeouts, such as ``EventTime``; what has none of them is left out. Empty where Spark does not
-    plan the query without starting it (another version of Spark).
+    Attributes:
+        kind: Spark's name of it, such as ``stateStoreSave``.
+        setting: what decides which rows it keeps: the name of a join's type, such as ``LeftOuter``,
+            or what fires its timers or timeouts, such as ``EventTime``; the query's output mode
+            where the operator has none of them.
+        below: the ids of the stateful operators whose rows reach it.
+    """
+
+    kind: str
+    setting: str
+    below: frozenset[int]
+
+
+def placed_operators(df: DataFrame, output_mode: str) -> dict[int, PlacedOperator]:
+    """Return the stateful operators of *df* as a query, by id.
+
+    Empty where Spark does not plan the query without starting it (another version of Spark).
     """
     from py4j.protocol import Py4JError
 
     try:
         plan = _plan_batch(df, output_mode).executedPlan()
         writer = _state_writer(df)
-        return {
-            operator_id(node): str(getattr(node, setting.value)())
-            for node in _nodes(plan, writer)
-            if (setting := kind_named(str(node.shortName())).setting)
-        }
+        return {operator_id(n): _placed(n, writer, output_mode) for n in _nodes(plan, writer)}
     except Py4JError as error:
         log.warning("it is not known what stateful operators keep rows for: %s", error)
         return {}
+
+
+def _placed(node: Any, writer: Any, output_mode: str) -> PlacedOperator:
+    kind = str(node.shortName())
+    setting = kind_named(kind).setting
+    below = frozenset(operator_id(n) for each in _under(node) for n in _nodes(each, writer))
+    return PlacedOperator(
+        kind, str(getattr(node, setting.value)()) if setting else output_mode, below
+    )
 
 
 def _state_writer(df: DataFrame) -> Any:
