@@ -389,8 +389,9 @@ class RunningQuery:
             with self._late.checked_first(
                 epochs, df, batch, self._count_input, lambda: self._count_late(batch)
             ) as (rows, read, late):
-                counts = read, late, lambda: lost
-                epochs.pre_commit(rows, batch, *counts, logged=logged, check=self._late.check)
+                epochs.pre_commit(
+                    rows, batch, read, late, lambda: lost, logged=logged, check=self._late.check
+                )
             execution = self._execution()
             if execution is not None and self._event_times is not None:
                 self._event_times.batch_ran(execution)
