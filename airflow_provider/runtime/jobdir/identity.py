@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class IdentityRecord(Document):
         made: when it was put, by the writer's clock.
     """
 
+    CONTENTS = Contents.FACTS
+    PLACES = ("identity.json",)
+
     identity: Name
     made: IsoTime
 
@@ -78,6 +81,7 @@ class PredecessorRecord(Document):
         at: when it was put, by the writer's clock.
     """
 
+    CONTENTS = Contents.FACTS
     PLACES = ("predecessors/{identity}.json",)
 
     identity: Name

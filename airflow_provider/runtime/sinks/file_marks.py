@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.sinks.marks import key_of
-from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class WriterMark(Document):
         query_id: Spark's id of the query.
         epoch: the last epoch of the query of which files appear, or are about to.
     """
+
+    CONTENTS = Contents.FACTS
 
     job_dir: Address
     identity: Name
