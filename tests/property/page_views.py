@@ -60,7 +60,7 @@ class PageViews:
             _if_there(self._runs.log, self._job_dir, f"r{number}", f"driver-r{number}")
 
     def failures(self) -> None:
-        _sent(read_failures(self._job_dir))
+        _sent(read_failures(self._job_dir, self._jobs))
 
     def savepoints(self) -> None:
         _sent(self._shelf.views(JobDirectory(LocalStorage(self._job_dir))))
