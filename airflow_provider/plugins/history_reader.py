@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
 from airflow_provider.runtime.control.stream_facts import largest_backlog
+from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
+from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
@@ -74,9 +76,9 @@ def _queries(run: Storage) -> list[str]:
 def _read(run: Storage, query: str, last: int = FULL) -> dict[str, Any]:
     """Return the document of one query; one that cannot be understood is empty."""
     try:
-        document = run.read(f"history/{query}.json")
+        document = read_stored(run, f"history/{query}.json")
         raw = read_json(without_older(document, last) if last < FULL else document)
-    except (FileNotFoundError, ValueError):
+    except (CorruptDocumentError, FileNotFoundError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}
 

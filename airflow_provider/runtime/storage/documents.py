@@ -152,10 +152,7 @@ class Document:
         """
         where = f"{storage.url}/{path}"
         try:
-            if isinstance(storage, _Weighing):
-                data = storage.read_small(path, at_most_bytes=cls.MOST_BYTES)
-            else:
-                data = storage.read(path)
+            data = read_stored(storage, path, at_most_bytes=cls.MOST_BYTES)
         except FileNotFoundError:
             return None
         try:
@@ -183,6 +180,19 @@ class Document:
                     "back what was there"
                 )
         return None
+
+
+def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a document, for readers that take more than its class describes.
+
+    Raises:
+        CorruptDocumentError: a file on a disk is larger, or is no file.
+        FileNotFoundError: there is none.
+        OSError: the storage cannot be read.
+    """
+    if isinstance(storage, _Weighing):
+        return storage.read_small(path, at_most_bytes=at_most_bytes)
+    return storage.read(path)
 
 
 @functools.cache
