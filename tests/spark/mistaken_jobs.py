@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -100,13 +101,11 @@ def sorted_stream(ctx: JobContext) -> None:
 
 
 def two_limits(ctx: JobContext) -> None:
-    limits = {"maxFilesPerTrigger": 1, "maxBytesPerTrigger": "1m"}
+    limits = {"maxFilesPerTrigger": 1, "maxBytesPerTrigger": 10_000}
     out(ctx, clicks(ctx, options=limits, bounded=False))
 
 
 def pandas_mean_of_a_stream(ctx: JobContext) -> None:
-    import pandas as pd
-
     from airflow_provider.runtime import spark_sink
 
     @F.pandas_udf("double")  # type: ignore[attr-defined, untyped-decorator]  # PySpark has none of it

@@ -21,7 +21,7 @@ from scripting import (
 )
 
 from airflow_provider.runtime.driver.check_job import check_job
-from airflow_provider.runtime.errors import ConfigError, RunFailedError
+from airflow_provider.runtime.errors import AbsentInputError, ConfigError, RunFailedError
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -315,7 +315,7 @@ def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, te
         text.replace("{input}", f"{tmp_path}/input").replace("{output}", f"{tmp_path}/o")
     )
 
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises((ConfigError, AbsentInputError)) as refused:
         run_as_job(spark, tmp_path / "job", script)
 
     explained = getattr(refused.value, "explanation", None)  # its place, where the message has none
