@@ -127,10 +127,10 @@ class Driver:
         committer.recover()
         yield None
         lease.check()
-        yield from self._spark(Path(place.url), logs, committer)
+        yield from self._spark(Path(place.url), logs, committer, lease)
 
     def _spark(
-        self, root: Path, logs: CheckpointLogs, committer: EpochCommitter
+        self, root: Path, logs: CheckpointLogs, committer: EpochCommitter, lease: Lease
     ) -> Generator[Step, None, None]:
         world, reader = self.world, BatchLogs(logs.checkpoint)
         for folder in ("offsets", "commits", "sources/0", "state/0/0"):
@@ -157,6 +157,7 @@ class Driver:
                     committer.commit_ready()
                     if self.ends:
                         return
+                    lease.check()
                     yield None
                     continue
                 self.between = True
