@@ -32,7 +32,7 @@ class LateJob:
         self.in_batch = threading.Event()
         self.may_go_on = threading.Event()
 
-    def pre_commit(self, df, batch, *counters, check):
+    def pre_commit(self, df, batch, *counters, check, **_):
         self.in_batch.set()
         assert self.may_go_on.wait(60)
         # The stop's interrupt ends here, as it may in any code on the way that does not pass it on.
