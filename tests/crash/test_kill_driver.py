@@ -194,6 +194,7 @@ NOT_IN_A_RUN = (
     "launch.",
     "revert.",
     "recover.folded",
+    "relocation.",
     "files.reverted",
     "bucket.",
     "delta.",
@@ -216,6 +217,7 @@ OF_A_RUN = (
     "ends.",
     "files.published",
     "final.",
+    "identity.",
     "lease.",
     "recover.",
     "run.",
@@ -235,7 +237,7 @@ DEATHS = tuple(
     for _ in range(2 if point in {"files.published_one", "sink.published"} else 1)
 )
 # Who takes a sealed lease over puts the final checkpoint first, and has nothing else to do.
-BEFORE_THE_ATTEMPT = {"lease.acquired", "run.recorded", "final.put"}
+BEFORE_THE_ATTEMPT = {"identity.put", "lease.acquired", "run.recorded", "final.put"}
 # Recovery sees no file of Spark's: test_protocol.py dies in it at every point, without a JVM.
 QUICK = tuple(point for point in dict.fromkeys(DEATHS) if not point.startswith("recover."))
 # In Spark's own batch, and around the batch that drains; at all others it dies without a JVM.
