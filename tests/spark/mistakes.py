@@ -643,7 +643,7 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: 'ten 
 spark-stream: error: query 'counts': Spark cannot run it as a stream: Spark cannot run streaming aggregations without watermark in output mode append
   where: mistaken_jobs.py:{here}
   why: AnalysisException: [STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: append. This output mode is not supported for streaming aggregations without watermark on streaming DataFrames/DataSets. SQLSTATE: 42KDE
-  what to do: BATCH can run it: --mode batch; or aggregate in append with a watermark=(column, delay) and F.window(…), or choose another output_mode, as far as the sink takes it
+  what to do: BATCH can run it: --mode batch; or aggregate in append with a watermark=(column, delay) and F.window(column, …), or choose another output_mode, as far as the sink takes it
   exit code 2: nothing was written
   details: {details}
 """,
@@ -933,7 +933,7 @@ spark-stream: error: ZeroDivisionError: integer division or modulo by zero
         r"""
 spark-stream: error: KeyError: 'b'
   where: mistaken_jobs.py:{here}, query 'counts'
-  what to do: correct the job, its options or the row; the run then goes on
+  what to do: correct the job, its options, its rights or the row
   exit code 4: NON_RECOVERABLE, a retry alone cannot help; what was committed stays
   details: {details}
 """,

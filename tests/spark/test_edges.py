@@ -21,6 +21,7 @@ from streams import (
 )
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
 )
+from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, STATE
 from airflow_provider.runtime.spark.session import job_session
@@ -455,6 +457,7 @@ def test_a_driver_that_died_while_it_planned_the_first_batch(spark, place):
     What it was writing is removed: Spark would refuse to start the query beside it.
     """
     write_events(place.input, FEW)
+    begin_identity(open_storage(str(place.job_dir)), SystemClock())
     offsets = place.checkpoint() / "offsets"
     offsets.mkdir(parents=True)
     (place.checkpoint() / "metadata").write_text('{"id":"e4bb4690-d167-44b0-a561-870718f21cc3"}')
