@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
@@ -157,8 +157,12 @@ def _first_rows(definition: SourceDefinition, session: SparkSession, rows: int) 
         frame = definition.load(session, streaming=False)
         # Collected, Spark opens as few files as have so many rows.
         found = frame.limit(rows)._jdf.collectAsList()
-    except (ConfigError, PySparkException) as error:
-        named = "" if isinstance(error, ConfigError) else f"{_where(definition.name)}: "
+    except (AbsentInputError, ConfigError, PySparkException) as error:
+        named = (
+            ""
+            if isinstance(error, AbsentInputError | ConfigError)
+            else f"{_where(definition.name)}: "
+        )
         msg = (
             f"{named}{first_line(str(error))}; or give rows for it: "
             f"preview(job, {{{definition.name!r}: […]}})"
