@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -618,18 +617,22 @@ def test_no_other_file_is_read_for_a_log(
 
 
 class Opened:
-    """Notes which files under a folder this process opens, and in which threads."""
+    """Notes which files and folders of jobs this process reads and lists, and in which threads."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = str(root)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[str, int]] | None = None
-        sys.addaudithook(self._note)  # which nobody can remove; it rests while ``seen`` is None
+        for name in ("read", "read_small", "list"):
+            noting = self._noting(getattr(LocalStorage, name))
+            monkeypatch.setattr(LocalStorage, name, noting)
 
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.seen is not None and event in {"open", "os.listdir", "os.scandir"}:
-            path = str(arguments[0])
-            if path.startswith(self._root):
-                self.seen.append((path, threading.get_ident()))
+    def _noting(self, look: Any) -> Any:
+        def noted(storage: LocalStorage, path: str, **options: Any) -> Any:
+            answer = look(storage, path, **options)  # what is not there is not opened
+            if self.seen is not None:
+                self.seen.append((f"{storage.url}/{path}", threading.get_ident()))
+            return answer
+
+        return noted
 
 
 @contextlib.contextmanager
@@ -687,7 +690,7 @@ def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(
     jobs = [Job(tmp_path / f"job-{number}") for number in range(200)]
     for job in jobs:
         job.submit(process=ELSEWHERE)
-    opened = Opened(tmp_path)
+    opened = Opened(monkeypatch)
     asked: list[int] = []  # what is not there is not opened
     final = RunDirectory.final
 

@@ -279,7 +279,7 @@ def test_how_a_wait_ends(old: Job) -> None:
 
     put(old, UpgradeStep.TRIAL)
     died = ended()
-    with pytest.raises(SparkRunFailedError, match="the driver died"):
+    with pytest.raises(SparkRunFailedError, match="the driver was killed, or its machine was lost"):
         operator.resume({"ti": TI}, vars(died) | {"driver_id": "driver"})
     upgrade.end("driver", 2, "spark-stream: error: it does not fit its state")
     refused = ended()

@@ -83,7 +83,7 @@ class LocalFolder(NamedTuple):
         try:
             yield descriptor
         except OSError as error:
-            if isinstance(error.filename, str) and not os.path.isabs(error.filename):
+            if isinstance(error.filename, str) and "/" not in error.filename:
                 error.filename = f"{self.path}/{error.filename}"
             raise
         finally:
