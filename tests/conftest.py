@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from airflow_provider.runtime import redaction
+
 # How fast a machine is says nothing about the code. `make test-all` takes the profile `whole`.
 for profile, examples in {"choice": 25, "whole": 100}.items():
     settings.register_profile(
@@ -71,6 +73,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
     flushes = {"soak", "alone"} & {mark.name for mark in item.iter_markers()}
     setattr(os, "fsync", _FLUSH if flushes else _no_flush)  # noqa: B010 - as above
     return (yield)
+
+
+@pytest.fixture(autouse=True)
+def forgets_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no text of a test be without the secrets of another one: a process has one set of them."""
+    monkeypatch.setattr(redaction, "_known", redaction.Secrets({}))
 
 
 # --- lanes --------------------------------------------------------------------------------------

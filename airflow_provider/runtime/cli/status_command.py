@@ -46,7 +46,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """
     _add_watch(commands, add)
     status = add(commands, "status", _status, "show the state of a job's runs")
-    add_job_dir(status)
+    add_job_dir(status, only_reads=True)
     which = status.add_mutually_exclusive_group()
     which.add_argument("--run-id", metavar="ID")
     which.add_argument(
@@ -78,7 +78,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _add_watch(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     text = "follow a run until it ends, or nobody drives it any more"
     watch = add(commands, "watch", _watch_command, text)
-    add_job_dir(watch)
+    add_job_dir(watch, only_reads=True)
     watch.add_argument("--run-id", metavar="ID", help="default: the newest run")
     text = "seconds between two looks (default: %(default)s)"
     watch.add_argument("--every", metavar="SECONDS", type=float, default=_WATCH_S, help=text)
