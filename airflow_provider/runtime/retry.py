@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 STORAGE_TIMEOUT_S: Final = 600.0  # nothing happens to the job meanwhile, so there is no hurry
 WORKER_TIMEOUT_S: Final = 60.0  # who holds a worker has Airflow's retries, too
+_ABSENT_TIMEOUT_S: Final = 60.0  # of a file that is not there: a mount that flaps is back by then
+_FIRST_SAID_S: Final = 2.0
 T = TypeVar("T")
 
 
@@ -104,7 +106,8 @@ class RetryBudget(Retries):
 
     Args:
         clock: its monotonic time measures.
-        timeout_s: from the first failure to the one that is too many, with no success in between.
+        timeout_s: from the first failure to the one that is too many, with no success in between;
+            at most a minute where the failure is that a file is not there.
         every_s: the pause between two tries of :meth:`retry`.
     """
 
@@ -112,11 +115,21 @@ class RetryBudget(Retries):
         self, clock: Clock, timeout_s: float = STORAGE_TIMEOUT_S, *, every_s: float = 1.0
     ) -> None:
         super().__init__(RetryPolicy(first_s=every_s, for_s=timeout_s), clock)
+        self._said_s = 0.0
+
+    def succeeded(self) -> None:
+        """Forget all failures so far."""
+        super().succeeded()
+        self._said_s = 0.0
 
     def should_retry(self, error: OSError) -> bool:
-        """Tell whether to go on after one more failure."""
+        """Tell whether to go on after one more failure; log it, the less often the longer."""
         goes_on = self.failed()
-        log.warning("the storage cannot be used, for %.0f s now: %s", self.lasted_s, error)
+        if isinstance(error, FileNotFoundError) and self.lasted_s >= _ABSENT_TIMEOUT_S:
+            goes_on = False
+        if not goes_on or self.lasted_s >= 2 * self._said_s:
+            self._said_s = max(self.lasted_s, _FIRST_SAID_S)
+            log.warning("the storage cannot be used, for %.0f s now: %s", self.lasted_s, error)
         return goes_on
 
     def retry(self, act: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher
+from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import LeaseLostError
@@ -341,8 +341,34 @@ def test_a_job_directory_that_vanishes_is_away(tmp_path, storage, clock):
     watcher.look()
     (tmp_path / "job").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(FileNotFoundError, match="no record of driver d1"):
+    with pytest.raises(FileNotFoundError, match="record of driver d1 is gone"):
         watcher.assess()
+
+
+def test_a_wait_for_a_driver_whose_job_directory_vanishes_ends(tmp_path, storage, clock, caplog):
+    """
+    Each look from then on fails, also in between those that look at the driver's life, so that the
+    failures last. After a minute the wait is over, and it was logged a few times only.
+    """
+    watcher = RunWatcher(storage, "r1", clock, "d1")
+    watcher._run.put_submission(a_submission("d1"))
+    take_lease(storage, clock)
+    seen = [watcher.assess().run_state for _ in range(3)]
+    (tmp_path / "job").rename(tmp_path / "elsewhere")
+    budget = RetryBudget(clock, 600.0, every_s=0.5)
+
+    def wait_on() -> None:
+        for _ in range(1000):
+            budget.retry(watcher.assess)
+            clock.sleep(0.5)
+
+    began = clock.time
+    with pytest.raises(FileNotFoundError, match="the job directory was emptied, or is not mounted"):
+        wait_on()
+
+    assert [RunState.RUNNING] * 3 == seen
+    assert 60.0 <= clock.time - began < 70.0
+    assert 2 <= len(caplog.records) <= 8
 
 
 # --- real processes -----------------------------------------------------------------------------

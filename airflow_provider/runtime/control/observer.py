@@ -323,7 +323,10 @@ class RunWatcher:
         if self._driver_id is not None and submission is None and lease is None:
             # A job directory that vanishes is taken for one that is away, such as an unmounted one.
             raise FileNotFoundError(
-                errno.ENOENT, f"no record of driver {self._driver_id}", self._storage.url
+                errno.ENOENT,
+                f"the record of driver {self._driver_id} is gone: the job directory was emptied, "
+                "or is not mounted",
+                self._storage.url,
             )
         # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
         final = self._run.final()
@@ -368,18 +371,16 @@ class RunWatcher:
         While the run's driver is known to live only one thing is looked for each time: what it is
         waited for. Its life is seen to every :data:`LIFE_S` seconds, or at each fifth look.
         """
-        if self._alive is not None and self._goes_on(self._alive):
+        token, self._alive = self._alive, None  # after a look that fails the next one is whole
+        if token is not None and self._goes_on(token):
+            self._alive = token
             return Assessment(RunState.RUNNING)
         return self.assess_view(self.look())
 
     def _goes_on(self, token: int) -> bool:
         """Tell whether a driver that was alive still is, and has not reached its end."""
-        try:
-            if self.has_ended():
-                return False
-        except OSError:
-            self._alive = None  # the next look is a whole one, which counts nobody's silence
-            raise
+        if self.has_ended():
+            return False
         self._looks += 1
         if not self._life_due() and self._looks < _LIFE_LOOKS:
             return True
