@@ -16,7 +16,10 @@ def lines_of(folder: Path) -> list[str]:
     return neighbour_lines(open_job_directory(str(folder)))
 
 
-@pytest.mark.parametrize("names", [(), ("savepoints",), ("leases", "heartbeats"), (".git",)])
+@pytest.mark.parametrize(
+    "names",
+    [(), ("savepoints",), ("leases", "heartbeats"), ("identity.json", "predecessors"), (".git",)],
+)
 def test_a_folder_of_its_own_is_taken_without_a_word(tmp_path, names):
     """
     Also one that a bootstrap, or a driver that died early, has begun.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
 
 PATH: Final = "identity.json"
-_PREDECESSORS: Final = "predecessors"
+PREDECESSORS: Final = "predecessors"
 _OF_A_JOB: Final = ("job.json", "leases", "queries")
 _DIGITS: Final = 15  # of hexadecimal: a table's transaction number, 63 bits, can hold it
 
@@ -105,7 +105,7 @@ def lineage_of(storage: Storage) -> list[str]:
     identity = identity_of(storage)
     if identity is None:
         return []
-    names = [name.removesuffix(".json") for name in storage.list(_PREDECESSORS)]
+    names = [name.removesuffix(".json") for name in storage.list(PREDECESSORS)]
     return [identity, *names]
 
 
@@ -159,7 +159,7 @@ def add_predecessors(
     for identity in identities:
         if identity not in known:
             record = PredecessorRecord(identity=identity, reason=reason, at=to_iso(clock.now()))
-            record.put_if_absent(storage, f"{_PREDECESSORS}/{identity}.json")
+            record.put_if_absent(storage, f"{PREDECESSORS}/{identity}.json")
 
 
 def check_remembered(

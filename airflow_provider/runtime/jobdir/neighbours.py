@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.jobdir import identity
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ _OURS: Final = frozenset(
     (
         *("bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
         *("restores", "retired.json", "runs", "savepoints", "upgrades"),
+        *(identity.PATH, identity.PREDECESSORS),
     )
 )
 _SHOWN: Final = 3
