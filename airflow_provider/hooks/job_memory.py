@@ -18,7 +18,7 @@ is deleted                      when a run has FINISHED, after which no other ru
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.identity import (
@@ -43,6 +43,17 @@ _DESCRIPTION: Final = (
 )
 
 
+def variable_of(url: str) -> str:
+    """Return the name of the variable of a job directory."""
+    return _PREFIX + key_of(url)
+
+
+def identity_in(stored: Any) -> str | None:
+    """Return the identity in a variable's value; None if it has none."""
+    found = stored.get("identity") if isinstance(stored, dict) else None
+    return str(found) if found is not None else None
+
+
 class JobMemory:
     """What Airflow remembers of one job directory.
 
@@ -52,7 +63,7 @@ class JobMemory:
 
     def __init__(self, job_dir: str) -> None:
         self._directory = directory_at(job_dir)
-        self._name = _PREFIX + key_of(self._directory.url)
+        self._name = variable_of(self._directory.url)
 
     def check(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
         """Refuse a job directory that is not the one which Airflow remembers; nothing is written.
@@ -98,8 +109,7 @@ class JobMemory:
     def _identity(self) -> str | None:
         from airflow.sdk import Variable
 
-        stored = Variable.get(self._name, default=None, deserialize_json=True)
-        return str(stored["identity"]) if isinstance(stored, dict) else None
+        return identity_in(Variable.get(self._name, default=None, deserialize_json=True))
 
     def _remember(self, identity: str) -> None:
         from airflow.sdk import Variable

@@ -9,8 +9,10 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import check_backfill
+from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.operators.extra_links import SAVEPOINT_LINKS
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.slices import SliceInTemplates, slice_of
 
 if TYPE_CHECKING:
@@ -65,6 +67,19 @@ class SlicedOperator(BaseOperator):
         for asset in self.outlets:
             context["outlet_events"][asset].extra = summary
         return summary
+
+    def _directory_in_force(self, job_dir: str) -> str:
+        """Return the directory of the version that accepted upgrades have led to.
+
+        Raises:
+            ConfigError: it cannot be read, or is not the one in which a task has begun the job.
+        """
+        with refusing(job_dir, "read"):
+            JobMemory(job_dir).check()
+            found = directory_in_force(job_dir)
+        if found != job_dir:
+            self.log.info("Upgrades have led from %s to %s", job_dir, found)
+        return found
 
     def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
         """Refuse a live job's directory to a backfill.

@@ -14,10 +14,8 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     SavepointBusyError,
     UnknownJobError,
-    refusing,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
@@ -112,7 +110,8 @@ class SparkSavepointOperator(SlicedOperator):
         """
         try:
             self._check_backfill(context)
-            savepoint = self._take(self._job_in_force(), context)
+            job_dir = None if self.job_dir is None else self._directory_in_force(self.job_dir)
+            savepoint = self._take(job_dir, context)
         except UnknownJobError as error:
             if self.job_dir is None or directory_at(self.job_dir).job() is not None:
                 raise AirflowFailException(str(error)) from error
@@ -129,15 +128,6 @@ class SparkSavepointOperator(SlicedOperator):
             gone = retain(savepoint.url.rpartition("/")[0], mine)
             self.log.info("Disposed of %d savepoints: %s", len(gone), ", ".join(gone) or "-")
         return summary
-
-    def _job_in_force(self) -> str | None:
-        if self.job_dir is None:
-            return None
-        with refusing(self.job_dir, "read"):
-            job_dir = directory_in_force(self.job_dir)
-        if job_dir != self.job_dir:
-            self.log.info("Upgrades have led from %s to %s", self.job_dir, job_dir)
-        return job_dir
 
     def _take(self, job_dir: str | None, context: Context) -> Savepoint:
         clock = SystemClock()

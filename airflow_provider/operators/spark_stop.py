@@ -10,7 +10,6 @@ from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
@@ -138,9 +137,7 @@ class SparkStopOperator(SlicedOperator):
         # A clear raises max_tries, a retry does not: see hooks/replays.py.
         asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"
         aligned = self.aligned_timeout
-        job_dir = directory_in_force(self.job_dir)
-        if job_dir != self.job_dir:
-            self.log.info("Upgrades have led from %s to %s", self.job_dir, job_dir)
+        job_dir = self._directory_in_force(self.job_dir)
         return request_stop(
             job_dir,
             SystemClock(),

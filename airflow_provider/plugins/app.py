@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 from airflow_provider import __version__
 from airflow_provider.plugins.access import MAY_SEE_PLUGINS
 from airflow_provider.plugins.action_routes import action_routes
+from airflow_provider.plugins.lost_jobs import lost_job
 from airflow_provider.plugins.read_routes import (
     document_routes,
     job_routes,
@@ -34,7 +35,7 @@ def make_app(service: StreamService | None = None) -> FastAPI:
     A mounted application is not protected by Airflow: every route but the static files is in a
     router of which each call needs the right to see plugins.
     """
-    service = service or StreamService(SystemClock())
+    service = service or StreamService(SystemClock(), lost_job=lost_job)
     app = FastAPI(
         title="Spark streams",
         version=__version__,

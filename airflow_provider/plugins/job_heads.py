@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider.plugins.history_reader import BatchTime
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.control.run_condition import RunCondition
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
 _COUNTED: Final = ("rows_read", "late_rows", "late_minimum", "lost_rows")
+_RED: Final = frozenset({"failed", "up_for_retry"})  # of a task; only then is memory looked up
 _ORDER: Final = ("failed", "unhealthy", "unknown", "running", "suspended", "finished")
+
+
+def no_memory(_: JobDirectory) -> str | None:
+    """Remember no job directory."""
 
 
 class JobHeads:
@@ -43,9 +49,17 @@ class JobHeads:
         jobs: looks at job directories.
         shelf: knows their savepoints.
         clock: tells how old something is.
+        lost_job: says that another job directory was at the address; see :mod:`.lost_jobs`.
     """
 
-    def __init__(self, jobs: ObservedJobs, shelf: SavepointShelf, clock: Clock) -> None:
+    def __init__(
+        self,
+        jobs: ObservedJobs,
+        shelf: SavepointShelf,
+        clock: Clock,
+        lost_job: Callable[[JobDirectory], str | None] = no_memory,
+    ) -> None:
+        self._lost_job = lost_job
         self._jobs = jobs
         self._shelf = shelf
         self._clock = clock
@@ -66,6 +80,12 @@ class JobHeads:
         """Return the head of a job that was looked at, with the batches of its newest run."""
         base = unread(task)
         view, condition = observed.view, observed.condition
+        if view is None or task.state in _RED:
+            lost = self._lost_job(observed.directory)
+            if lost is not None:
+                return base.model_copy(
+                    update={"state": "missing", "category": "failed", "reason": lost}
+                )
         if view is None or condition is None:
             absent = "nothing has begun in its job directory"
             return base.model_copy(update={"job": observed.name, "reason": absent})

@@ -15,7 +15,7 @@ from fastapi import HTTPException, status
 from airflow_provider.airflow_versions import conf
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
 from airflow_provider.plugins.connections import StorageConnections
-from airflow_provider.plugins.job_heads import SILENT, JobHeads, in_order, unread
+from airflow_provider.plugins.job_heads import SILENT, JobHeads, in_order, no_memory, unread
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 T = TypeVar("T")
 _LIST_LIMIT_S: Final = 0.7  # a list is on the screen within a second; the rest comes with the next
@@ -49,9 +50,16 @@ class StreamService:
     Args:
         clock: time.
         limit_s: how long one read of a storage may take; None for the usual time.
+        lost_job: says that another job directory was at an address.
     """
 
-    def __init__(self, clock: Clock, *, limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        limit_s: float | None = None,
+        lost_job: Callable[[JobDirectory], str | None] = no_memory,
+    ) -> None:
         self._clock = clock
         self._readers = Readers(clock) if limit_s is None else Readers(clock, limit_s=limit_s)
         self._list_limit_s = _LIST_LIMIT_S if limit_s is None else limit_s
@@ -62,7 +70,7 @@ class StreamService:
         self._connections = StorageConnections(clock)
         self.jobs = ObservedJobs(clock)
         self.shelf = SavepointShelf(clock)
-        self.heads = JobHeads(self.jobs, self.shelf, clock)
+        self.heads = JobHeads(self.jobs, self.shelf, clock, lost_job)
         self.overviews = Overviews(self.jobs, self.heads, self.shelf, clock)
         self.runs = RunViews(self.jobs, clock, _log_folder())
         self.actions = Actions(self.jobs, self.shelf, clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 HEADERS = {"X-Spark-Streaming": "1", "Sec-Fetch-Site": "same-origin"}
 # Of Airflow's, those that have rows here, in an order in which they can be emptied.
 TABLES = (
+    "variable",
     "log",
     "xcom",
     "rendered_task_instance_fields",
@@ -1243,3 +1245,34 @@ def test_the_api_describes_itself(page: Page) -> None:
     assert all("$ref" in answer for answer in answers)
     assert "<script" not in docs.text
     assert "/actions/drain" in docs.text
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_job_directory_that_is_not_the_remembered_one_says_so(
+    page: Page, tmp_path: Path, *, stays: bool
+) -> None:
+    """
+    Of a red task Airflow remembers the identity of its job: an emptied directory, and another job's
+    in its place, are shown with the way out, in the list as well.
+    """
+    from airflow.models.variable import Variable
+    from airflow.utils.session import create_session
+
+    from airflow_provider.hooks.job_memory import variable_of
+
+    url = PageJob(tmp_path / "lost").url
+    with create_session() as session:
+        value = json.dumps({"job_dir": url, "identity": "0123456789abcde"})
+        session.add(Variable(key=variable_of(url), val=value))
+        put_tasks(session, [("flights", "lost", "failed", url, True)])
+    if not stays:
+        shutil.rmtree(tmp_path / "lost")
+
+    head = page.get("lost", "overview")["job"]
+    rows = page.call("GET", "jobs").json()["jobs"]
+    listed = next(row for row in rows if row["task"]["task_id"] == "lost")
+
+    assert ("missing", "failed") == (head["state"], head["category"])
+    assert f"{url}: the job that ran here has the identity 0123456789abcde" in head["reason"]
+    assert "Mount or restore that directory" in head["reason"]
+    assert head["reason"] == listed["reason"]
