@@ -21,6 +21,14 @@ _OPTIONS: Final = {
         "example": "https://history.example.com:18080",
         "default": "",
     },
+    "local_drivers": {
+        "description": "Drivers that start or read bounded input at once on a worker's machine, or "
+        "off for no limit; empty for as many as the machine has cores, at least two.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "4",
+        "default": "",
+    },
     "metrics": {
         "description": "Whether numbers of streams are reported as Airflow's metrics.",
         "version_added": "0.1.0",

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from airflow_provider import get_provider_info
 from airflow_provider.airflow_versions import conf
+from airflow_provider.runtime.control.driver_slots import OFF
 from airflow_provider.runtime.errors import ConfigError
 
 SECTION: Final = "spark_streaming"
@@ -44,6 +45,18 @@ def refresh_s() -> float:
     if not 1 <= seconds < math.inf:
         _refuse("refresh_s", text, "a number of seconds, 1 or more")
     return seconds
+
+
+def local_drivers() -> str:
+    """Return how many drivers start or read bounded input at once on a machine, as text.
+
+    Raises:
+        ConfigError: it is neither a number of 1 or more, nor ``off``, nor empty.
+    """
+    text = _read("local_drivers")
+    if text not in {"", OFF} and not (text.isdecimal() and int(text)):
+        _refuse("local_drivers", text, f"a number of drivers, 1 or more, or {OFF} for no limit")
+    return text
 
 
 def metrics() -> bool:

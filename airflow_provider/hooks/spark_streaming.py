@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import AirflowNotFoundException
 from airflow_provider.airflow_versions import conf as airflow_conf
+from airflow_provider.hooks.airflow_settings import local_drivers
 from airflow_provider.hooks.application import (
     application_path,
     check_uploads,
@@ -23,6 +24,7 @@ from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.hooks.watchers import open_watcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.control.driver_slots import LIMIT, machine_limits
 from airflow_provider.runtime.control.observer import RunState, driver_at_work
 from airflow_provider.runtime.control.run_condition import COMING_UP
 from airflow_provider.runtime.control.stop import savepoint_address
@@ -170,6 +172,7 @@ class SparkStreamingHook(CheckedHook):
                 "variable from its own secrets, and read that in the job"
             )
             raise ConfigError(msg)
+        machine_limits(self._environment())
         check_java(self._environment())  # spark-submit needs one in every deploy mode
 
     def submit(
@@ -431,7 +434,8 @@ class SparkStreamingHook(CheckedHook):
 
     def _environment(self) -> dict[str, str]:
         """Return the driver's environment, but for its secrets."""
-        environ = {**driver_environment(os.environ), **self._options.environment}
+        limit = {LIMIT: local_drivers()}
+        environ = {**limit, **driver_environment(os.environ), **self._options.environment}
         credentials = credentials_in_use()  # of the task's storage_conn_id
         return environ if credentials is None else credentials.environment(environ)
 

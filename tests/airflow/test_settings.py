@@ -55,6 +55,9 @@ def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
     [
         (airflow_settings.history_server, None, None),
         (airflow_settings.history_server, "https://spark.example:18080/ui/", "https://spark.example:18080/ui"),
+        (airflow_settings.local_drivers, None, ""),
+        (airflow_settings.local_drivers, "4", "4"),
+        (airflow_settings.local_drivers, "off", "off"),
         (airflow_settings.metrics, None, True),
         (airflow_settings.metrics, "False", False),
         (airflow_settings.refresh_s, None, 5.0),
@@ -79,6 +82,8 @@ def test_an_option_is_what_the_configuration_says(
         (airflow_settings.history_server, "history.example:18080"),
         (airflow_settings.history_server, "javascript://alert(1)"),
         (airflow_settings.history_server, "https://"),
+        (airflow_settings.local_drivers, "0"),
+        (airflow_settings.local_drivers, "many"),
         (airflow_settings.metrics, "perhaps"),
         (airflow_settings.refresh_s, "soon"),
         (airflow_settings.refresh_s, "0"),
