@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.endings import KILLED, KILLED_REMEDY
+from airflow_provider.runtime.control.endings import KILLED
 from airflow_provider.runtime.control.launchers.protocol import (
     LaunchState,
     Look,
@@ -35,6 +35,7 @@ from airflow_provider.runtime.control.submit import (
     unsubmitted,
 )
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
+from airflow_provider.runtime.failures.wording import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec

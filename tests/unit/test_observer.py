@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.control.endings import DISK_FULL, KILLED, KILLED_REMEDY, Remains
+from airflow_provider.runtime.control.endings import DISK_FULL, KILLED, Remains
 from airflow_provider.runtime.control.observer import (
     LIFE_S,
     START_TIMEOUT_S,
@@ -23,7 +23,7 @@ from airflow_provider.runtime.control.observer import (
     assess,
 )
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.failures.wording import MAKE_ROOM
+from airflow_provider.runtime.failures.wording import KILLED_REMEDY, MAKE_ROOM
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness

@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.explanation import Screen, screen_in
 from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
-from airflow_provider.runtime.failures.wording import MAKE_ROOM
+from airflow_provider.runtime.failures.wording import KILLED_REMEDY, MAKE_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 KILLED: Final = "the driver was killed, or its machine was lost"
 SILENT_RULE: Final = "the driver ended before it could record its failure"
-KILLED_REMEDY: Final = "look for what killed it in the machine's log; mostly it is a lack of memory"
 DISK_FULL: Final = "the disk is full, so the driver could record nothing"
 _SIGNALS: Final = 128  # a shell's exit code of a process that a signal ended is this and its number
 _CLASSES: Final = {

@@ -252,7 +252,8 @@ class Attempt:
             raise
         except Exception as error:  # noqa: BLE001 - the error log has it whole
             self._events.clear()
-            self._events.append(lifecycle.Failed(self._errors.failure_of(error)))
+            failure = self._errors.failure_of(error, at_work=self._queries.values())
+            self._events.append(lifecycle.Failed(failure))
             return False
         return True
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import safe_text
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.rules import DISK
+from airflow_provider.runtime.failures.rules import DISK, JVM_GONE
 from airflow_provider.runtime.storage.mounts import full_disk
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.queries.batch import BatchQuery
@@ -45,9 +47,18 @@ class ErrorLog:
         self._marks = marks
 
     def failure_of(
-        self, error: BaseException, query: RunningQuery | BatchQuery | None = None
+        self,
+        error: BaseException,
+        query: RunningQuery | BatchQuery | None = None,
+        *,
+        at_work: Iterable[RunningQuery | BatchQuery] = (),
     ) -> Failure:
         """Return what is recorded of *error*, which may have ended a query, and a batch of it.
+
+        Args:
+            error: what has ended the query or the attempt.
+            query: the query that it ended; None if that is not known.
+            at_work: the queries of the attempt, of which an end of the JVM cuts a batch short.
 
         Crash safety: the file is put whole, before the failure is recorded; a later one replaces
         it. Idempotent.
@@ -55,6 +66,8 @@ class ErrorLog:
         if isinstance(error, RunFailedError):
             return error.failure
         failure = classify(error, marks=self._marks)
+        if query is None and failure.rule == JVM_GONE.what:
+            query = next((each for each in at_work if _open_batch(each) is not None), None)
         if query is not None:
             failure = dataclasses.replace(failure, query=query.name, batch=_open_batch(query))
             failure = dataclasses.replace(failure, source=_source_of(failure, query))

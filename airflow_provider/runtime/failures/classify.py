@@ -26,14 +26,12 @@ from airflow_provider.runtime.failures.rules import (
     heals_by_restart,
 )
 from airflow_provider.runtime.failures.stack_traces import input_in, place_in
-from airflow_provider.runtime.failures.wording import Wording, wording_of
+from airflow_provider.runtime.failures.wording import KILLED_REMEDY, Wording, wording_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
 
-_JVM_GONE_REASON: Final = (
-    "Spark's JVM has ended (killed, or out of memory); the same command resumes"
-)
+_JVM_GONE: Final = Wording("Spark's JVM has ended: it was killed, or out of memory", KILLED_REMEDY)
 _MARKED: Final = "the job's author has set this class"
 ANSWERS: Final = "check that it runs and that its address is right; the same command tries again"
 
@@ -69,7 +67,7 @@ def classify(
     found = _decide(causes, marks or FailureOverrides())
     text = "\n".join([text_of(error), *(cause.words for cause in causes)])
     place = place_in(text)
-    words = _wording(found.cause, causes)
+    words = _JVM_GONE if found.what == JVM_GONE.what else _wording(found.cause, causes)
     parts = error.parts if isinstance(error, SparkStreamError) else None
     return Failure(
         failure_class=found.failure_class,
@@ -180,8 +178,6 @@ def _reads_file(cause: Cause) -> bool:
 
 
 def _reason_of(found: _Classification, words: Wording) -> str:
-    if found.what == JVM_GONE.what:
-        return _JVM_GONE_REASON
     return words.what or first_line(found.cause.essence) or found.cause.simple_name
 
 

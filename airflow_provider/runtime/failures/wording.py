@@ -94,6 +94,7 @@ def _source(given: Mapping[str, str]) -> Wording:
 
 
 MAKE_ROOM: Final = "make room on that disk"
+KILLED_REMEDY: Final = "look for what killed it in the machine's log; mostly it is a lack of memory"
 ABSENT_INPUT: Final = "deliver it, correct the path, or make the folder: it may be empty"
 _NO_WATERMARK: Final = _said(
     "Spark cannot run this aggregation in append: without a watermark no group is ever complete",
