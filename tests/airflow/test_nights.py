@@ -168,6 +168,15 @@ def unmount(folder: Path) -> None:
     subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 
 
+def fill(disk: Path) -> Path:
+    """Fill a disk to its last block, and return the file that does."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"0" * 4096):
+            pass
+    return filler
+
+
 @NEEDS_ROOT
 def test_a_job_directory_that_is_unmounted_is_not_begun_again(
     airflow_services: Airflow, database: str, tmp_path: Path
@@ -323,11 +332,7 @@ def test_a_full_disk_and_a_killed_driver_are_explained_alike_everywhere(
             night.put("1.csv", 1)
             night.begin("night_once", "stream")
             night.wait_for_rows(1)
-        filler = jobs / "filler"
-        with contextlib.suppress(OSError), filler.open("wb") as file:
-            while True:
-                file.write(b"0" * 4096)
-                file.flush()
+        filler = fill(jobs)
         full.put("2.csv", 2)
         killed.put("2.csv", 130)
         log = killed.job_dir / "queries" / "to_files" / "checkpoint" / "offsets" / "1"
@@ -362,12 +367,12 @@ def test_a_full_disk_and_a_killed_driver_are_explained_alike_everywhere(
         "full": (f"{full.job_dir}: the disk is full", "make room on that disk"),
     }
     for name, (log_line, status, overview, failures) in said.items():
-        for text in (log_line, status, overview, failures):
-            assert [] == [part for part in (host, *parts[name]) if part not in text], (name, text)
-        for text in (log_line, status, failures):
-            assert "ENVIRONMENT" in text
-        for text in (log_line, overview):
-            assert "resumes the run after its last committed batch" in text
+        texts = (log_line, status, overview, failures)
+        every = (host, *parts[name])
+        assert [] == [(part, text) for text in texts for part in every if part not in text]
+        assert ["ENVIRONMENT" in text for text in (log_line, status, failures)] == [True] * 3
+        assert "resumes the run after its last committed batch" in log_line
+        assert "resumes the run after its last committed batch" in overview
     assert ["success", "success"] == stopped
 
 
