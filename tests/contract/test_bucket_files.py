@@ -6,6 +6,7 @@ Spark.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -23,17 +24,20 @@ from pyspark.sql.types import (
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.errors import (
+    CheckpointError,
     ConfigError,
     CorruptDocumentError,
     LeaseLostError,
     SinkError,
     UnsupportedStorageError,
 )
+from airflow_provider.runtime.jobdir.identity import check_writers
 from airflow_provider.runtime.sinks.bucket_files import upload as upload_module
 from airflow_provider.runtime.sinks.bucket_files.lines import LineFormat
 from airflow_provider.runtime.sinks.bucket_files.parquet import ParquetFormat
 from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
 from airflow_provider.runtime.sinks.bucket_files.upload import UploadTask, folder_of
+from airflow_provider.runtime.sinks.marks import MarkedSink, Writer, check_not_ahead
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID, OpenFence, SinkContract
@@ -401,3 +405,73 @@ def test_a_bucket_that_is_not_there_is_refused(case: Case):
     other = case.url.replace(f"//{BUCKET}", "//no-such-bucket")
     with pytest.raises(ConfigError, match="create it, or correct the address"):
         files(other).check(frame, "append")
+
+
+# --- marks of writers ----------------------------------------------------------------------------
+
+
+HERE, THERE = "/jobs/a", "/jobs/b"
+A, B = "0123456789abcde", "fedcba987654321"
+
+
+def publish(case: Case, epoch: int, writer: Writer | None, *names: str) -> None:
+    committable = staged(case, *(names or ("x",)), epoch=epoch)
+    case.open().commit(dataclasses.replace(committable, writer=writer), OpenFence())
+
+
+def test_a_bucket_knows_who_has_published_under_an_address(case: Case):
+    """
+    Beside the output, where no reader looks: an emptied job directory is refused, one that follows
+    its writer and one at another address are not, and an older copy is told by its epochs.
+    """
+    assert isinstance(case.open(), MarkedSink)
+    assert (set(), -1) == (case.open().writers(HERE), case.open().last_epoch(QUERY_ID))
+
+    for epoch, writer in enumerate([Writer(HERE, A), Writer(HERE, A), Writer(THERE, B)]):
+        publish(case, epoch, writer)
+    sink = case.open()
+
+    assert ({A}, {B}) == (sink.writers(HERE), sink.writers(THERE))
+    assert 2 == sink.last_epoch(QUERY_ID)
+    assert [(0, "x")] * 3 == case.visible()
+    for lineage in ([A], [B, A]):
+        check_writers(sink.name, sink.writers(HERE), HERE, lineage)
+    with pytest.raises(ConfigError, match=f"identity {A}.*--replaces-job {A}"):
+        check_writers(sink.name, sink.writers(HERE), HERE, [B])
+    check_not_ahead([sink], QUERY_ID, 2)
+    with pytest.raises(CheckpointError, match="it is an older copy, such as a backup"):
+        check_not_ahead([sink], QUERY_ID, 1)
+
+
+def test_the_mark_in_a_bucket_is_there_before_the_files(case: Case):
+    """
+    A driver that dies before a file appears has left its mark; a later epoch of nothing, an earlier
+    one that is published again, and one without a writer do not move it back.
+    """
+
+    class Dying(OpenFence):
+        def check(self) -> None:
+            raise LeaseLostError("dead")
+
+    first = dataclasses.replace(staged(case, "x", epoch=3), writer=Writer(HERE, A))
+    with pytest.raises(LeaseLostError):
+        case.open().commit(first, Dying())
+    assert ([], 3) == (case.storage.files(), case.open().last_epoch(QUERY_ID))
+    assert set() == case.open().writers(HERE)  # nothing is published, so nobody is refused
+
+    case.open().commit(first, OpenFence())
+    publish(case, 2, Writer(HERE, A))
+    publish(case, 4, None)
+
+    assert ({A}, 3) == (case.open().writers(HERE), case.open().last_epoch(QUERY_ID))
+
+
+def test_a_bucket_whose_output_was_removed_has_no_writer(s3: StoreServer):
+    """
+    Who removes the job directory and the output may begin again.
+    """
+    case = Case(s3, ())
+    publish(case, 0, Writer(HERE, A))
+    case.storage.delete("")
+
+    assert set() == case.open().writers(HERE)
