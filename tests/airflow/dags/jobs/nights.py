@@ -38,12 +38,12 @@ def copy(ctx: JobContext) -> None:
 
 def salted(ctx: JobContext) -> None:
     """Use a secret as a literal, a filter, a key, in a function, as bytes, and as an option."""
-    salt, pin = ctx.params["salt"], int(ctx.params["pin"])
+    salt, pin, uses = ctx.params["salt"], int(ctx.params["pin"]), ctx.params["uses"]
     print("the salt is", salt)
 
     @F.udf("string")
     def keyed(value: str) -> str:
-        if ctx.params["uses"] == "task":
+        if uses == "task":
             msg = f"{value}: cannot log in with {salt!r} at postgresql://me:{salt}@db/x"
             raise ValueError(msg)
         return str(len(value + salt))
@@ -57,7 +57,7 @@ def salted(ctx: JobContext) -> None:
         bounded=True,
         watermark=("t", "1 minute"),
     )
-    if ctx.params["uses"] == "column":
+    if uses == "column":
         rows = rows.select(f"`no_{salt}`")
     coded = base64.b64encode(f"user:{salt}".encode()).decode()
     hashed = (
@@ -68,6 +68,6 @@ def salted(ctx: JobContext) -> None:
         .withColumn("k", keyed("v"))
     )
     counts = hashed.groupBy(F.window("t", "1 minute"), "h", "b", "k").count()
-    place = f"{ctx.params['output']}/{salt}" if ctx.params["uses"] == "path" else None
+    place = f"{ctx.params['output']}/{salt}" if uses == "path" else None
     ctx.write("out", counts, to=files(place or ctx.params["output"], format="json"))
     ctx.write("to_spark", hashed, to=spark_sink("noop", {"password": salt}))
