@@ -26,6 +26,7 @@ from services import ENDED, Airflow, end_drivers, wait_for
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.upgrade_record import upgrade_id
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
 from tests.spark.test_secrets import FIRST, PIN, hits, spellings
@@ -393,11 +394,13 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     old_task = night.dag_run
     given = {"job_dir": str(night.job_dir), "input": str(night.input), "sinks": night.sinks}
     upgrade = airflow_services.trigger("night_upgrade", conf={**given, "new_job_dir": str(new)})
+    saved_state = night.job_dir / "savepoints" / upgrade_id(str(new)) / "savepoint.json"
+    wait_for("the old version has stopped", saved_state.exists, within=150)
+    night.put("2.csv", 2)
     states = airflow_services.follow(
         "night_upgrade", upgrade, "upgrade", until=[*ENDED], within=240
     )
     assert "success" == states[-1], airflow_services.logs("night_upgrade", upgrade, "upgrade")
-    night.put("2.csv", 2)
     night.wait_for_rows(1, 2)
     overview, log, runs = night.page(), night.page("log"), night.page("runs")
     saved = []
@@ -486,7 +489,7 @@ def test_ten_mapped_tasks_run_no_more_drivers_than_the_machine_has_room_for(
     assert 10 == [task["state"] for task in tasks()].count("success")
     assert 2 == most
     assert 8 == waited
-    assert "waits for one of 2 local drivers" in pages[0]
+    assert "Waits for one of 2 local drivers (running: " in pages[0]
     assert [[1, 2]] * 10 == outputs
 
 
