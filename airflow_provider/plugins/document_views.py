@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import DocumentView, FolderView
 from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name
@@ -69,8 +70,8 @@ def read_document(job_dir: str, path: str) -> DocumentView:
     if not name.endswith(_SUFFIX) or name not in _names(storage, folder):
         raise LookupError(path)
     try:
-        text = storage.read(path).decode(errors="replace")
-    except (CorruptDocumentError, FileNotFoundError) as error:  # a link, a folder or a pipe
+        text = read_stored(storage, path).decode(errors="replace")
+    except (CorruptDocumentError, FileNotFoundError) as error:  # or a link, a folder, a pipe
         raise LookupError(path) from error
     return DocumentView(path=path, text=text[:_MOST_CHARS], is_cut=len(text) > _MOST_CHARS)
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.plugins.observed_jobs import answer_without_log
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
 from airflow_provider.runtime.control.endings import silent_failure
@@ -107,7 +108,7 @@ def _silent_end(
         if look is None or handle is None or not Look.of(look).is_over or look.exit_code == EXIT_OK:
             return
         host = attempt.host if attempt is not None else ""
-        said = Look.of(look).describe(handle)
+        said = answer_without_log(Look.of(look)).describe(handle)
         failure, at = silent_failure(look.exit_code, host=host, cluster=said), look.at
     shown, occurrence = _occurrence(run, attempt, failure, is_restarted=False)
     yield shown, occurrence.model_copy(update={"at": at, "driver_id": driver_id})

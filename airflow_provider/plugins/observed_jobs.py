@@ -19,6 +19,7 @@ from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.control.run_condition import RunCondition
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
@@ -124,10 +125,17 @@ def without_log(view: View) -> View:
 
     Any other line of a log needs a right that the page's views do not ask for.
     """
-    if view.exit is None:
-        return view
-    ended = dataclasses.replace(view.exit, last_lines=screen_lines(view.exit.last_lines))
-    return dataclasses.replace(view, exit=ended)
+    ended, launch = view.exit, view.launch
+    if ended is not None:
+        ended = dataclasses.replace(ended, last_lines=screen_lines(ended.last_lines))
+    if launch is not None:
+        launch = answer_without_log(launch)
+    return dataclasses.replace(view, exit=ended, launch=launch)
+
+
+def answer_without_log(answer: Look) -> Look:
+    """Return a launcher's answer without its reason, which may be a line of the driver's log."""
+    return dataclasses.replace(answer, reason="")
 
 
 def lease_view(lease: LeaseRecord, liveness: Liveness) -> LeaseView:

@@ -20,10 +20,11 @@ from airflow_provider.plugins.responses import (
 )
 from airflow_provider.runtime.control.observer import RunWatcher, launch_line
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, damaged, run_condition
-from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
+from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
@@ -236,8 +237,8 @@ def _attempt(
 def _raw_attempt(run: RunDirectory, number: int) -> dict[str, Any]:
     """Return an attempt's document as it is, with members that only later versions know."""
     try:
-        raw = read_json(run.storage.read(f"attempts/{number}.json"))
-    except (FileNotFoundError, ValueError):
+        raw = read_json(read_stored(run.storage, f"attempts/{number}.json"))
+    except (CorruptDocumentError, FileNotFoundError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}
 

@@ -18,6 +18,7 @@ from airflow_provider.runtime.control.stream_facts import (
     largest_backlog,
     restart_count,
 )
+from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import (
     BatchEntry,
     history_path,
@@ -25,6 +26,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
 )
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
+from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.typed_json import Mismatch, decode, is_name, read_json
 
@@ -214,9 +216,11 @@ class StreamReader:
         known = self._last.get(query)
         if known is not None and batch in {None, known.batch}:
             return
-        with contextlib.suppress(FileNotFoundError, LookupError, TypeError, ValueError, Mismatch):
+        not_one = (CorruptDocumentError, LookupError, TypeError, ValueError, Mismatch)
+        with contextlib.suppress(FileNotFoundError, *not_one):
             # One that cannot be understood is replaced by the next attempt; the run is in order.
-            raw = read_json(without_older(self._run.storage.read(history_path(query)), 1))
+            stored = read_stored(self._run.storage, history_path(query))
+            raw = read_json(without_older(stored, 1))
             self._last[query] = decode(BatchEntry, raw["batches"][-1])
 
     def _newest_savepoint(self) -> str | None:

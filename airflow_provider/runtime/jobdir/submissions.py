@@ -123,11 +123,12 @@ class LookRecord(Document):
         state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first of those that
             do not change any more stays.
         exit_code: of the driver's process; None where the cluster does not say.
-        reason: one line of the cluster's own; empty for nothing.
+        reason: one line of the cluster's own, which may be a line of the driver's log; empty for
+            nothing.
         at: when a watcher was answered, by its clock; for people.
     """
 
-    CONTENTS = Contents.FACTS
+    CONTENTS = Contents.LOG
     PLACES = ("submissions/*.look.json",)
 
     state: str
