@@ -67,7 +67,7 @@ def test_a_batch_is_what_spark_reports_of_it():
         sources=[{"metrics": {"offsetsBehindLatest": "5"}}, {"metrics": None}],
     )
     pacing = {
-        "decision": "holds",
+        "decision": "unchanged",
         "reason": "within 25 % of the target",
         "sources": {"events": {"limit": 4000, "unit": "rows", "ceiling": None}},
     }
@@ -87,7 +87,7 @@ def test_a_batch_is_what_spark_reports_of_it():
         state_bytes=500,
         backlog={"offsetsBehindLatest": 5},
         limits={"events": 4000},
-        decision="holds",
+        decision="unchanged",
         reason="within 25 % of the target",
     ) == entry_of(BatchReport(report, pacing), 3)
     assert 400 == entry_of(BatchReport(report, late_rows=400), 3).late_rows  # its rows, one by one
@@ -174,7 +174,7 @@ def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
         state_rows=1234567,
         state_bytes=123456789,
         limits={"events": 123456},
-        decision="holds",
+        decision="unchanged",
         reason="within 25 % of the target",
     )
 
@@ -348,10 +348,10 @@ def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
     query.ran(0, 1, 2)
     reports.paced(0, {"decision": "grows"})
     reports.dropped(0, 400)
-    reports.paced(1, {"decision": "holds"})
+    reports.paced(1, {"decision": "unchanged"})
     look_at(reports, query)
 
-    assert [({"decision": "grows"}, 400), ({"decision": "holds"}, None), (None, None)] == [
+    assert [({"decision": "grows"}, 400), ({"decision": "unchanged"}, None), (None, None)] == [
         (report.pacing, report.late_rows) for report in reports.take()
     ]
 

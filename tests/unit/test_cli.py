@@ -570,7 +570,7 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
     said = {
         "target_s": 10.0,
         "last_batch_s": 9.71,
-        "decision": "holds",
+        "decision": "unchanged",
         "reason": "within 25 % of the target",
         "sources": {"events": {"limit": 4213000, "unit": "bytes", "ceiling": None}},
     }
@@ -580,7 +580,7 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
 
     assert EXIT_OK == main(["status", str(job.root)])
     assert (
-        "    out: the last batch took 9.7 s, target 10 s, holds: within 25 % of the target; "
+        "    out: the last batch took 9.7 s, target 10 s, unchanged: within 25 % of the target; "
         "a batch reads 4,213,000 bytes of events\n"
     ) in capsys.readouterr().out
 

@@ -50,8 +50,8 @@ def pace_of(limit: Limit, load: Load, seconds: float):
 @pytest.mark.parametrize(
     ("seconds", "decision", "amount"),
     [
-        (8.0, PacingDecision.HOLD, 1000),
-        (12.4, PacingDecision.HOLD, 1000),
+        (8.0, PacingDecision.UNCHANGED, 1000),
+        (12.4, PacingDecision.UNCHANGED, 1000),
         (5.0, PacingDecision.GROW, 2000),
         (40.0, PacingDecision.SHRINK, 250),
         (0.01, PacingDecision.GROW, 8000),
@@ -101,7 +101,7 @@ def test_source_that_had_no_more_teaches_nothing():
     """The few rows of a quiet minute must not set the limit of the next rush."""
     pace = pace_of(ROWS, Load(10), 0.3)
 
-    assert (PacingDecision.HOLD, "the source had no more to read", 1000) == (
+    assert (PacingDecision.UNCHANGED, "no more input", 1000) == (
         pace.decision,
         pace.reason,
         pace.limits["s"].amount,
@@ -119,7 +119,11 @@ def test_one_slow_file_is_not_divided():
     """A batch is at least one file; the limit is not driven down for nothing."""
     pace = pace_of(Limit(5000, "bytes"), Load(1000, bytes=4000, files=1), 40.0)
 
-    assert (PacingDecision.HOLD, "a batch is at least one file, and one takes 40.0 s", 5000) == (
+    assert (
+        PacingDecision.UNCHANGED,
+        "a batch is at least one file, and one takes 40.0 s",
+        5000,
+    ) == (
         pace.decision,
         pace.reason,
         pace.limits["s"].amount,
@@ -153,7 +157,7 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
     """At the ceiling nothing changes, and progress says why."""
     pace = pace_of(Limit(1000, "rows", ceiling=1000), Load(1000), 1.0)
 
-    assert (PacingDecision.HOLD, "at the job's own limit") == (
+    assert (PacingDecision.UNCHANGED, "at the job's own limit") == (
         pace.decision,
         pace.reason,
     )
@@ -161,7 +165,7 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
 
 def test_empty_batch_changes_nothing():
     """A batch without rows only cleans up state."""
-    assert PacingDecision.HOLD is pace_of(ROWS, Load(0), 60.0).decision
+    assert PacingDecision.UNCHANGED is pace_of(ROWS, Load(0), 60.0).decision
 
 
 def test_source_that_reads_beyond_its_limit_twice_in_a_row_is_known_for_it():

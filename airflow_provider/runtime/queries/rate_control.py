@@ -33,7 +33,7 @@ _FADE_RATE: Final = 0.5  # the same in the time per row, which changes sooner
 class PacingDecision(str, enum.Enum):
     """What becomes of the limits after a batch."""
 
-    HOLD = "holds"
+    UNCHANGED = "unchanged"
     GROW = "grows"
     SHRINK = "shrinks"
 
@@ -87,15 +87,15 @@ class BatchSizeController:
         seconds = max(seconds, _SHORTEST_S)
         too_long = seconds > self._target_s * (1 + THRESHOLD)
         if not limited and not too_long:
-            return Step(PacingDecision.HOLD, 1.0, "the source had no more to read")
+            return Step(PacingDecision.UNCHANGED, 1.0, "no more input")
         self._learn(size, seconds)
         factor = (self._aim_s() - self._fixed_s) / self._per_unit_s / size
         if abs(1 / factor - 1) <= THRESHOLD:
-            return Step(PacingDecision.HOLD, 1.0, NEAR)
+            return Step(PacingDecision.UNCHANGED, 1.0, NEAR)
         if factor < 1:
             return Step(PacingDecision.SHRINK, factor, self._why("longer"))
         if not limited:
-            return Step(PacingDecision.HOLD, 1.0, "one batch was slow, the last ones were not")
+            return Step(PacingDecision.UNCHANGED, 1.0, "one batch was slow, the last ones were not")
         safe = max(_RISK * self._target_s / self.predict(size), 1.0)
         wanted = max(factor, _PROBE) if self._is_stuck(size) else factor
         self._outgrown = size
@@ -242,14 +242,14 @@ def next_pace(
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())
     if rows == 0:
-        return BatchLimits(PacingDecision.HOLD, "the batch has read nothing", held)
+        return BatchLimits(PacingDecision.UNCHANGED, "the batch read nothing", held)
     full = {name for name, limit in held.items() if _is_full(limit, loads.get(name, Load()))}
     step = controller.observe(rows, seconds, limited=bool(full))
-    if step.decision is PacingDecision.HOLD:
+    if step.decision is PacingDecision.UNCHANGED:
         return BatchLimits(step.decision, step.reason, held)
     if step.decision is PacingDecision.SHRINK and _is_indivisible(held, loads):
         reason = f"a batch is at least one file, and one takes {seconds:.1f} s"
-        return BatchLimits(PacingDecision.HOLD, reason, held)
+        return BatchLimits(PacingDecision.UNCHANGED, reason, held)
     changed = {
         name: _scale(limit, loads.get(name, Load()), step.factor) for name, limit in held.items()
     }
@@ -257,7 +257,7 @@ def next_pace(
     if all(abs(changed[name].amount / now.amount - 1) <= least for name, now in held.items()):
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
         reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files allow"
-        return BatchLimits(PacingDecision.HOLD, reason, held)
+        return BatchLimits(PacingDecision.UNCHANGED, reason, held)
     return BatchLimits(step.decision, step.reason, changed)
 
 
