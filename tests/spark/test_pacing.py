@@ -119,6 +119,7 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place)
 def test_what_cannot_be_paced_is_left_alone_and_said(spark, place):
     """
     A source that is not to be paced keeps its limit, whatever the batches take, and progress says so.
+    Beside the rows that are read it says how many of them are published.
     """
     expected = write_files(place, 2, width=10)
     seen: list[Any] = []
@@ -128,6 +129,9 @@ def test_what_cannot_be_paced_is_left_alone_and_said(spark, place):
 
     assert Counter(v for _, v in expected) == Counter(v for _, v in read_with_pandas(place.output))
     assert [100, 100] == batches_of(place)
+    queries = [progress.queries["out"] for progress in seen]
+    assert [q["rows_read"] for q in queries] == [q["sinks"][0]["rows"] for q in queries]
+    assert (200, False) == (queries[-1]["sinks"][0]["rows"], seen[-1].rows_minimum)
     pacing = seen[-1].queries["out"]["pacing"]
     assert ("left alone", {"events": "switched off for this source"}) == (
         pacing["decision"],

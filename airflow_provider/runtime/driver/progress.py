@@ -159,6 +159,7 @@ class ProgressMeter:
             queries=parts,
             late_rows=total_of({query.name: query.epochs.late_rows() for query in queries}),
             late_minimum=any(query.epochs.late_is_minimum() for query in queries),
+            rows_minimum=any(query.definition.native is not None for query in queries),
             lost_rows=sum_of(query.epochs.lost_rows() for query in queries),
         )
 
@@ -192,6 +193,10 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
                 "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
             }
             for index, each in enumerate(query.definition.topology.operators or ())
+        ],
+        "sinks": [
+            {"name": name, "rows": query.epochs.run_rows(name)}
+            for name in query.definition.sink_names
         ],
     }
 

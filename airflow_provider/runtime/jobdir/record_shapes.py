@@ -142,6 +142,11 @@ class _Tasks(TypedDict):
     tasks_done: NonNegative
 
 
+class _ProgressSink(TypedDict):
+    name: str
+    rows: NonNegative | None  # that the run has published so far
+
+
 class _ProgressQuery(TypedDict, total=False):
     phase: ShownPhase
     rows_read: int | None
@@ -154,6 +159,7 @@ class _ProgressQuery(TypedDict, total=False):
     idle: list[str]
     sources: list[_Part]
     operators: list[_OperatorPart]
+    sinks: list[_ProgressSink]
 
 
 ProgressQueryValues = Annotated[dict[str, Any], shaped(_ProgressQuery)]

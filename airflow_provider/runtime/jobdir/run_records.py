@@ -158,6 +158,7 @@ class ProgressRecord(Document):
     queries: dict[Name, ProgressQueryValues]
     late_rows: NonNegative | None = None
     late_minimum: bool = False
+    rows_minimum: bool = False
     lost_rows: NonNegative | None = 0
 
 
