@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
-from airflow_provider.plugins.responses import JobView
+from airflow_provider.plugins.responses import JobView, SliceView
+from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW
 from airflow_provider.runtime.control.stream_facts import (
     age_s,
@@ -18,6 +19,7 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider.plugins.history_reader import BatchTime
@@ -29,13 +31,27 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.control.run_condition import RunCondition
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.jobdir.run_records import (
+        FinalCheckpoint,
+        ProgressRecord,
+        RunRecord,
+    )
+    from airflow_provider.slices import Slice
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
-_COUNTED: Final = ("rows_read", "late_rows", "late_minimum", "lost_rows")
+_COUNTED: Final = ("rows_read", "rows_minimum", "late_rows", "late_minimum", "lost_rows")
 _RED: Final = frozenset({"failed", "up_for_retry"})  # of a task; only then is memory looked up
-_ORDER: Final = ("failed", "unhealthy", "unknown", "running", "suspended", "finished")
+_ORDER: Final = ("failed", "unhealthy", "unknown", "running", "waiting", "suspended", "finished")
+_ENDED: Final = frozenset({"failed", "killed", "cancelled", "suspended", "finished"})
+# Airflow's states of a task that has not begun and will not; of any other one it still may.
+_NEVER: Final[Mapping[str, tuple[Category, str]]] = {
+    "failed": ("failed", "its task failed before the operator began: see the task's log"),
+    "upstream_failed": ("failed", "a task before it has failed: clear that one"),
+    "skipped": ("unknown", "its task was skipped"),
+    "removed": ("unknown", "its task is no longer in the DAG"),
+    "success": ("unknown", "its task has succeeded without a stream"),
+}
 
 
 def no_memory(_: JobDirectory) -> str | None:
@@ -102,6 +118,7 @@ class JobHeads:
             "spark_run_id": observed.run_id,
             "mode": final.mode if final else (observed.record.mode if observed.record else None),
             "lease": observed.lease,
+            **self._times(observed, condition),
             "attempts": view.attempt.attempt if view.attempt else 0,
             "restarts": restart_count(view.attempt),
             "newest_savepoint": saved.name if saved else None,
@@ -116,6 +133,15 @@ class JobHeads:
     def age_s(self, moment: str | None) -> float | None:
         """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
         return age_s(moment, self._clock.now())
+
+    def _times(self, observed: Observed, condition: RunCondition) -> dict[str, Any]:
+        """Return when the run began and ended, and how long it took, or has taken so far."""
+        record, final = observed.record, observed.view.final if observed.view else None
+        started = record.started if record is not None else final.started if final else None
+        ended = condition.since if condition.state in _ENDED else None
+        begun_s, ended_s = self.age_s(started), 0.0 if condition.is_at_work else self.age_s(ended)
+        took_s = None if begun_s is None or ended_s is None else max(0.0, begun_s - ended_s)
+        return {"started": started, "ended": ended, "duration_s": took_s}
 
     def _progress(self, view: View, *, is_at_work: bool, is_history: bool) -> dict[str, Any]:
         """Return what was reported; of a driver that is gone only what stays true without it."""
@@ -133,6 +159,7 @@ class JobHeads:
         }
         return {
             **{name: getattr(record, name) for name in _COUNTED},
+            "rows_written": rows_written(record),
             **(now if is_at_work else {}),
             "reported": progress.at if progress else None,
             "watermark": watermark,
@@ -199,7 +226,33 @@ def unread(
         state=state,
         category=category,
         reason=reason,
+        slice=_slice_view(task.slice) if task.slice is not None else None,
+        is_slice=task.is_slice,
     )
+
+
+def not_begun(task: IndexedTask) -> JobView:
+    """Return the head of a slice whose operator has not begun, by Airflow's state of its task."""
+    state = task.state or "none"
+    if state not in _NEVER:
+        return unread(task, state="waiting", category="waiting")
+    category, reason = _NEVER[state]
+    return unread(task, reason, state=state.replace("_", " "), category=category)
+
+
+def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
+    """Return how many rows all sinks of a run have published; None when one does not know."""
+    rows = [s["rows"] for query in record.queries.values() for s in query.get("sinks") or ()]
+    return None if not rows or None in rows else sum(rows)
+
+
+def _slice_view(one: Slice) -> SliceView:
+    start, end = one.interval or (None, None)
+    return SliceView(name=one.name, key=one.key, start=_utc(start), end=_utc(end))
+
+
+def _utc(moment: dt.datetime | None) -> str | None:
+    return to_iso(moment) if moment is not None else None
 
 
 def not_understood(task: IndexedTask, error: SparkStreamError) -> JobView:

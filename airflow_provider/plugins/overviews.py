@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.history_reader import batch_times, read_histories
 from airflow_provider.plugins.job_heads import not_understood
@@ -14,6 +14,8 @@ from airflow_provider.plugins.responses import (
     QueryView,
     ReplacementView,
 )
+from airflow_provider.plugins.state_views import operator_title
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
@@ -28,22 +30,6 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-
-
-_DOES: Final = {
-    "stateStoreSave": "aggregation",
-    "sessionWindowStateStoreSaveExec": "session windows",
-    "dedupe": "deduplication",
-    "dedupeWithinWatermark": "deduplication within the watermark",
-    "symmetricHashJoin": "join of streams",
-    "flatMapGroupsWithState": "state of groups",
-    "applyInPandasWithState": "state of groups",
-    "transformWithState": "state with timers",
-    "transformWithStateExec": "state with timers",
-    "transformWithStateInPandas": "state with timers",
-    "globalLimit": "limit",
-}
-"""The stateful operators by what they do, by Spark's names."""
 
 
 class Overviews:
@@ -194,15 +180,13 @@ def _part(part: Mapping[str, Any]) -> PartView:
 
 def _operator(part: Mapping[str, Any], at_least: str) -> PartView:
     rows, late = part.get("state_rows"), part.get("late_rows")
-    kind = part.get("kind")
     facts = [f"{rows:,} state rows"] if isinstance(rows, int) else []
     facts += [f"{at_least}{late:,} late rows"] if isinstance(late, int) and late else []
     ignored = part.get("ignored_timers")
     facts += [f"{ignored:,} ignored timers"] if isinstance(ignored, int) and ignored else []
-    name, does = str(part.get("name") or "?"), _DOES.get(str(kind), str(kind or "operator"))
-    if name.isdecimal():
-        name = f"{does} ({name})"  # the job gives it no name
-    elif kind:
+    kind, number = str(part.get("kind")), part.get("id", part.get("name"))
+    name, does = operator_title(part.get("name"), number, kind), kind_named(kind).does
+    if not name.startswith(does):
         facts.insert(0, does)
     return PartView(name=name, mark=part.get("mark"), detail=", ".join(facts) or None)
 

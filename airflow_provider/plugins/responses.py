@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-Category = Literal["running", "unhealthy", "failed", "suspended", "finished", "unknown"]
+Category = Literal["running", "unhealthy", "failed", "waiting", "suspended", "finished", "unknown"]
 
 
 class SettingsView(BaseModel):
@@ -22,6 +22,15 @@ class TaskInstanceAddress(BaseModel):
     run_id: str
     task_id: str
     map_index: int
+
+
+class SliceView(BaseModel):
+    """The part of the data that a DAG run is for; its times are None for a key that is no time."""
+
+    name: str
+    key: str | None = None
+    start: str | None = None
+    end: str | None = None
 
 
 class LeaseView(BaseModel):
@@ -45,7 +54,14 @@ class JobView(BaseModel):
         reason: why it is not well; None when it is.
         since: when it came into that state; None when nothing says.
         next_step: what to do about it.
+        slice: the slice of the task's DAG run; None where it has none.
+        is_slice: whether the job directory is for that slice alone.
         spark_run_id: the newest run in the job directory.
+        started: when that run began.
+        ended: when its driver ended; None while one is at work.
+        duration_s: from its begin to its end, or to now.
+        rows_minimum: whether *rows_read* and *rows_written* are lower bounds.
+        rows_written: how many rows the sinks have published; None where that is not known.
         watermark_lag_s: how far the watermark is behind now.
         last_commit_age_s: how long ago the last batch committed.
         batch_ms: the durations of the last batches, oldest first.
@@ -61,11 +77,18 @@ class JobView(BaseModel):
     reason: str | None = None
     since: str | None = None
     next_step: str | None = None
+    slice: SliceView | None = None
+    is_slice: bool = False
     spark_run_id: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    duration_s: float | None = None
     mode: str | None = None
     lease: LeaseView | None = None
     reported: str | None = None
     rows_read: int | None = None
+    rows_minimum: bool = False
+    rows_written: int | None = None
     rows_per_second: float | None = None
     backlog: int | None = None
     watermark: str | None = None
@@ -275,6 +298,8 @@ class RunView(BaseModel):
     started: str | None = None
     committed: str | None = None
     rows_read: int | None = None
+    rows_minimum: bool = False
+    rows_written: int | None = None
     late_rows: int | None = None
     late_minimum: bool = False
     lost_rows: int | None = None
@@ -389,10 +414,18 @@ class TableView(BaseModel):
 
 
 class OperatorStateView(BaseModel):
-    """One stateful operator, with what its files take."""
+    """One stateful operator, with what its files take.
+
+    Attributes:
+        name: as the command line has it, a number where the job gives it none.
+        title: the job's name for it; what it does where the job gives it none.
+        does: what an operator of its kind does, for people.
+    """
 
     name: str
+    title: str
     kind: str
+    does: str
     provider: str
     partitions: int
     bytes: int

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from airflow_provider.hooks.airflow_settings import history_server
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.plugins.history_reader import read_histories, statistics
+from airflow_provider.plugins.job_heads import rows_written
 from airflow_provider.plugins.observed_jobs import lease_view, without_log
 from airflow_provider.plugins.responses import (
     AttemptView,
@@ -154,6 +155,8 @@ class RunViews:
             started=record.started if record else None,
             committed=final.committed if final else None,
             rows_read=counted.rows_read if counted else None,
+            rows_minimum=counted.rows_minimum if counted else False,
+            rows_written=rows_written(counted) if counted else None,
             late_rows=counted.late_rows if counted else None,
             late_minimum=counted.late_minimum if counted else False,
             lost_rows=counted.lost_rows if counted else None,

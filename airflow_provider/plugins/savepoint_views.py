@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
+from airflow_provider.plugins.state_views import operator_title
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.credentials import credentials_in_use
@@ -123,5 +124,8 @@ def _state(query: QuerySavepoint) -> dict[str, int]:
         folder, _, rest = file.path.partition("/")
         if folder == "state":
             sizes[rest.partition("/")[0]] += file.size
-    names = {each["id"]: each.get("job_name") or f"op{each['id']}" for each in query.operators}
+    names = {
+        each["id"]: operator_title(each.get("job_name"), each["id"], each["name"])
+        for each in query.operators
+    }
     return {name: sizes[str(number)] for number, name in names.items()}

@@ -15,7 +15,14 @@ from fastapi import HTTPException, status
 from airflow_provider.airflow_versions import conf
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
 from airflow_provider.plugins.connections import StorageConnections
-from airflow_provider.plugins.job_heads import SILENT, JobHeads, in_order, no_memory, unread
+from airflow_provider.plugins.job_heads import (
+    SILENT,
+    JobHeads,
+    in_order,
+    no_memory,
+    not_begun,
+    unread,
+)
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
@@ -144,6 +151,8 @@ class StreamService:
             raise HTTPException(status.HTTP_502_BAD_GATEWAY, reason) from error
 
     async def _head(self, task: IndexedTask) -> JobView:
+        if not task.has_begun:
+            return not_begun(task)
         at, kept = self._kept(task)
         now = self._clock.monotonic()
         if kept is not None and now - at < _fresh_s(kept):

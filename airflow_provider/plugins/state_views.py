@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_provider.plugins.responses import QueryStateView, StateView
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.state.contents import describe_state
 from airflow_provider.runtime.state.open_state import open_state
@@ -18,5 +21,23 @@ def read_state(job_dir: str) -> StateView:
         described = describe_state(open_state(job_dir))["queries"]
     except SparkStreamError as error:
         return StateView(queries=[], problem=str(error))
-    queries = [QueryStateView(name=name, **query) for name, query in described.items()]
-    return StateView(queries=queries)
+    return StateView(queries=[_query(name, query) for name, query in described.items()])
+
+
+def operator_title(name: str | None, number: int, kind: str) -> str:
+    """Return the job's name for a stateful operator; what it does, and its number, without one."""
+    if name and not name.isdecimal() and name != f"op{number}":
+        return name
+    return f"{kind_named(kind).does} ({number})"
+
+
+def _query(name: str, described: dict[str, Any]) -> QueryStateView:
+    operators = [
+        {
+            **each,
+            "title": operator_title(each["name"], each["id"], each["kind"]),
+            "does": kind_named(each["kind"]).does,
+        }
+        for each in described["operators"]
+    ]
+    return QueryStateView(name=name, **{**described, "operators": operators})

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from sqlalchemy import select
+from sqlalchemy import null, select, tuple_
 
 from airflow_provider.hooks.stream_index import STREAM_KEY
 from airflow_provider.plugins.responses import TaskInstanceAddress
+from airflow_provider.slices import NoSliceError, RunFacts, Slice, choose_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from sqlalchemy.orm import Session
 
 _MOST_JOBS: Final = 500  # of the newest; a list that nobody can read helps nobody
 _MOST_ENTRIES: Final = 5000
+_SIBLINGS: Final = 20  # of a slice; if all of them share its directory, so do the others
+
+Series = tuple[str, str, int]
+"""DAG, task and map index: what the task instances of one stream, or of its slices, share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +36,9 @@ class IndexedTask:
     Attributes:
         job_dir: None for a task that has none, or was not rendered yet.
         storage_conn_id: the connection that the task opens it with; None for its default.
+        slice: the slice of the DAG run; None where it has none.
+        is_slice: whether the job directory is for that slice alone.
+        has_begun: whether the operator has begun to work; a slice is listed before that, too.
     """
 
     address: TaskInstanceAddress
@@ -36,66 +46,142 @@ class IndexedTask:
     operator: str | None
     job_dir: str | None
     storage_conn_id: str | None = None
+    slice: Slice | None = None
+    is_slice: bool = False
+    has_begun: bool = True
+
+    @property
+    def series(self) -> Series:
+        """The DAG, the task and the map index."""
+        return self.address.dag_id, self.address.task_id, self.address.map_index
 
 
 def find_tasks(session: Session, dag_ids: Collection[str]) -> list[IndexedTask]:
     """Return the newest task instance of each job in these DAGs, newest first.
 
-    The XCom only says where to look: users can edit it. The path is that of the rendered template,
-    which only a worker has written.
+    Slices that have not begun follow at the end. The XCom only says where to look: users can edit
+    it. The path is that of the rendered template, which only a worker has written.
     """
     if not dag_ids:
         return []
     query = (
         _instances()
-        .join(
-            XComModel,
-            (XComModel.dag_id == TaskInstance.dag_id)
-            & (XComModel.task_id == TaskInstance.task_id)
-            & (XComModel.run_id == TaskInstance.run_id)
-            & (XComModel.map_index == TaskInstance.map_index),
-        )
+        .join(XComModel, _IS_ITS_XCOM)
         .where(XComModel.key == STREAM_KEY, TaskInstance.dag_id.in_(dag_ids))
         .order_by(XComModel.timestamp.desc())
         .limit(_MOST_ENTRIES)
     )
-    newest: dict[tuple[str, str, int, str], IndexedTask] = {}
+    newest: dict[tuple[Series, str], IndexedTask] = {}
     for row in session.execute(query):
         task = _task(row)
         if task.job_dir is not None and len(newest) < _MOST_JOBS:
-            where = task.address
-            newest.setdefault((where.dag_id, where.task_id, where.map_index, task.job_dir), task)
-    return list(newest.values())
+            newest.setdefault((task.series, task.job_dir), task)
+    sliced = _sliced(newest.values())
+    begun = [dataclasses.replace(t, is_slice=t.series in sliced) for t in newest.values()]
+    return [*begun, *_waiting_slices(session, sliced)]
 
 
 def find_task(session: Session, address: TaskInstanceAddress) -> IndexedTask | None:
     """Return one task instance; None when there is none."""
-    query = _instances().where(
-        TaskInstance.dag_id == address.dag_id,
-        TaskInstance.run_id == address.run_id,
-        TaskInstance.task_id == address.task_id,
-        TaskInstance.map_index == address.map_index,
+    row = session.execute(_instances().where(*_is_at(address))).first()
+    if row is None:
+        return None
+    task = _task(row)
+    if task.slice is None or task.job_dir is None:
+        return task
+    others = (
+        _instances()
+        .join(XComModel, _IS_ITS_XCOM)
+        .where(XComModel.key == STREAM_KEY, *_is_of(task.series))
+        .order_by(XComModel.timestamp.desc())
+        .limit(_SIBLINGS)
     )
-    row = session.execute(query).first()
-    return _task(row) if row is not None else None
+    siblings = [_task(row) for row in session.execute(others)]
+    return dataclasses.replace(task, is_slice=bool(_sliced([task, *siblings])))
+
+
+def _sliced(tasks: Iterable[IndexedTask]) -> set[Series]:
+    """Return the series in which each slice has a job directory of its own."""
+    folders: dict[Series, set[str]] = {}
+    named: set[Series] = set()
+    for task in tasks:
+        if task.slice is None or task.job_dir is None:
+            continue
+        folders.setdefault(task.series, set()).add(task.job_dir)
+        if task.slice.name in task.job_dir:
+            named.add(task.series)
+    return named | {series for series, found in folders.items() if len(found) > 1}
+
+
+def _waiting_slices(session: Session, sliced: Collection[Series]) -> list[IndexedTask]:
+    """Return the task instances of these series whose operator has not begun."""
+    if not sliced:
+        return []
+    of_series = tuple_(TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
+    query = (
+        _instances()
+        .outerjoin(XComModel, _IS_ITS_XCOM & (XComModel.key == STREAM_KEY))
+        .where(XComModel.key.is_(None), of_series.in_(sorted(sliced)))
+        .order_by(DagRun.run_after.desc())
+        .limit(_MOST_JOBS)
+    )
+    found = (_task(row) for row in session.execute(query))
+    return [
+        dataclasses.replace(task, is_slice=True, has_begun=False)
+        for task in found
+        if task.slice is not None
+    ]
+
+
+_IS_ITS_XCOM: Final = (
+    (XComModel.dag_id == TaskInstance.dag_id)
+    & (XComModel.task_id == TaskInstance.task_id)
+    & (XComModel.run_id == TaskInstance.run_id)
+    & (XComModel.map_index == TaskInstance.map_index)
+)
+
+
+def _is_at(address: TaskInstanceAddress) -> tuple[Any, ...]:
+    series = (address.dag_id, address.task_id, address.map_index)
+    return *_is_of(series), TaskInstance.run_id == address.run_id
+
+
+def _is_of(series: Series) -> tuple[Any, ...]:
+    dag_id, task_id, map_index = series
+    return (
+        TaskInstance.dag_id == dag_id,
+        TaskInstance.task_id == task_id,
+        TaskInstance.map_index == map_index,
+    )
 
 
 def _instances() -> Any:
     fields = RenderedTaskInstanceFields
-    return select(
-        TaskInstance.dag_id,
-        TaskInstance.run_id,
-        TaskInstance.task_id,
-        TaskInstance.map_index,
-        TaskInstance.state,
-        TaskInstance.operator,
-        fields.rendered_fields,
-    ).outerjoin(
-        fields,
-        (fields.dag_id == TaskInstance.dag_id)
-        & (fields.task_id == TaskInstance.task_id)
-        & (fields.run_id == TaskInstance.run_id)
-        & (fields.map_index == TaskInstance.map_index),
+    return (
+        select(
+            TaskInstance.dag_id,
+            TaskInstance.run_id,
+            TaskInstance.task_id,
+            TaskInstance.map_index,
+            TaskInstance.state,
+            TaskInstance.operator,
+            fields.rendered_fields,
+            DagRun.data_interval_start,
+            DagRun.data_interval_end,
+            DagRun.conf,
+            # A version of Airflow without partitions has no such column.
+            getattr(DagRun, "partition_key", null()).label("partition_key"),
+        )
+        .join(
+            DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id)
+        )
+        .outerjoin(
+            fields,
+            (fields.dag_id == TaskInstance.dag_id)
+            & (fields.task_id == TaskInstance.task_id)
+            & (fields.run_id == TaskInstance.run_id)
+            & (fields.map_index == TaskInstance.map_index),
+        )
     )
 
 
@@ -109,7 +195,23 @@ def _task(row: Any) -> IndexedTask:
         operator=row.operator,
         job_dir=_text(rendered.get("job_dir")),
         storage_conn_id=_text(rendered.get("storage_conn_id")),
+        slice=_slice(row),
     )
+
+
+def _slice(row: Any) -> Slice | None:
+    """Return the slice of a DAG run; of a partition only the key, whose times the DAG knows."""
+    ends = (row.data_interval_start, row.data_interval_end)
+    facts = RunFacts(
+        run=row.run_id,
+        partition_key=row.partition_key,
+        data_interval=ends if all(isinstance(end, dt.datetime) for end in ends) else None,
+        conf=row.conf if isinstance(row.conf, dict) else {},
+    )
+    try:
+        return choose_slice(facts)
+    except NoSliceError:  # the task has failed for it, and says so
+        return None
 
 
 def _text(rendered: Any) -> str | None:

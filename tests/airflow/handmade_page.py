@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import itertools
 import json
@@ -16,13 +17,14 @@ from handmade import Job
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.jobdir.batch_history import BatchEntry, BatchHistory, HourEntry
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, JobRecord
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
     QuerySavepoint,
     SavedFile,
     SavepointRecord,
 )
+from tests.present import identified, present
 from tests.unit.jobs import a_progress, a_run, an_attempt
 from tests.unit.test_inventory import Tree
 from tests.unit.test_state import SCHEMA
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy.orm import Session
+
+    from airflow_provider.slices import Slice
 
 IMG = "<img src=x onerror=alert(1)>"
 LONG = "daily_delays_of_all_airports_" + "x" * 120
@@ -96,7 +100,7 @@ class PageJob(Job):
             "pacing": {
                 "target_s": 10.0,
                 "last_batch_s": 8.4,
-                "decision": "keeps",
+                "decision": "unchanged",
                 "reason": "batches take about as long as they should",
                 "sources": {"flights": {"limit": 250_000, "unit": "rows"}},
             },
@@ -110,6 +114,7 @@ class PageJob(Job):
                     "late_rows": 1234,
                 }
             ],
+            "sinks": [{"name": "out", "rows": 4321}],
         }
         reported: dict[str, Any] = {"queries": {"daily": query}, "rows_read": 12_345_678}
         reported |= {"late_rows": 1234, **counted}
@@ -178,6 +183,31 @@ class PageJob(Job):
         self.end(driver_id, 4, "CAST_INVALID_INPUT: row 4711")
         return self
 
+    def ended_slice(self, rows: int, *, began: float, ended: float) -> PageJob:
+        """Put the end of a run so many seconds ago, with these rows read and written."""
+        query = {"query_id": "id", "batch_id": 3, "watermark": None, "sources": [], "sinks": []}
+        query["sinks"] = [{"name": "out", "epoch": 3, "rows": rows - 1}]
+        identified(self.storage)
+        self.run.storage.delete("run.json")
+        self.run.put_record(a_run(self.run_id, params={"day": "1"}, started=ago(began)))
+        attempt = an_attempt(1, driver_id="driver", started=ago(began), ended=ago(ended))
+        self.run.put_attempt(dataclasses.replace(attempt, outcome="FINISHED"))
+        final = FinalCheckpoint(
+            job=present(JobDirectory(self.storage).name()),
+            run_id=self.run_id,
+            outcome="FINISHED",
+            mode="BATCH",
+            attempts=1,
+            started=ago(began),
+            committed=ago(ended),
+            rows_read=rows,
+            rows_minimum=True,
+            savepoint=None,
+            queries={"daily": query},
+        )
+        self.run.put_final(final)
+        return self
+
 
 @contextlib.contextmanager
 def reporting(jobs: Sequence[PageJob]) -> Iterator[None]:
@@ -234,7 +264,7 @@ def _batch(number: int, at: str) -> dict[str, Any]:
         "state_bytes": 21_000_000 + number * 9000,
         "backlog": {"maxOffsetsBehindLatest": max(0, round(9000 * math.sin(number / 25)))},
         "limits": {"flights": 250_000},
-        "decision": "keeps",
+        "decision": "unchanged",
         "reason": "batches take about as long as they should",
     }
 
@@ -280,14 +310,56 @@ def put_tasks(session: Session, tasks: Iterable[tuple[str, str, str, str | None,
     session.commit()
 
 
+def put_slices(
+    session: Session,
+    dag_id: str,
+    task_id: str,
+    slices: Iterable[tuple[Slice, str | None, str | None]],
+) -> list[str]:
+    """Put a run of a backfill for each slice, and the task in it, and return the runs' ids.
+
+    Args:
+        session: of Airflow's database.
+        dag_id: a new DAG.
+        task_id: its task.
+        slices: the slice, the task's state, and its job directory; None before the task has begun.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+
+    session.add(DagModel(dag_id=dag_id, bundle_name="page", fileloc="page.py"))
+    session.flush()
+    run_ids = []
+    for one, state, job_dir in slices:
+        run_ids.append(f"backfill__{one.key or one.start.isoformat()}")
+        start = None if one.interval is None else one.start
+        run = DagRun(
+            dag_id=dag_id,
+            run_id=run_ids[-1],
+            run_type="backfill",
+            run_after=dt.datetime.now(dt.timezone.utc),
+            logical_date=start,
+            data_interval=one.interval,
+            conf={"partition_key": one.key} if one.key else {},
+        )
+        session.add(run)
+        session.flush()
+        is_begun = job_dir is not None
+        where = (dag_id, task_id, state, job_dir)
+        _put_task(session, *where, run_id=run_ids[-1], is_indexed=is_begun)
+    session.commit()
+    return run_ids
+
+
 def _put_task(
     session: Session,
     dag_id: str,
     task_id: str,
-    state: str,
+    state: str | None,
     job_dir: str | None,
     *,
     is_indexed: bool,
+    run_id: str = "run_1",
 ) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -295,7 +367,7 @@ def _put_task(
     from airflow.models.xcom import XComModel
     from sqlalchemy import insert, select
 
-    where = {"dag_id": dag_id, "task_id": task_id, "run_id": "run_1", "map_index": -1}
+    where = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": -1}
     now = dt.datetime.now(dt.timezone.utc)
     named = {
         **where,
@@ -308,7 +380,7 @@ def _put_task(
     fields = {"job_dir": job_dir} if job_dir is not None else {}
     session.execute(insert(RenderedTaskInstanceFields).values(**where, rendered_fields=fields))
     if is_indexed:
-        query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == "run_1")
+        query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         # What an editor of XComs may write: nothing is read from there.
         value = {"job_dir": "/somewhere/else", "run_id": "other"}
         key = {"key": "spark_stream", "dag_run_id": session.scalar(query), "timestamp": now}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import re
 import shutil
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from handmade_page import IMG, PageJob, ago, put_tasks
+from airflow.utils.session import create_session
+from handmade_page import IMG, PageJob, ago, put_slices, put_tasks
 
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.savepoint_views import SavepointShelf
@@ -28,6 +30,8 @@ from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.slices import Slice
+from tests.present import present
 from tests.unit.jobs import an_attempt
 
 if TYPE_CHECKING:
@@ -126,7 +130,6 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     from airflow.api_fastapi import app as airflow_app
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.models.base import Base
-    from airflow.utils.session import create_session
 
     from airflow_provider.plugins.app import make_app
 
@@ -362,6 +365,64 @@ def test_no_view_has_a_secret_of_a_driver(page: Page, monkeypatch: pytest.Monkey
 # --- what it reads ------------------------------------------------------------------------------
 
 
+def test_the_list_has_every_slice_of_a_task(page: Page, tmp_path: Path) -> None:
+    """
+    Each with its slice, rows, duration and end, also before its operator has begun; a stream whose
+    runs share a job directory is no slice.
+    """
+    days = [dt.datetime(2013, 1, day, tzinfo=dt.timezone.utc) for day in range(1, 7)]
+    slices = [Slice(interval=(day, day + dt.timedelta(days=1))) for day in days]
+    done = PageJob(tmp_path / slices[0].name).ended_slice(812, began=90, ended=60)
+    failed = PageJob(tmp_path / slices[1].name).fail()
+    folders = [done.url, failed.url, None, None, None, None]
+    states = ["success", "failed", "queued", None, "upstream_failed", "skipped"]
+    with create_session() as session:
+        runs = put_slices(session, "backfill", "delays", zip(slices, states, folders, strict=True))
+        same = page.jobs["finished"].url
+        shared = zip(slices[:2], ["success", None], [same, None], strict=True)
+        put_slices(session, "shared", "delays", shared)
+
+    jobs = page.call("GET", "jobs").json()["jobs"]
+
+    (one,) = [job for job in jobs if job["task"]["dag_id"] == "shared"]
+    assert (False, slices[0].name) == (one["is_slice"], one["slice"]["name"])
+    found = {job["task"]["run_id"]: job for job in jobs if job["task"]["dag_id"] == "backfill"}
+    assert [True] * 6 == [found[run]["is_slice"] for run in runs]
+    assert [each.name for each in slices] == [found[run]["slice"]["name"] for run in runs]
+    wanted = ["finished", "failed", "waiting", "waiting", "failed", "unknown"]
+    assert wanted == [found[run]["category"] for run in runs]
+    first = found[runs[0]]
+    rows = (first["rows_read"], first["rows_written"], first["rows_minimum"])
+    assert (812, 811, True) == rows
+    assert 30 == pytest.approx(first["duration_s"], abs=1)
+    assert (present(done.run.record()).started, present(done.run.final()).committed) == (
+        first["started"],
+        first["ended"],
+    )
+    assert "2013-01-01T00:00:00.000Z" == first["slice"]["start"]
+    assert found[runs[1]]["ended"]
+    assert "a task before it has failed: clear that one" == found[runs[4]]["reason"]
+    path = f"dags/backfill/runs/{quote(runs[0])}/tasks/delays/-1/overview"
+    head = page.call("GET", path).json()["job"]
+    assert (True, first["slice"]) == (head["is_slice"], head["slice"])
+
+
+def test_a_slice_with_a_directory_named_after_it_needs_no_other(page: Page, tmp_path: Path) -> None:
+    """
+    The first slice of a backfill is one before the second has begun, also one with a key.
+    """
+    with create_session() as session:
+        first = (Slice("eu"), "deferred", PageJob(tmp_path / "eu" / "job").url)
+        put_slices(session, "regions", "load", [first, (Slice("us"), None, None)])
+
+    jobs = page.call("GET", "jobs").json()["jobs"]
+
+    found = [job for job in jobs if job["task"]["dag_id"] == "regions"]
+    assert {("eu", "unknown"), ("us", "waiting")} == {
+        (job["slice"]["key"], job["category"]) for job in found
+    }
+
+
 def test_the_list_has_every_job_trouble_first(page: Page) -> None:
     """
     Each job is there once, found by the index and read from its rendered template.
@@ -422,14 +483,21 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     """
     overview = page.get("running", "overview")
 
-    late = {"rows_read": 12_345_678, "late_rows": 1234, "late_minimum": True, "lost_rows": 1200}
+    late = {
+        "rows_read": 12_345_678,
+        "rows_written": 4321,
+        "late_rows": 1234,
+        "late_minimum": True,
+        "lost_rows": 1200,
+    }
     assert late == {name: overview["job"][name] for name in late}
     assert late == {name: page.get("running", "runs")["runs"][0][name] for name in late}
     (query,) = overview["queries"]
     (operator,) = query["operators"]
     assert ("aggregation (0)", "at least 1,234 late rows") == (operator["name"], operator["detail"])
     assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
-    assert "keeps: batches take" in query["pacing"]
+    assert "unchanged: batches take" in query["pacing"]
+    assert [("out", "4,321 rows")] == [(s["name"], s["detail"]) for s in query["sinks"]]
     (history,) = overview["histories"]
     assert (300, 72) == (len(history["batches"]), len(history["hours"]))
     assert history["hours"][0]["hour"] < history["hours"][-1]["hour"] < history["batches"][0]["at"]
@@ -660,7 +728,7 @@ def test_savepoints_are_listed_newest_first(page: Page) -> None:
         found[0]["origin"],
         found[0]["is_aligned"],
     )
-    assert {"op0": 4} == found[0]["queries"][0]["state"]
+    assert {"aggregation (0)": 4} == found[0]["queries"][0]["state"]
     assert found[2]["problem"]
 
 
@@ -702,6 +770,7 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
         operator["name"],
         operator["provider"],
     )
+    assert ("aggregation (0)", "aggregation") == (operator["title"], operator["does"])
     assert operator["bytes"] > 0
     assert ["k"] == [column["name"] for column in table["columns"] if column["is_key"]]
     assert ([], True) == (nothing["queries"], "has a checkpoint" in nothing["problem"])

@@ -2,7 +2,7 @@
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
 import { NOTHING, bytes, duration, millis, moment, short, whole } from "./format.js";
-import { Note, Table, Waiting } from "./parts.js";
+import { Id, Note, Table, Waiting } from "./parts.js";
 
 const SHOWN = 100;
 
@@ -11,7 +11,7 @@ export function Batches({ task, params }) {
   if (!data) return html`<${Waiting} error=${error} />`;
   return html`<div>
     <${Note} error=${error} />
-    ${data.run_id ? html`<p className="ss-muted">Run ${data.run_id}</p>` : null}
+    ${data.run_id ? html`<p className="ss-muted">Run <${Id} text=${data.run_id} /></p>` : null}
     ${data.queries.map((q) => html`<${Query} key=${q.history.query} query=${q} />`)}
     ${data.queries.length ? null : html`<p className="ss-muted">No history yet.</p>`}
     <h2>Configuration of the run</h2>

@@ -2,7 +2,7 @@
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
 import { NOTHING, moment, sentence, words } from "./format.js";
-import { Note, Table, Waiting } from "./parts.js";
+import { Id, Note, Table, Waiting } from "./parts.js";
 
 export function Failures({ task, go }) {
   const { data, error } = useData(jobPath(task, "failures"));
@@ -30,7 +30,7 @@ function Failure({ failure, go }) {
 
 const COLUMNS = [
   { title: "When", of: (o) => (o.at ? moment(o.at) : NOTHING) },
-  { title: "Run", of: (o) => o.run_id },
+  { title: "Run", of: (o) => html`<${Id} text=${o.run_id} />` },
   { title: "Attempt", isNumber: true, of: (o) => o.attempt ?? NOTHING },
   { title: "Query", of: (o) => o.query ?? NOTHING },
   { title: "Batch", isNumber: true, of: (o) => (o.batch === null ? NOTHING : o.batch) },

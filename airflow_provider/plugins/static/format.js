@@ -10,6 +10,9 @@ export const whole = (value) => (isNothing(value) ? NOTHING : WHOLE.format(Math.
 export const short = (value) => (isNothing(value) ? NOTHING : SHORT.format(value));
 export const rate = (value) => (isNothing(value) ? NOTHING : `${SHORT.format(value)}/s`);
 
+/** A number of rows, which may be a lower bound. */
+export const count = (value, isMinimum) => (isMinimum && !isNothing(value) ? `at least ${whole(value)}` : whole(value));
+
 const LEAST_SHARE = 0.0001;
 
 function percent(share) {
@@ -18,10 +21,10 @@ function percent(share) {
 }
 
 /** How many rows of a run, or of its last report, were dropped as late; null where nobody knows. */
-export function lateRows({ late_rows: late, late_minimum: isMinimum, rows_read: read }) {
+export function lateRows({ late_rows: late, late_minimum: isMinimum, rows_read: read, rows_minimum: isReadMinimum }) {
   if (isNothing(late)) return null;
   if (!late) return whole(late);
-  const share = read ? `, ${percent(late / read)} of the rows read` : "";
+  const share = read && !isReadMinimum ? `, ${percent(late / read)} of the rows read` : "";
   return `${isMinimum ? "at least " : ""}${whole(late)} dropped${share}`;
 }
 
@@ -65,6 +68,20 @@ export function moment(text) {
   const pad = (n) => String(n).padStart(2, "0");
   const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
   return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+}
+
+const DAY_MS = 86_400_000;
+
+/** The name of a slice for people: its key, or its time in UTC. */
+export function sliceName({ key, start, end, name }) {
+  if (key) return key;
+  if (!start) return name;
+  const hasSeconds = [start, end].some((at) => at.slice(17, 19) !== "00");
+  const [from, to] = [start, end].map((at) => at.slice(0, hasSeconds ? 19 : 16).replace("T", " "));
+  const [firstDay, lastDay] = [from.slice(0, 10), to.slice(0, 10)];
+  if (from.endsWith(" 00:00") && to.endsWith(" 00:00"))
+    return Date.parse(end) - Date.parse(start) === DAY_MS ? firstDay : `${firstDay} to ${lastDay}`;
+  return `${from} to ${firstDay === lastDay ? to.slice(11) : to} UTC`;
 }
 
 /** A phrase as a sentence. */

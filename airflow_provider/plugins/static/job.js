@@ -1,18 +1,18 @@
 // One stream: its head, the actions, and the views as tabs.
 import { Link, React, html, useSearchParams } from "./host.js";
 import { Actions } from "./actions.js";
+import { dagPath, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { jobPath, taskIn, useData } from "./api.js";
 import { Batches } from "./batches.js";
-import { moment, sentence } from "./format.js";
+import { moment, sentence, sliceName } from "./format.js";
 import { Failures } from "./failures.js";
 import { DriverLog } from "./log.js";
 import { Overview } from "./overview.js";
-import { Note, State } from "./parts.js";
+import { Id, Note, State, badgeOf } from "./parts.js";
 import { Raw } from "./raw.js";
 import { Runs } from "./runs.js";
 import { Savepoints } from "./savepoints.js";
 import { StateTables } from "./state.js";
-import { taskPath } from "./streams.js";
 
 const TABS = [
   ["overview", "Overview", Overview],
@@ -45,13 +45,13 @@ export function Job() {
   return html`<div className="ss-page">
     <nav aria-label="Way back" className="ss-crumbs">
       <${Link} to="?">Streams</${Link}>${" › "}
-      <${Link} to=${`/dags/${encodeURIComponent(task.dag_id)}`}>${task.dag_id}</${Link}>${" › "}
-      <${Link} to=${taskPath(task)}>${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}</${Link}>
-      <span className="ss-muted">${" · "}${task.run_id}</span>
+      <${Link} to=${dagPath(task.dag_id)}>${task.dag_id}</${Link}>${" › "}
+      ${job?.is_slice ? html`<${Link} to=${slicesQuery(task)}>all slices</${Link}>${" › "}` : null}
+      <${Link} to=${taskPath(task)}>task</${Link}>${" "}<${Id} text=${task.run_id} />
     </nav>
     <header className="ss-head">
-      <h1>${job?.job ?? task.task_id}</h1>
-      ${job ? html`<${State} text=${job.category === "unhealthy" ? "unhealthy" : job.state} category=${job.category} />` : null}
+      <h1>${streamName(task)}${job?.is_slice ? ` › ${sliceName(job.slice)}` : ""}</h1>
+      ${job ? html`<${State} ...${badgeOf(job)} />` : null}
       ${job?.since ? html`<span className="ss-muted">since ${moment(job.since)}</span>` : null}
       ${overview.data ? html`<${Actions} task=${task} overview=${overview.data} reload=${overview.reload} />` : null}
     </header>

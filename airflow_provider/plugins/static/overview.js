@@ -1,7 +1,7 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
-import { NOTHING, duration, lateRows, lostRows, moment, rate, sentence, short, whole, words } from "./format.js";
-import { Facts, Waiting } from "./parts.js";
+import { NOTHING, count, duration, lateRows, lostRows, moment, rate, sentence, short, sliceName, whole, words } from "./format.js";
+import { Facts, Id, Waiting } from "./parts.js";
 import { Plots, batchPlots, hourPlots } from "./plots.js";
 
 export function Overview({ overview, params, go }) {
@@ -65,7 +65,10 @@ function factsOf(job) {
   const behind = job.watermark_lag_s === null ? "" : ` (${duration(job.watermark_lag_s)} behind)`;
   const age = job.last_commit_age_s;
   return [
-    ["Rows read", job.rows_read === null ? null : whole(job.rows_read)],
+    ["Job", job.job === job.task.task_id ? null : job.job],
+    ["Slice", job.slice ? sliceName(job.slice) : null],
+    ["Rows read", job.rows_read === null ? null : count(job.rows_read, job.rows_minimum)],
+    ["Rows written", job.rows_written === null ? null : count(job.rows_written, job.rows_minimum)],
     ["Rate", job.rows_per_second === null ? null : rate(job.rows_per_second)],
     ["Backlog", job.backlog === null ? null : whole(job.backlog)],
     ["Watermark", watermark === NOTHING ? null : watermark + behind],
@@ -74,7 +77,8 @@ function factsOf(job) {
     ["Lost rows", lostRows(job)],
     ["Last commit", age === null ? null : `${duration(age)} ago`],
     ["Mode", job.mode ? words(job.mode) : null],
-    ["Run", job.spark_run_id ? html`<code>${job.spark_run_id}</code>` : null],
+    ["Duration", job.duration_s === null ? null : duration(job.duration_s)],
+    ["Run", job.spark_run_id ? html`<${Id} text=${job.spark_run_id} />` : null],
     ["Attempts", job.attempts ? whole(job.attempts) : null],
     ["Restarts", job.restarts ? whole(job.restarts) : null],
     ["Driver", isDriven(job) ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
@@ -98,9 +102,9 @@ function Query({ query }) {
       ${query.operators.length
         ? html`<${Column} title="Stateful operators" parts=${query.operators} /><span className="ss-arrow" aria-hidden="true">→</span>`
         : null}
-      <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `committed through batch ${query.batch}; rows are counted when the run ends`} />
+      <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `committed through batch ${query.batch}`} />
     </div>
-    ${query.pacing ? html`<p className="ss-muted">Batch size: ${query.pacing}</p>` : null}
+    ${query.pacing ? html`<p className="ss-muted">Batch size ${query.pacing}</p>` : null}
   </section>`;
 }
 

@@ -1,7 +1,9 @@
-// The page: the list of streams, or one of them where the address names a task instance.
+// The page: the list of streams; the slices of a task, or one stream, where the address names it.
+import { slicedTaskIn } from "./addresses.js";
 import { taskIn } from "./api.js";
 import { React, html, useSearchParams } from "./host.js";
 import { Waiting } from "./parts.js";
+import { Slices } from "./slices.js";
 import { Streams } from "./streams.js";
 import { useStyles } from "./styles.js";
 
@@ -12,11 +14,10 @@ const Job = React.lazy(async () => ({ default: (await askForJob()).Job }));
 export function Page() {
   useStyles();
   const [params] = useSearchParams();
-  const isOne = taskIn(params) !== null;
+  const View = taskIn(params) ? Job : slicedTaskIn(params) ? Slices : Streams;
   React.useEffect(() => {
     const timer = setTimeout(askForJob, LATER_MS);
     return () => clearTimeout(timer);
   }, []);
-  const shown = isOne ? html`<${Job} />` : html`<${Streams} />`;
-  return html`<div className="ss"><${React.Suspense} fallback=${html`<${Waiting} />`}>${shown}</${React.Suspense}></div>`;
+  return html`<div className="ss"><${React.Suspense} fallback=${html`<${Waiting} />`}><${View} /></${React.Suspense}></div>`;
 }

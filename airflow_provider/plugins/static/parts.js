@@ -10,9 +10,16 @@ const TONES = {
   killed: "bad",
   damaged: "bad",
   cancelled: "warning",
+  waiting: "none",
   suspended: "calm",
   finished: "good",
 };
+
+/** What the badge of a stream says. */
+export const badgeOf = ({ category, state }) => ({ text: category === "unhealthy" ? category : state, category });
+
+/** A run's id, or another long name: it scrolls, and is never broken. */
+export const Id = ({ text }) => html`<code className="ss-id" title=${text} tabIndex="0">${text}</code>`;
 
 export function State({ text, category }) {
   const tone = TONES[(text ?? "").toLowerCase()] ?? TONES[category] ?? "none";

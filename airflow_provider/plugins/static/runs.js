@@ -1,8 +1,8 @@
 // The runs of a stream and their attempts.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, lateRows, lostRows, moment, whole, words } from "./format.js";
-import { Facts, Note, State, Table, Waiting } from "./parts.js";
+import { NOTHING, count, lateRows, lostRows, moment, whole, words } from "./format.js";
+import { Facts, Id, Note, State, Table, Waiting } from "./parts.js";
 
 export function Runs({ task, go }) {
   const { data, error } = useData(jobPath(task, "runs"));
@@ -11,7 +11,7 @@ export function Runs({ task, go }) {
   return html`<div>
     <${Note} error=${error} />
     ${lease
-      ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <code>${lease.driver_id}</code> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <code>${lease.run_id}</code>.</p>`
+      ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <${Id} text=${lease.driver_id} /> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <${Id} text=${lease.run_id} />.</p>`
       : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
     ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} lease=${lease} go=${go} />`)}
     ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}
@@ -26,7 +26,8 @@ function Run({ run, lease, go }) {
     ["Mode", run.mode ? words(run.mode) : null],
     ["Until", run.until],
     ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],
-    ["Rows read", run.rows_read === null ? null : whole(run.rows_read)],
+    ["Rows read", run.rows_read === null ? null : count(run.rows_read, run.rows_minimum)],
+    ["Rows written", run.rows_written === null ? null : count(run.rows_written, run.rows_minimum)],
     ["Late rows", lateRows(run)],
     ["Lost rows", lostRows(run)],
     ["Ignored timers", run.ignored_timers ? whole(run.ignored_timers) : null],
@@ -38,7 +39,7 @@ function Run({ run, lease, go }) {
     ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
   ];
   return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>
-    <h2>${run.run_id} <${State} text=${run.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
+    <h2 className="ss-row"><${Id} text=${run.run_id} /> <${State} text=${run.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
     <${Note} error=${run.problem} />
     <${Facts} facts=${facts} />
     <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />

@@ -43,7 +43,7 @@ function columnsOf(may, ask) {
     { title: "Aligned", of: (s) => (s.is_aligned === null ? NOTHING : s.is_aligned ? "yes" : "no, with a batch in flight") },
     { title: "Size", isNumber: true, of: (s) => bytes(s.bytes) },
     { title: "Change", isNumber: true, of: (s) => (s.change === null ? NOTHING : `${s.change < 0 ? "−" : "+"}${bytes(Math.abs(s.change))}`) },
-    { title: "Queries", of: (s) => (s.queries.length ? s.queries.map((q) => html`<div key=${q.name} className="ss-two"><span>${q.name} after batch ${q.batch}</span><small>watermark ${moment(q.watermark)}</small></div>`) : NOTHING) },
+    { title: "Queries", of: (s) => (s.queries.length ? s.queries.map((q) => html`<div key=${q.name} className="ss-two"><span>${q.name} after batch ${q.batch}</span>${moment(q.watermark) === NOTHING ? null : html`<small>watermark ${moment(q.watermark)}</small>`}</div>`) : NOTHING) },
     { title: "Labels", of: (s) => Object.entries(s.labels).map(([k, v]) => `${k}=${v}`).join(", ") || NOTHING },
     {
       title: "Use",

@@ -1,7 +1,7 @@
 // The state of a stream: its operators and tables with their sizes.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, bytes, moment, whole, words } from "./format.js";
+import { NOTHING, bytes, moment, whole } from "./format.js";
 import { Facts, Note, Table, Waiting } from "./parts.js";
 
 const LEAST_MS = 30_000; // it lists all files of the state
@@ -28,18 +28,21 @@ function Query({ query }) {
 
 function Operator({ operator }) {
   const facts = [
-    ["Operator", operator.kind],
+    ["Operator", operator.does === operator.title ? null : operator.does],
     ["Size", bytes(operator.bytes)],
     ["Partitions", whole(operator.partitions)],
     ["Store", operator.provider],
-    ["Mark", operator.mark ? words(operator.mark) : null],
+    ["Input", INPUTS[operator.mark] ?? null],
   ];
   return html`<div>
-    <h3>${operator.name}</h3>
+    <h3>${operator.title}</h3>
     <${Facts} facts=${facts} />
-    <${Table} caption=${`Tables of ${operator.name}`} rows=${operator.tables} keyOf=${(t) => t.name} columns=${COLUMNS} />
+    <${Table} caption=${`Tables of ${operator.title}`} rows=${operator.tables} keyOf=${(t) => t.name} columns=${COLUMNS} />
   </div>`;
 }
+
+// By how close its sources are to their end.
+const INPUTS = { running: "still open", partly_finished: "some sources have ended", finished: "ended" };
 
 const COLUMNS = [
   { title: "Table", of: (t) => html`<strong>${t.name}</strong>` },

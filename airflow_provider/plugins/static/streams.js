@@ -1,14 +1,13 @@
 // The list of all streams, trouble first.
 import { Link, html, useSearchParams } from "./host.js";
+import { dagPath, jobQuery, seriesOf, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { useData } from "./api.js";
-import { NOTHING, duration, moment, rate, short, whole } from "./format.js";
-import { Note, Sparkline, State, Table, Waiting } from "./parts.js";
+import { NOTHING, duration, moment, rate, short, sliceName, whole } from "./format.js";
+import { Note, Sparkline, State, Table, Waiting, badgeOf } from "./parts.js";
+import { SeriesState, rowsOf } from "./slices.js";
 
 const CATEGORIES = ["running", "unhealthy", "failed", "suspended", "finished"];
-
-export function jobQuery(task, tab = "overview") {
-  return `?${new URLSearchParams({ ...task, tab })}`;
-}
+const SOMETIMES = ["waiting", "unknown"];
 
 export function Streams() {
   const [params, setParams] = useSearchParams();
@@ -24,7 +23,7 @@ export function Streams() {
   const jobs = (data?.jobs ?? []).filter(
     (job) =>
       (!chosen || job.category === chosen) &&
-      `${job.task.dag_id} ${job.task.task_id} ${job.job ?? ""}`.toLowerCase().includes(wanted),
+      textOf(job).toLowerCase().includes(wanted),
   );
   return html`<div className="ss-page">
     <header className="ss-head">
@@ -37,13 +36,13 @@ export function Streams() {
     <${Counters} counters=${data?.counters ?? {}} chosen=${chosen} choose=${(c) => change("state", c)} />
     <${Note} error=${data && error} />
     ${data
-      ? html`<${Table} caption="Streams" columns=${COLUMNS} rows=${jobs} keyOf=${keyOf} empty=${data.jobs.length ? "no stream like this" : "No task of this provider has run yet."} />`
+      ? html`<${Table} caption="Streams" columns=${COLUMNS} rows=${rowsOf(jobs)} keyOf=${keyOf} empty=${data.jobs.length ? "no stream like this" : "No task of this provider has run yet."} />`
       : html`<${Waiting} error=${error} />`}
   </div>`;
 }
 
 function Counters({ counters, chosen, choose }) {
-  const shown = counters.unknown || chosen === "unknown" ? [...CATEGORIES, "unknown"] : CATEGORIES;
+  const shown = [...CATEGORIES, ...SOMETIMES.filter((c) => counters[c] || chosen === c)];
   return html`<div className="ss-counters" role="group" aria-label="Show only streams that are">
     ${shown.map(
       (c) =>
@@ -54,31 +53,30 @@ function Counters({ counters, chosen, choose }) {
   </div>`;
 }
 
-const keyOf = ({ task, job_dir }) => `${task.dag_id}/${task.run_id}/${task.task_id}/${task.map_index}/${job_dir}`;
+/** What the search looks at. */
+const textOf = ({ task, job, slice }) =>
+  `${task.dag_id} ${task.task_id} ${job ?? ""} ${slice ? `${sliceName(slice)} ${slice.name}` : ""}`;
 
-function Name({ job }) {
-  const { dag_id, task_id, map_index, run_id } = job.task;
-  const mapped = map_index >= 0 ? ` [${map_index}]` : "";
+const keyOf = ({ job, slices }) => (slices ? seriesOf(job.task) : `${seriesOf(job.task)} ${job.task.run_id} ${job.job_dir}`);
+
+function Name({ job, slices }) {
+  const { task } = job;
   return html`<div className="ss-name">
-    <${Link} to=${jobQuery(job.task)}><strong>${job.job ?? task_id}</strong></${Link}>
+    <${Link} to=${slices ? slicesQuery(task) : jobQuery(task)}><strong>${streamName(task)}</strong></${Link}>
     <span>
-      <${Link} to=${`/dags/${encodeURIComponent(dag_id)}`}>${dag_id}</${Link}>
-      ${" › "}
-      <${Link} to=${taskPath(job.task)} title=${run_id}>${task_id}${mapped}</${Link}>
+      <${Link} to=${dagPath(task.dag_id)}>${task.dag_id}</${Link}>
+      ${slices
+        ? ` › ${slices.length === 1 ? "1 slice" : `${whole(slices.length)} slices`}`
+        : html` › <${Link} to=${taskPath(task)} title=${task.run_id}>task</${Link}>${job.job && job.job !== task.task_id ? ` › job ${job.job}` : ""}`}
     </span>
   </div>`;
 }
 
-export function taskPath({ dag_id, run_id, task_id, map_index }) {
-  const mapped = map_index >= 0 ? `/mapped/${map_index}` : "";
-  const [dag, run, task] = [dag_id, run_id, task_id].map(encodeURIComponent);
-  return `/dags/${dag}/runs/${run}/tasks/${task}${mapped}`;
-}
-
 function Trouble({ job }) {
+  const said = job.reason ?? (job.category === "failed" || job.state === "starting" ? job.next_step : null);
   return html`<div className="ss-trouble">
-    <${State} text=${job.category === "unhealthy" ? "unhealthy" : job.state} category=${job.category} />
-    ${job.reason ?? (job.category === "failed" ? job.next_step : null) ? html`<span title=${job.reason ?? job.next_step}>${job.reason ?? job.next_step}</span>` : null}
+    <${State} ...${badgeOf(job)} />
+    ${said ? html`<span title=${said}>${said}</span>` : null}
   </div>`;
 }
 
@@ -89,15 +87,18 @@ function Watermark({ job }) {
     ${distance ? html`<small>${moment(job.watermark)}</small>` : null}</div>`;
 }
 
+/** A cell of a stream for itself; slices say theirs in a view of their own. */
+const ofOne = (say) => ({ job, slices }) => (slices ? NOTHING : say(job));
+
 const COLUMNS = [
-  { title: "Stream", of: (job) => html`<${Name} job=${job} />` },
-  { title: "State", of: (job) => html`<${Trouble} job=${job} />` },
-  { title: "Rows", isNumber: true, of: (job) => rate(job.rows_per_second) },
-  { title: "Backlog", isNumber: true, of: (job) => short(job.backlog) },
-  { title: "Watermark", of: (job) => (job.watermark && moment(job.watermark) !== NOTHING ? html`<${Watermark} job=${job} />` : NOTHING) },
-  { title: "State rows", isNumber: true, of: (job) => short(job.state_rows) },
-  { title: "Last commit", isNumber: true, of: (job) => (job.last_commit_age_s === null ? NOTHING : html`<span className="ss-when" title=${moment(job.last_commit)}>${duration(job.last_commit_age_s)} ago</span>`) },
-  { title: "Restarts", isNumber: true, of: (job) => (job.restarts ? whole(job.restarts) : NOTHING) },
-  { title: "Savepoint", of: (job) => (job.newest_savepoint ? html`<${Link} to=${jobQuery(job.task, "savepoints")} title=${job.newest_savepoint} className="ss-when">${moment(job.newest_savepoint_taken)}</${Link}>` : NOTHING) },
-  { title: "Batch time", of: (job) => (job.batch_ms.length > 1 ? html`<${Sparkline} values=${job.batch_ms} label="batch time" />` : NOTHING) },
+  { title: "Stream", of: (row) => html`<${Name} ...${row} />` },
+  { title: "State", of: ({ job, slices }) => (slices ? html`<${SeriesState} slices=${slices} />` : html`<${Trouble} job=${job} />`) },
+  { title: "Rows", isNumber: true, of: ofOne((job) => rate(job.rows_per_second)) },
+  { title: "Backlog", isNumber: true, of: ofOne((job) => short(job.backlog)) },
+  { title: "Watermark", of: ofOne((job) => (job.watermark && moment(job.watermark) !== NOTHING ? html`<${Watermark} job=${job} />` : NOTHING)) },
+  { title: "State rows", isNumber: true, of: ofOne((job) => short(job.state_rows)) },
+  { title: "Last commit", isNumber: true, of: ofOne((job) => (job.last_commit_age_s === null ? NOTHING : html`<span className="ss-when" title=${moment(job.last_commit)}>${duration(job.last_commit_age_s)} ago</span>`)) },
+  { title: "Restarts", isNumber: true, of: ofOne((job) => (job.restarts ? whole(job.restarts) : NOTHING)) },
+  { title: "Savepoint", of: ofOne((job) => (job.newest_savepoint ? html`<${Link} to=${jobQuery(job.task, "savepoints")} title=${job.newest_savepoint} className="ss-when">${moment(job.newest_savepoint_taken)}</${Link}>` : NOTHING)) },
+  { title: "Batch time", of: ofOne((job) => (job.batch_ms.length > 1 ? html`<${Sparkline} values=${job.batch_ms} label="batch time" />` : NOTHING)) },
 ];

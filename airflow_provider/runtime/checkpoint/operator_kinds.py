@@ -70,6 +70,7 @@ class OperatorKind:
 
     Attributes:
         name: what Spark writes in a checkpoint.
+        does: what it does, for people.
         layout: which tables its state has.
         is_repartitionable: Spark knows by what its keys are spread, and so can repartition its
             state and write rows of it.
@@ -81,6 +82,7 @@ class OperatorKind:
     """
 
     name: str
+    does: str
     layout: StateLayout = StateLayout.KEYED
     is_repartitionable: bool = True
     setting: Setting | None = None
@@ -147,6 +149,7 @@ _ONE_CALL: Final = InBatch(
 def _transform(name: str, node: str) -> OperatorKind:
     return OperatorKind(
         name,
+        "state with timers",
         StateLayout.VARIABLES,
         setting=Setting.TIME_MODE,
         waiting=_TIMERS,
@@ -158,6 +161,7 @@ def _transform(name: str, node: str) -> OperatorKind:
 def _groups(name: str, node: str, in_batch: InBatch) -> OperatorKind:
     return OperatorKind(
         name,
+        "state of groups",
         StateLayout.GROUPS,
         setting=Setting.TIMEOUT,
         waiting=_TIMEOUTS,
@@ -174,11 +178,12 @@ SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 LIMIT: Final = "globalLimit"
 
 KINDS: Final = (
-    OperatorKind(AGGREGATION, waiting=_AGGREGATED),
-    OperatorKind(SESSIONS, StateLayout.SESSIONS, waiting=_AGGREGATED),
-    OperatorKind("dedupe"),
+    OperatorKind(AGGREGATION, "aggregation", waiting=_AGGREGATED),
+    OperatorKind(SESSIONS, "session windows", StateLayout.SESSIONS, waiting=_AGGREGATED),
+    OperatorKind("dedupe", "deduplication"),
     OperatorKind(
         "dedupeWithinWatermark",
+        "deduplication within the watermark",
         node="DeduplicateWithinWatermark",
         in_batch={
             "": InBatch(
@@ -189,6 +194,7 @@ KINDS: Final = (
     ),
     OperatorKind(
         LIMIT,
+        "limit",
         is_repartitionable=False,
         node="GlobalLimit",
         in_batch={
@@ -197,7 +203,13 @@ KINDS: Final = (
             )
         },
     ),
-    OperatorKind(JOIN, StateLayout.SIDES, setting=Setting.JOIN_TYPE, waiting=_UNMATCHED),
+    OperatorKind(
+        JOIN,
+        "join of streams",
+        StateLayout.SIDES,
+        setting=Setting.JOIN_TYPE,
+        waiting=_UNMATCHED,
+    ),
     _groups("flatMapGroupsWithState", "FlatMapGroupsWithState", _NO_TIMEOUTS),
     _groups("applyInPandasWithState", "FlatMapGroupsInPandasWithState", _NO_GROUPS_IN_PANDAS),
     _transform("transformWithStateExec", "TransformWithState"),
@@ -210,7 +222,7 @@ _BY_NODE: Final = {kind.node: kind for kind in KINDS if kind.node}
 
 def kind_named(name: str) -> OperatorKind:
     """Return the kind of a name in a checkpoint, also of one that has no row."""
-    return _BY_NAME.get(name) or OperatorKind(name, is_repartitionable=False)
+    return _BY_NAME.get(name) or OperatorKind(name, "stateful operator", is_repartitionable=False)
 
 
 def kind_of_node(node: str) -> OperatorKind | None:
