@@ -8,6 +8,7 @@ pictures a third as large.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import shutil
 import subprocess
@@ -24,13 +25,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "airflow")]
 
 from handmade_page import PageJob, reporting
 from page_browser import open_browser
-from page_server import put_rows
+from page_server import put_rows, put_slice_rows
 from services import Airflow, postgres
+
+from airflow_provider.slices import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from page_browser import Browser
+
+_FAILED, _AT_WORK, _QUEUED = 12, 26, 28  # of the slices, by their number
 
 DAG = """
 import os
@@ -72,6 +77,7 @@ def main() -> int:
         run_id = airflow.trigger("warehouse", dag_run_id="daily")
         airflow.follow("warehouse", run_id, "enrich", until=["failed"], within=90)
         put_rows(url, [(*where, job.url, True) for where, job in jobs.items()])
+        put_slice_rows(url, "backfill", "daily_delays", stack.enter_context(slices()))
         with open_browser(airflow) as browser:
             take_light(browser)
         with open_browser(airflow, theme="dark") as browser:
@@ -109,9 +115,35 @@ def streams() -> Iterator[dict[tuple[str, str, str], PageJob]]:
         yield jobs
 
 
+@contextlib.contextmanager
+def slices() -> Iterator[list[tuple[Slice, str | None, str | None]]]:
+    """Give a month of days: most have finished, one has failed, one is at work, some wait."""
+    begin = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
+    made: list[tuple[Slice, str | None, str | None]] = []
+    states = {_FAILED: "failed", _AT_WORK: "deferred"}
+    jobs: list[PageJob] = []
+    for number in range(31):
+        day = begin + dt.timedelta(days=number)
+        one = Slice(interval=(day, day + dt.timedelta(days=1)))
+        if number > _AT_WORK:
+            made.append((one, "queued" if number < _QUEUED else None, None))
+            continue
+        jobs.append(job := PageJob(JOBS / "slices" / one.name, name="daily_delays"))
+        if number == _FAILED:
+            job.fail()
+        elif number < _AT_WORK:
+            began = 4000.0 - 130 * number
+            job.ended_slice(800 + 37 * (number % 5), began=began, ended=began - 60 - number)
+        made.append((one, states.get(number, "success"), job.url))
+    with jobs[-1].lease():
+        jobs[-1].at_work(rows_read=311)
+        yield made
+
+
 def take_light(browser: Browser) -> None:
     """Take the pictures of the bright theme."""
     take(browser, "streams")
+    take(browser, "slices", dag_id="backfill", task_id="daily_delays", slices="all")
     delays = ("daily_delays", "overview")
     take(browser, "overview", height=1320, **of(*delays))
     take(browser, "hours", height=1060, **of(*delays, span="hours"))

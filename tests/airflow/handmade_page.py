@@ -292,13 +292,10 @@ def put_tasks(session: Session, tasks: Iterable[tuple[str, str, str, str | None,
         tasks: per task the DAG, the task, its state, its job directory, and whether it is indexed.
     """
     from airflow.models.dag import DagModel
-    from airflow.models.dagbundle import DagBundleModel
     from airflow.models.dagrun import DagRun
 
     now = dt.datetime.now(dt.timezone.utc)
-    if session.get(DagBundleModel, "page") is None:
-        session.add(DagBundleModel(name="page"))
-        session.flush()
+    _put_bundle(session)
     for dag_id, task_id, state, job_dir, is_indexed in tasks:
         if session.get(DagModel, dag_id) is None:
             session.add(DagModel(dag_id=dag_id, bundle_name="page", fileloc="page.py"))
@@ -327,6 +324,7 @@ def put_slices(
     from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
 
+    _put_bundle(session)
     session.add(DagModel(dag_id=dag_id, bundle_name="page", fileloc="page.py"))
     session.flush()
     run_ids = []
@@ -349,6 +347,14 @@ def put_slices(
         _put_task(session, *where, run_id=run_ids[-1], is_indexed=is_begun)
     session.commit()
     return run_ids
+
+
+def _put_bundle(session: Session) -> None:
+    from airflow.models.dagbundle import DagBundleModel
+
+    if session.get(DagBundleModel, "page") is None:
+        session.add(DagBundleModel(name="page"))
+        session.flush()
 
 
 def _put_task(

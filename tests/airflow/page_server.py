@@ -8,12 +8,16 @@ import socket
 from typing import TYPE_CHECKING
 
 import httpx
-from handmade_page import put_tasks
+from handmade_page import put_slices, put_tasks
 from services import Airflow, postgres, run_airflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from sqlalchemy.orm import Session
+
+    from airflow_provider.slices import Slice
 
 
 class PageServer(Airflow):
@@ -48,6 +52,23 @@ class PageServer(Airflow):
 
 def put_rows(database: str, tasks: Iterable[tuple[str, str, str, str | None, bool]]) -> None:
     """Put rows of tasks into Airflow's database, as :func:`put_tasks` does."""
+    with _session(database) as session:
+        put_tasks(session, tasks)
+
+
+def put_slice_rows(
+    database: str,
+    dag_id: str,
+    task_id: str,
+    slices: Iterable[tuple[Slice, str | None, str | None]],
+) -> None:
+    """Put rows of a backfill into Airflow's database, as :func:`put_slices` does."""
+    with _session(database) as session:
+        put_slices(session, dag_id, task_id, slices)
+
+
+@contextlib.contextmanager
+def _session(database: str) -> Iterator[Session]:
     from airflow.models import import_all_models
     from sqlalchemy import create_engine
     from sqlalchemy.orm import Session
@@ -55,7 +76,7 @@ def put_rows(database: str, tasks: Iterable[tuple[str, str, str, str | None, boo
     import_all_models()
     engine = create_engine(database)
     with Session(engine) as session:
-        put_tasks(session, tasks)
+        yield session
     engine.dispose()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import shutil
@@ -9,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from handmade_page import IMG, LONG, page_jobs
+from handmade_page import IMG, LONG, PageJob, page_jobs
 from page_browser import HAS_READ, NEEDS_BROWSER, VIEWS, open_browser
+from page_server import put_slice_rows
 from services import wait_for
+
+from airflow_provider.slices import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from handmade_page import PageJob
     from page_browser import Browser
     from services import Airflow
 
@@ -237,7 +240,7 @@ def test_the_focus_stays_while_the_address_follows(browser: Browser) -> None:
     assert "running" == shown.get_by_role("searchbox").input_value()
     assert 2 == shown.get_by_role("row").count()  # one is the head
 
-    shown.get_by_role("link", name="daily_delays").click()
+    shown.get_by_role("link", name="running", exact=True).click()
     shown.get_by_role("tab", name="Batches").click()
     page.wait_for_url("**tab=batches**")
     page.go_back()
@@ -281,7 +284,7 @@ def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
     The stream, its failures.
     """
     shown = browser.open()
-    shown.get_by_role("link", name=IMG).click()
+    shown.get_by_role("link", name="failed", exact=True).click()
     shown.get_by_role("tab", name="Failures").click()
 
     shown.get_by_text("What to do").wait_for()
@@ -320,6 +323,55 @@ def test_a_drain_asks_for_the_name(browser: Browser, jobs: dict[str, PageJob]) -
     assert button.is_enabled()
     browser.page.keyboard.press("Escape")
     assert before == len(jobs["running"].asked())
+
+
+@pytest.fixture
+def sliced(airflow_services: Airflow, jobs: dict[str, PageJob]) -> None:
+    """Give a backfill of three days: one has finished, one has failed, and one waits."""
+    days = [dt.datetime(2013, 1, day, tzinfo=dt.timezone.utc) for day in range(1, 4)]
+    slices = [Slice(interval=(day, day + dt.timedelta(days=1))) for day in days]
+    place = jobs["running"].root.parent / "slices"
+    done = PageJob(place / slices[0].name).ended_slice(812, began=90, ended=60)
+    folders = [done.url, PageJob(place / slices[1].name).fail().url, None]
+    states = ["success", "failed", "queued"]
+    rows = list(zip(slices, states, folders, strict=True))
+    database = airflow_services.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+    put_slice_rows(database, "sliced", "delays", rows)
+
+
+@pytest.mark.usefixtures("sliced")
+def test_the_slices_of_a_backfill_are_a_grid_and_a_table(
+    airflow_services: Airflow, browser: Browser
+) -> None:
+    """
+    Each cell says its slice and state in words, is reached with the arrow keys, and leads to the
+    slice; on a phone, too, nothing is wider than the page.
+    """
+    shown = browser.open()
+    row = shown.get_by_role("row").filter(has_text="3 slices")
+    assert "1 failed, 1 waiting, 1 finished" in row.inner_text()
+    row.get_by_role("link", name="delays", exact=True).click()
+    shown.get_by_role("heading", name="delays").wait_for()
+
+    cells = shown.get_by_role("list", name="Slices").get_by_role("link")
+    said = [str(cell.get_attribute("aria-label")).partition(",")[0] for cell in cells.all()]
+    assert ["2013-01-01: finished", "2013-01-02: failed", "2013-01-03: waiting"] == said
+    assert ["✓", "✕", "○"] == [cell.inner_text() for cell in cells.all()]
+    row = shown.get_by_role("row").filter(has_text="2013-01-01")
+    assert {"at least 812", "at least 811", "30 s"} < set(row.get_by_role("cell").all_inner_texts())
+
+    cells.first.focus()
+    browser.page.keyboard.press("ArrowRight")
+    assert cells.nth(1).evaluate("e => e === document.activeElement")
+    browser.page.keyboard.press("Enter")
+    shown.get_by_role("heading", name="2013-01-02").wait_for()
+    shown.get_by_role("link", name="all slices").click()
+    shown.get_by_role("button", name="1 failed").click()
+    assert 1 == cells.count()
+    assert [] == browser.complaints
+    with open_browser(airflow_services, width=390) as phone:
+        shown = phone.open(dag_id="sliced", task_id="delays", slices="all")
+        assert [] == shown.evaluate(CUT_OFF)
 
 
 def test_the_links_of_a_task_lead_to_the_page(

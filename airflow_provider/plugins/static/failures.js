@@ -4,13 +4,13 @@ import { jobPath, useData } from "./api.js";
 import { NOTHING, moment, sentence, words } from "./format.js";
 import { Id, Note, Table, Waiting } from "./parts.js";
 
-export function Failures({ task, go }) {
+export function Failures({ task, go, overview }) {
   const { data, error } = useData(jobPath(task, "failures"));
   if (!data) return html`<${Waiting} error=${error} />`;
   return html`<div>
     <${Note} error=${error} />
     ${data.failures.map((f, i) => html`<${Failure} key=${i} failure=${f} go=${go} />`)}
-    ${data.failures.length ? null : html`<p className="ss-muted">The newest runs have no failure.</p>`}
+    ${data.failures.length ? null : html`<p className="ss-muted">${overview.data?.job.category === "failed" ? "No driver has recorded a failure: the reason is above." : "The newest runs have no failure."}</p>`}
   </div>`;
 }
 

@@ -47,7 +47,7 @@ export function Job() {
       <${Link} to="?">Streams</${Link}>${" › "}
       <${Link} to=${dagPath(task.dag_id)}>${task.dag_id}</${Link}>${" › "}
       ${job?.is_slice ? html`<${Link} to=${slicesQuery(task)}>all slices</${Link}>${" › "}` : null}
-      <${Link} to=${taskPath(task)}>task</${Link}>${" "}<${Id} text=${task.run_id} />
+      <${Link} to=${taskPath(task)}>task</${Link}>${" of run "}<${Id} text=${task.run_id} />
     </nav>
     <header className="ss-head">
       <h1>${streamName(task)}${job?.is_slice ? ` › ${sliceName(job.slice)}` : ""}</h1>
@@ -66,7 +66,7 @@ export function Job() {
 
 /** Why a stream is not well, and what to do; of one without a reason nothing. */
 function Trouble({ job }) {
-  if (job?.state === "starting" && !job.reason) return html`<p role="status" className="ss-note ss-note-calm">${sentence(job.next_step)}</p>`;
+  if (["starting", "cancelled"].includes(job?.state) && !job.reason) return html`<p role="status" className="ss-note ss-note-calm">${sentence(job.next_step)}</p>`;
   if (!job?.reason && job?.category !== "failed") return null;
   const next = job.next_step && job.next_step !== job.reason ? sentence(job.next_step) : null;
   return html`<div role="alert" className=${`ss-note ss-note-${job.category === "failed" && job.state !== "cancelled" ? "bad" : "warning"}`}>

@@ -19,7 +19,7 @@ export function Overview({ overview, params, go }) {
       : null}
     ${history?.batches.length
       ? html`<${History} history=${history} marks=${data.marks} span=${params.get("span")} go=${go} />`
-      : html`<p className="ss-muted">No history yet: the plots begin with the first batches that the driver records.</p>`}
+      : html`<p className="ss-muted">${isDriven(job) || job.state === "starting" ? "No history yet: the plots begin with the first batches that the driver records." : "This run has no history of batches."}</p>`}
   </div>`;
 }
 
@@ -82,7 +82,7 @@ function factsOf(job) {
     ["Attempts", job.attempts ? whole(job.attempts) : null],
     ["Restarts", job.restarts ? whole(job.restarts) : null],
     ["Driver", isDriven(job) ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
-    ["Job directory", html`<code>${job.job_dir}</code>`],
+    ["Job directory", html`<${Id} text=${job.job_dir} />`],
   ];
 }
 

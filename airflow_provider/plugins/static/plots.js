@@ -11,6 +11,9 @@ const MOST_LISTED = 50;
 const NEAR_PX = 5;
 const GAP = 10; // so many usual distances of two batches: no line is drawn over it
 const LEAST_GAP_S = 60;
+const HALF_S = 30; // of a plot of one moment
+// Between the ticks of a number of things: half of one is none.
+const WHOLE_STEPS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((n) => n * 10 ** power)).flat();
 // In the order of their colours, so that a phase has the same one in each stream.
 const PHASES = ["addBatch", "latestOffset", "queryPlanning", "getBatch", "walCommit", "commitOffsets", "commitBatch"];
 
@@ -175,11 +178,17 @@ function optionsOf(current, width, sync) {
     height: HEIGHT,
     cursor: { sync: { key: sync }, y: false, points: { size: 6 } },
     legend: { live: true },
-    scales: { x: { range: (_, low, high) => (low === high ? [low - 30, high + 30] : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
-    axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, values: (_, ticks) => ticks.map(plot.say) }],
+    scales: { x: { range: timeRange }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
+    axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, incrs: plot.say === whole ? WHOLE_STEPS : undefined, values: (_, ticks) => ticks.map(plot.say) }],
     series: [{ label: "at", value: (u, at) => clockTime(at ?? u.data[0].at(-1)) }, ...series],
     hooks: { draw: [(u) => drawMarks(u, current.current.marks)] },
   };
+}
+
+/** The times from the first to the last one; around a single one a minute, where the library takes years. */
+function timeRange({ data: [times] }, low, high) {
+  const [first, last] = [times[0], times.at(-1)];
+  return first === last ? [first - HALF_S, first + HALF_S] : [low, high];
 }
 
 const clockTime = (seconds) => moment(new Date(seconds * 1000).toISOString()).slice(11);

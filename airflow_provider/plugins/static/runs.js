@@ -11,7 +11,7 @@ export function Runs({ task, go }) {
   return html`<div>
     <${Note} error=${error} />
     ${lease
-      ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <${Id} text=${lease.driver_id} /> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <${Id} text=${lease.run_id} />.</p>`
+      ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <${Id} text=${lease.driver_id} /> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <${Id} text=${lease.run_id} /></p>`
       : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
     ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} lease=${lease} go=${go} />`)}
     ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}

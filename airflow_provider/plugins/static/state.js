@@ -28,7 +28,7 @@ function Query({ query }) {
 
 function Operator({ operator }) {
   const facts = [
-    ["Operator", operator.does === operator.title ? null : operator.does],
+    ["Operator", operator.title.startsWith(operator.does) ? null : operator.does],
     ["Size", bytes(operator.bytes)],
     ["Partitions", whole(operator.partitions)],
     ["Store", operator.provider],
