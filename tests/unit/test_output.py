@@ -293,15 +293,18 @@ def test_what_a_process_and_its_children_write_is_never_torn(ending):
 COUNTED = Topology(("flights",), (OperatorShape(0, "stateStoreSave", ("flights",)),))
 
 
-def a_query(rows, spark=None, name="daily", lost=0):
+def a_query(rows, spark=None, name="daily", lost=0, native=None):
     return types.SimpleNamespace(
         name=name,
-        definition=types.SimpleNamespace(topology=COUNTED, operators=("counts",), ended=()),
+        definition=types.SimpleNamespace(
+            topology=COUNTED, operators=("counts",), ended=(), sink_names=("out",), native=native
+        ),
         epochs=types.SimpleNamespace(
             rows_read=lambda: rows,
             late_rows=lambda: {"0": (rows or 0) // 5},
             late_is_minimum=lambda: False,
             lost_rows=lambda: lost,
+            run_rows={"out": rows}.get,
         ),
         last_progress=lambda: spark,
         new_batches=list,
@@ -346,6 +349,7 @@ def test_progress_before_the_first_batch(clock):
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 0}],
+        "sinks": [{"name": "out", "rows": 0}],
     } == record.queries["daily"]
 
 
@@ -367,7 +371,18 @@ def test_progress_is_what_spark_reports(clock):
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 2}],
+        "sinks": [{"name": "out", "rows": 10}],
     } == record.queries["daily"]
+
+
+def test_progress_says_whose_rows_are_a_minimum(clock):
+    """
+    Those of a run with one of Spark's own sinks, which are counted in the last attempt alone.
+    """
+    meter = ProgressMeter(clock, attempt=1)
+
+    queries = [[a_query(5)], [a_query(5), a_query(5, native="console")]]
+    assert [False, True] == [meter.read(LIFE, each).rows_minimum for each in queries]
 
 
 def test_progress_has_what_was_lost_to_each_query(clock):
