@@ -9,6 +9,9 @@ any length: ``{"interval_start": "2013-02-01T00:00:00Z", "interval_end": "2013-0
 
 There are flights of 2013 only, so nothing runs by schedule. With ``CronPartitionTimetable`` in the
 place of the timetable nothing else changes.
+
+``slice.start`` is a datetime: a template formats it with a filter (``slice.start | ds``), Python as
+any other one (``f"{this.start:%Y-%m-%d}"``). Here the input is in a folder of that day.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ SLICES = f"{DATA}/slices"
 # spark_drivers 4 "drivers of Spark streams" --include-deferred
 POOL = os.environ.get("FLIGHTS_POOL", "default_pool")
 THIS_SLICE = f"{SLICES}/{{{{ slice.name }}}}"
+FIRST_DAY = "{{ slice.start | ds }}"
 
 
 @dag(
@@ -49,7 +53,7 @@ def flights_backfill() -> None:
         from pandas import to_datetime
 
         this = slice_of(get_current_context())
-        folder = Path(SLICES) / this.name / "input"
+        folder = Path(SLICES) / this.name / "input" / f"{this.start:%Y-%m-%d}"
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / "flights.csv").exists():
             return
@@ -63,7 +67,7 @@ def flights_backfill() -> None:
         task_id="daily_delays",
         job=f"{HERE}/jobs/daily_delays.py:daily_delays",
         job_dir=f"{THIS_SLICE}/job",
-        params={"input": f"{THIS_SLICE}/input", "output": f"{THIS_SLICE}/output"},
+        params={"input": f"{THIS_SLICE}/input/{FIRST_DAY}", "output": f"{THIS_SLICE}/output"},
         retries=3,
         pool=POOL,
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},

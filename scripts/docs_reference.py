@@ -1,4 +1,4 @@
-"""Reference of the site, of the code: operators, a job's functions, commands, documents, errors.
+"""Reference of the site, of the code: a job's functions, commands, documents, errors, metrics.
 
 The pages exist in the site only (:mod:`docs_site` lays them out): what is not written by hand
 cannot differ from the code. Modules that import Airflow or PySpark are read, not imported.
@@ -13,13 +13,13 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider import get_provider_info
 from airflow_provider.runtime import _HOMES, errors
 from airflow_provider.runtime.cli.main import _parser
 from airflow_provider.runtime.control.metrics import METRICS
@@ -28,11 +28,12 @@ from airflow_provider.runtime.failures.rules import describe_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Function = ast.FunctionDef | ast.AsyncFunctionDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PACKAGE: Final = ROOT / "airflow_provider"
 SECTION: Final = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 ROLE: Final = re.compile(r":(?:class|func|mod|meth|data|attr|exc):`~?\.?([^`]+)`")
+CODE: Final = re.compile(r"\n\n::\n\n((?:    .*\n?|\n)+)")
 MEANING_OF_EXIT: Final = {
     errors.EXIT_OK: "the final checkpoint of the run has committed",
     errors.EXIT_USAGE: "wrong usage or configuration; nothing was written",
@@ -45,7 +46,6 @@ MEANING_OF_EXIT: Final = {
 def pages() -> dict[str, str]:
     """Return the pages, by their path in the site."""
     return {
-        "reference/operators.md": operators_page(),
         "reference/job.md": job_page(),
         "reference/commands.md": commands_page(),
         "reference/documents.md": documents_page(),
@@ -86,7 +86,11 @@ def markdown(text: str) -> str:
     """Return reStructuredText of a docstring as Markdown."""
     text = ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", text)
     text = text.replace("``", "`").strip()
-    return re.sub(r"\n\n::\n\n((?:    .*\n?|\n)+)", r"\n\n```text\n\1\n```\n", text + "\n").strip()
+    return CODE.sub(lambda code: f"\n\n```text\n{_code_of(code)}\n```\n", text + "\n").strip()
+
+
+def _code_of(block: re.Match[str]) -> str:
+    return textwrap.dedent(block[1]).strip("\n")
 
 
 def _entries(body: str) -> Iterator[tuple[str, str]]:
@@ -141,7 +145,7 @@ def described(node: ast.ClassDef | Function, *, deep: bool = False) -> Iterator[
 
 def _described(node: ast.ClassDef | Function, docstring: Docstring) -> Iterator[str]:
     yield docstring.text + "\n"
-    maker = _maker(node) if isinstance(node, ast.ClassDef) else node
+    maker = maker_of(node) if isinstance(node, ast.ClassDef) else node
     is_made_by_us = "Attributes" in docstring.sections
     rows = [] if is_made_by_us or not maker else list(_arguments(maker, docstring.meanings))
     if rows:
@@ -156,58 +160,28 @@ def _described(node: ast.ClassDef | Function, docstring: Docstring) -> Iterator[
             yield f"{title}: {f'`{name}`: ' if name else ''}{text}\n"
 
 
-def _maker(node: ast.ClassDef) -> Function | None:
+def maker_of(node: ast.ClassDef) -> Function | None:
+    """Return the method that takes a class's arguments; None if it has none of its own."""
     makers = (each for each in node.body if isinstance(each, ast.FunctionDef))
     return next((each for each in makers if each.name == "__init__"), None)
 
 
-def _arguments(function: Function, meanings: dict[str, str]) -> Iterator[str]:
+def parameters_of(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """Yield what a function takes by name, each with its default."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     filled = [None] * (len(positional) - len(given.defaults))
     defaults = [*filled, *given.defaults, *given.kw_defaults]
     for argument, default in zip([*positional, *given.kwonlyargs], defaults, strict=True):
-        if argument.arg in {"self", "cls"}:
-            continue
+        if argument.arg not in {"self", "cls"}:
+            yield argument, default
+
+
+def _arguments(function: Function, meanings: dict[str, str]) -> Iterator[str]:
+    for argument, default in parameters_of(function):
         kind = f"`{cell(ast.unparse(argument.annotation))}`" if argument.annotation else ""
         shown = f"`{cell(ast.unparse(default))}`" if default else ""
         yield f"| `{argument.arg}` | {kind} | {shown} | {cell(meanings.get(argument.arg, ''))} |"
-    named = {argument.arg for argument in [*positional, *given.kwonlyargs]}
-    for name in (name for name in meanings if name not in named):  # what a base class takes
-        yield f"| `{name}` | | | {cell(meanings[name])} |"
-
-
-def operators_page() -> str:
-    """Return the page of all that a DAG file uses."""
-    info = get_provider_info()
-    groups = ("operators", "sensors", "triggers")
-    modules = [name for group in groups for each in info[group] for name in each["python-modules"]]
-    lines = [
-        "# Operators, sensors and triggers\n",
-        "Each takes, beside these, the arguments of Airflow's `BaseOperator`. "
-        "[Run jobs from Airflow](../airflow.md) says how they work together.\n",
-    ]
-    for module in [*modules, "airflow_provider.operators.retry_policy"]:
-        for node in found_in(path_of(module)):
-            if isinstance(node, ast.ClassDef) and _is_for_dags(node):
-                heading, *rest = described(node)
-                where = f"<small>`from {module} import {node.name}`</small>\n"
-                lines += [heading, where, *rest]
-    return "\n".join(lines) + "\n"
-
-
-def _is_for_dags(node: ast.ClassDef) -> bool:
-    named = node.name.endswith(("Operator", "Sensor", "Policy"))
-    events = any(isinstance(base, ast.Name) and "Trigger" in base.id for base in node.bases)
-    return named or (events and node.name.startswith("Spark") and _reports_events(node))
-
-
-def _reports_events(node: ast.ClassDef) -> bool:
-    """Tell an event trigger, which a DAG file names, from one that an operator defers to."""
-    return any(
-        isinstance(base, ast.Name) and base.id in {"StreamEventTrigger", "_FromStartTrigger"}
-        for base in node.bases
-    )
 
 
 def job_page() -> str:

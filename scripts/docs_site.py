@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_operators
 import docs_reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +41,6 @@ FENCE = re.compile(r"^(`{3,}|~{3,})")
 OUTSIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "README.md")
 # What the site has a reference of, in place of the code.
 REFERENCE = {
-    "airflow_provider/operators": "reference/operators.md",
     "airflow_provider/runtime/cli": "reference/commands.md",
     "airflow_provider/runtime/control/metrics.py": "reference/metrics.md",
     "airflow_provider/runtime/errors/__init__.py": "reference/errors.md",
@@ -115,6 +115,9 @@ def lay_out() -> None:
     """Write all pages of the site to ``.work/docs``, and nothing that has not changed."""
     files = site_files()
     pages = {name for name in files if name.endswith(".md")}
+    if files["operators.md"] != relinked("docs/operators.md", docs_operators.page()):
+        msg = "docs/operators.md differs from the code: run scripts/docs_operators.py"
+        raise PageError(msg)
     if missing := sorted(set(named_in(navigation())) ^ pages):
         msg = f"{missing[0]} is a page without a place in the nav of mkdocs.yml, or the reverse"
         raise PageError(msg)

@@ -65,25 +65,25 @@ class SubmitOptions:
         py_files: further Python files of the job, comma-separated.
         files: files for the working directory of each executor, comma-separated.
         archives: archives that are unpacked there, comma-separated.
-        jars: for the classpaths of driver and executors, comma-separated.
+        jars: JAR files for the classpaths of driver and executors, comma-separated.
         driver_class_path: further entries of the driver's classpath.
         packages: Maven coordinates, comma-separated.
-        exclude_packages: those that *packages* would bring, and must not, comma-separated.
+        exclude_packages: dependencies of *packages* to leave out, comma-separated.
         repositories: further Maven repositories, comma-separated.
         driver_memory: the driver's heap, such as ``2g``.
         executor_memory: the heap of an executor.
-        executor_cores: of an executor.
-        num_executors: on YARN and Kubernetes.
-        total_executor_cores: of all executors, on a standalone cluster.
+        executor_cores: the cores of an executor.
+        num_executors: the number of executors, on YARN and Kubernetes.
+        total_executor_cores: the cores of all executors together, on a standalone cluster.
         properties_file: a file of settings, in place of ``spark-defaults.conf``.
-        principal: of Kerberos.
-        keytab: path of the principal's keytab.
-        use_krb5ccache: take the ticket cache in place of a keytab.
-        proxy_user: whom Hadoop takes the application for.
-        yarn_queue: of YARN.
+        principal: the Kerberos principal.
+        keytab: the path of the principal's keytab.
+        use_krb5ccache: whether Kerberos uses the ticket cache in place of a keytab.
+        proxy_user: the user as whom the application acts on Hadoop.
+        yarn_queue: the YARN queue.
         deploy_mode: ``client`` or ``cluster``.
-        spark_binary: the command, by default ``spark-submit``.
-        verbose: have ``spark-submit`` write what it was given into the driver's log.
+        spark_binary: the command that submits, by default ``spark-submit``.
+        verbose: whether ``spark-submit`` writes what it was given into the driver's log.
     """
 
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -68,7 +68,8 @@ class DriverOperator(SubmittingOperator):
     """Owns a driver from its submission to what it has to show.
 
     ``execute()`` decides from the job directory alone: what is done is done at once, a driver that
-    is alive is adopted, else one is submitted. So a retry or a clear resumes.
+    is alive is adopted, else one is submitted. So a retry or a clear resumes. All that is about the
+    submission and its lineage is said of :class:`SubmittingOperator`.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
@@ -80,8 +81,6 @@ class DriverOperator(SubmittingOperator):
             for the first of them.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
-
-    All else is about the submission and its lineage; see :class:`SubmittingOperator`.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

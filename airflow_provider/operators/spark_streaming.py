@@ -113,8 +113,8 @@ class SparkStreamingOperator(DriverOperator):
             its place, which adds its rows to what the lost one wrote. Without it a task refuses a
             job directory that is not the one in which it has begun the job; see
             docs/storage.md.
-        interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
-            (see :mod:`airflow_provider.slices`); None for none.
+        interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
+            it has one (see docs/backfills.md); None for none.
         follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
             began with; each try is about the version to which accepted upgrades have led from there
             (:class:`SparkUpgradeOperator`). A try that waits while its version is replaced ends

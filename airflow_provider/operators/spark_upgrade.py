@@ -67,8 +67,10 @@ class SparkUpgradeOperator(DriverOperator):
         stop_timeout: how long the old version may take to stop.
         until: ``end`` or ``stopped``; None lets the job's sources decide.
         at_end: ``drain`` or ``suspend``; None for what goes with *until*.
-        trigger: as this and those that follow, of the new version's run, and of
-            ``SparkStreamingOperator``.
+        trigger: time between batches of the new version's run.
+        target_batch_time, allow_non_restored_state, allow_mixed_results, restart: of the new
+            version's run, as of ``SparkStreamingOperator``.
+        failover, fails_as, late, late_limit, missing_input: the same.
         conn_id: a Spark connection; this and the other options of ``spark-submit`` as there.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and

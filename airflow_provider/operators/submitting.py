@@ -12,7 +12,7 @@ from airflow_provider.operators.lineage import LineageOperator
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SUBMIT_FIELDS: Final = (
     "conf",
@@ -40,23 +40,25 @@ SUBMIT_RENDERERS: Final = {
 
 
 class SubmittingOperator(LineageOperator):
-    """An operator that submits drivers.
+    """What operators that submit a driver take: a connection, and the options of ``spark-submit``.
 
     Args:
         conn_id: a Spark connection; of another launcher, one of its own.
         launcher: what starts the driver: ``spark-submit``, which is the default,
             ``emr-serverless`` with a connection of type ``aws``, or ``livy``; see
             docs/launchers.md.
-        launcher_options: of that launcher, over those of the connection's extra.
+        launcher_options: the launcher's own options; they win over those of the connection's extra.
         standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
             what the connection's extra says, ``{"standby": true}``.
-        conf: Spark configuration; this and the others are the fields of :class:`SubmitOptions`.
+        conf: Spark configuration. This argument and those after it are the fields of
+            :class:`SubmitOptions`.
         kwargs: those of :class:`LineageOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be, or one that is not taken.
     """
 
+    template_fields: Sequence[str] = SUBMIT_FIELDS
     _cluster: tuple[LauncherChoice, ClusterHook] | None = None
 
     def __init__(

@@ -74,8 +74,8 @@ class StreamEventTrigger(BaseEventTrigger):
             them only together with a later event (apache/airflow#56050).
         storage_conn_id: the connection with the keys for S3; None for that of Airflow's
             configuration, or the environment's.
-        v: the version of stored arguments; a DAG gives none.
-        unknown: of another version.
+        stored: ``v``, the version of stored arguments, and arguments of another version; a DAG
+            gives none.
 
     Raises:
         ConfigError: an argument makes no sense; when the DAG is parsed.
@@ -90,12 +90,11 @@ class StreamEventTrigger(BaseEventTrigger):
         poll_interval: float = 10.0,
         burst: int = 1,
         storage_conn_id: str | None = None,
-        v: int | None = None,
-        **unknown: Any,
+        **stored: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
-        if unknown and v is None:  # from a DAG; stored ones have a version
-            msg = f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}"
+        if stored and "v" not in stored:  # from a DAG
+            msg = f"{type(self).__name__} has no argument {', '.join(sorted(stored))}"
             raise ConfigError(msg)
         if poll_interval <= 0 or burst < 1:
             msg = f"poll_interval {poll_interval!r}, burst {burst!r}: give positive numbers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
+ROOT = Path(__file__).resolve().parents[2]
 UTC = dt.timezone.utc
 START = dt.datetime(2026, 5, 1, tzinfo=UTC)
 END = dt.datetime(2026, 5, 2, tzinfo=UTC)
@@ -61,6 +63,42 @@ def test_templates_of_every_operator_know_the_slice(operator: Any) -> None:
     operator.render_template_fields(context())
 
     assert f"/j/{NAME}" == operator.job_dir
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ slice.start | ds }}", "2026-05-01"),
+        ("{{ slice.start | ds_nodash }}", "20260501"),
+        ("{{ slice.start | ts }}", "2026-05-01T00:00:00+00:00"),
+        ("{{ slice.end | ts_nodash }}", "20260502T000000"),
+        ("{{ slice.start.strftime('%Y/%m') }}", "2026/05"),
+        ("{{ slice.start }}", "2026-05-01 00:00:00+00:00"),
+    ],
+)
+def test_a_template_formats_the_times_of_a_slice(template: str, expected: str) -> None:
+    """
+    They are datetimes: Airflow's filters, and ``strftime``, write them as the documentation says.
+    """
+    operator = SparkStreamingOperator(
+        task_id="t", job="j:f", job_dir="/j", params={"day": template}
+    )
+
+    operator.render_template_fields(context())
+
+    assert {"day": expected} == operator.job_params
+
+
+def test_the_example_reads_the_folder_of_the_first_day_of_its_slice() -> None:
+    """
+    The DAG of backfills formats ``slice.start`` in a parameter of the job.
+    """
+    example = runpy.run_path(str(ROOT / "dags" / "flights_backfill.py"))
+    operator = example["flights_backfill"]().get_task("daily_delays")
+
+    operator.render_template_fields(context())
+
+    assert f"{example['SLICES']}/{NAME}/input/2026-05-01" == operator.job_params["input"]
 
 
 def test_templates_of_a_mapped_operator_know_the_slice() -> None:

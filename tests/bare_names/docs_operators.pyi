@@ -1,0 +1,1 @@
+from scripts.docs_operators import *
