@@ -14,7 +14,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
@@ -23,29 +23,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
 
 BACKFILL: Final = "backfill"
-_DOCUMENT: Final = "owner.json"
 _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
     "job_dir='…/{{ slice.name }}'; to go on with a live job, trigger a run by hand"
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOwnerRecord(Document):
-    """``runs/<run id>/owner.json``: the DAG run that began the run; put once.
-
-    Attributes:
-        run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
-        slice: the name of its slice, None when it has none.
-    """
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("runs/*/owner.json",)
-
-    dag_id: str
-    dag_run_id: str
-    run_type: str
-    slice: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +59,7 @@ class RunOwner:
 
     def put(self, run: RunDirectory) -> None:
         """Record that it has begun the run. Idempotent: the first record stays."""
-        self.record.put_if_absent(run.storage, _DOCUMENT)
+        self.record.put_if_absent(run.storage, RunOwnerRecord.NAME)
 
     def owns(self, run_id: str, owner: RunOwnerRecord | None) -> bool:
         """Tell whether a run is of the same DAG run; without a record, its id decides."""
@@ -133,7 +114,7 @@ def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
         if run.record() is None and not run.submissions():
             continue
         known.append(run_id)
-        owner = RunOwnerRecord.read(run.storage, _DOCUMENT)
+        owner = RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
         if current.owns(run_id, owner):
             yield from _endless(run, owner)
         else:

@@ -45,11 +45,11 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
-    standing_of,
     upgrade_from,
     upgrade_in_force,
     version_in_force,
 )
+from airflow_provider.runtime.jobdir.upgrade_standing import standing_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -287,7 +287,7 @@ class SparkStreamingOperator(DriverOperator):
             JobMemory(self.job_dir).forget()
         directory = directory_at(self.job_dir)
         if (upgrade := upgrade_from(directory, watcher.run_id)) is not None:
-            standing = standing_of(directory.url, upgrade)
+            standing = standing_of(directory, upgrade)
             self.log.warning("The run was stopped for another version: %s", standing)
             shown["superseded_by"] = upgrade.to
         return shown
@@ -357,7 +357,7 @@ class SparkStreamingOperator(DriverOperator):
         self._interval(context)  # its configuration may contradict itself
         directory = directory_at(self.job_dir)
         if (upgrade := upgrade_in_force(directory)) is not None:
-            standing = standing_of(directory.url, upgrade)
+            standing = standing_of(directory, upgrade)
             # A retry looks again, and may be of another version by then.
             raise ConfigError(standing) if upgrade.is_accepted else SparkRunFailedError(standing)
         super()._check(hook, context)

@@ -13,12 +13,12 @@ from airflow.sdk import DAG
 from handmade import TI, Job
 
 from airflow_provider.airflow_versions import AirflowFailException
-from airflow_provider.hooks.backfill_guard import RunOwnerRecord
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

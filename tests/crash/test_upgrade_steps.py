@@ -176,7 +176,7 @@ def test_of_two_commands_at_once_one_upgrades(tmp_path, processes):
         assert (code == EXIT_LEASE) == len(said)
         # One that was slow for longer than its lease has lost it.
         words = (
-            "is at work on an upgrade of this job (lease ",
+            "is at work on an upgrade of this job; wait",
             "this driver stops and has committed",
         )
         assert all(any(each in line for each in words) for line in said)

@@ -13,7 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider.hooks.backfill_guard import RunOwnerRecord
 from airflow_provider.hooks.replays import TriesRecord
 from airflow_provider.hooks.watch_periods import PeriodRecord
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
@@ -39,7 +38,11 @@ from airflow_provider.runtime.jobdir.run_records import (
     ReplayRecord,
     RewoundRecord,
 )
-from airflow_provider.runtime.jobdir.submissions import ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import (
+    ProcessRecord,
+    RunOwnerRecord,
+    SubmissionRecord,
+)
 from airflow_provider.runtime.jobdir.watches import WatchClaimRecord, WatchRecord
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

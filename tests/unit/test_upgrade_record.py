@@ -27,7 +27,6 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     Version,
-    check_may_begin,
     last_step,
     newest_upgrade,
     put_upgrade,
@@ -36,6 +35,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_in_force,
     version_in_force,
 )
+from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt
@@ -264,9 +264,11 @@ def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
     assert 0 == main(["status", str(tmp_path)])
     shown = capsys.readouterr().out
 
-    assert ["(stopping)", "(trial)", "(rejected)"] == [
-        line.split()[8].strip(";") for line in said[:3]
-    ]
+    assert [
+        "the old version is being stopped",
+        "the new version is on probation",
+        "the new version is rejected, and its rows are being reverted",
+    ] == [line.partition("(")[2].partition(")")[0] for line in said[:3]]
     assert "  upgrade: the version in /new was rejected: late" == said[3]
     assert "upgrades/4.json: not JSON" in shown
     assert "run r1" in shown

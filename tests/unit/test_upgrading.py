@@ -27,9 +27,9 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
-    check_may_begin,
     put_upgrade,
 )
+from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.crash.small_upgrade import SmallUpgrade, World
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, a_run

@@ -23,7 +23,8 @@ from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs, submitted_run
-from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of
+from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
+from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.open import open_storage
@@ -192,11 +193,17 @@ def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
     """Return what has become of the newest upgrade of this version; None without one."""
     try:
         newest = newest_upgrade(directory)
+        if newest is None:
+            return None
+        worker = worker_of(directory, newest, waits=True) if newest.is_open else None
     except CheckpointError as error:
-        return {"step": "damaged", "to": None, "summary": str(error)}
-    if newest is None:
-        return None
-    return {"step": newest.step.value, "to": newest.to, "summary": summary_of(newest)}
+        return {"step": "damaged", "to": None, "summary": str(error), "worker": None}
+    return {
+        "step": newest.step.value,
+        "to": newest.to,
+        "summary": summary_of(newest, worker),
+        "worker": dataclasses.asdict(worker) if worker is not None else None,
+    }
 
 
 def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:

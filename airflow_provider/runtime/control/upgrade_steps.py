@@ -19,7 +19,6 @@ from airflow_provider.runtime.jobdir.lease import (
     HEARTBEAT_S,
     TIMEOUT_S,
     Lease,
-    LeaseObserver,
     acquire_lease,
 )
 from airflow_provider.runtime.jobdir.runs import last_run
@@ -27,12 +26,13 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     FOLDER,
     UpgradeRecord,
     UpgradeStep,
-    check_may_begin,
+    newest_upgrade,
     overtaken,
     put_upgrade,
     read_upgrade,
     upgrade_id,
 )
+from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin, worker_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
@@ -223,11 +223,14 @@ class UpgradeSteps(abc.ABC):
                 heartbeat_s=self._heartbeat_s,
             )
         except LeaseHeldError as error:
-            held = LeaseObserver(storage, self._clock).current()
-            who = f" (lease {held.token}, on {held.owner.host})" if held is not None else ""
+            newest = newest_upgrade(self._directory)
+            who = "another process"
+            if newest is not None and newest.is_open:
+                worker = worker_of(self._directory, newest)
+                who = f"{worker.name} on {worker.host}"
             msg = (
-                f"{self._directory.url}: another process is at work on an upgrade of this job"
-                f"{who}; wait for its decision, which 'spark-stream status' shows"
+                f"{self._directory.url}: {who} is at work on an upgrade of this job; "
+                "wait for its decision, which 'spark-stream status' shows"
             )
             raise LeaseHeldError(msg) from error
 

@@ -21,7 +21,7 @@
     runs/<run id>/submissions/<driver id>.handle.json, .look.json   HandleRecord, LookRecord
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
-    runs/<run id>/owner.json                  RunOwnerRecord (hooks/backfill_guard.py): whose run
+    runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
     runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)

@@ -20,14 +20,14 @@ from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
-from airflow_provider.runtime.jobdir.upgrade_record import standing_of, upgrade_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import upgrade_in_force
+from airflow_provider.runtime.jobdir.upgrade_standing import standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RewoundRecord
-    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Situation:
         has_drain_ended: whether that run has its final checkpoint.
         unintended_drain: the drain that no run has recorded; None when there is none, or when the
             queries are set back before anything is read.
-        upgrade: the one for which nobody starts this version; None for none.
+        replaced: why an upgrade forbids a start of this version; None if none does.
     """
 
     url: str
@@ -59,7 +59,7 @@ class Situation:
     drained_by: str | None
     has_drain_ended: bool
     unintended_drain: CheckpointError | None
-    upgrade: UpgradeRecord | None = None
+    replaced: str | None = None
 
     @classmethod
     def read(
@@ -67,6 +67,7 @@ class Situation:
     ) -> Situation:
         """Look at the job directory."""
         run = directory.run(run_id)
+        upgrade = upgrade_in_force(directory)
         drained_by = draining_run(directory) or committed_batch_run(directory)
         return cls(
             url=directory.url,
@@ -80,7 +81,7 @@ class Situation:
             has_drain_ended=drained_by is not None
             and directory.run(drained_by).final() is not None,
             unintended_drain=_unintended_drain(directory) if replays is None else None,
-            upgrade=upgrade_in_force(directory),
+            replaced=standing_of(directory, upgrade) if upgrade is not None else None,
         )
 
 
@@ -130,7 +131,7 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
 
 def job_is_not_replaced(now: Situation) -> ConfigError | None:
     """No other version is taking, or has taken, the place of this one."""
-    return None if now.upgrade is None else ConfigError(standing_of(now.url, now.upgrade))
+    return None if now.replaced is None else ConfigError(now.replaced)
 
 
 PRECONDITIONS: Final[tuple[Callable[[Situation], SparkStreamError | None], ...]] = (

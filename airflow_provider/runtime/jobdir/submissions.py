@@ -1,9 +1,10 @@
-"""Submission documents: the intent, the launcher, the exit."""
+"""Submission documents: the DAG run, the intent, the launcher, the exit."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import ClassVar
 
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.storage.documents import Contents, Document
@@ -32,6 +33,25 @@ class SubmissionRecord(Document):
     number: NonNegative = 0
     is_remote: bool = False
     launcher: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOwnerRecord(Document):
+    """``runs/<run id>/owner.json``: the DAG run that began the run; put once.
+
+    Attributes:
+        run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
+        slice: the name of its slice, None when it has none.
+    """
+
+    CONTENTS = Contents.FACTS
+    NAME: ClassVar[str] = "owner.json"
+    PLACES = ("runs/*/owner.json",)
+
+    dag_id: str
+    dag_run_id: str
+    run_type: str
+    slice: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import errno
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import (
@@ -56,7 +57,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.names import derive_run_id
+from airflow_provider.runtime.names import UNSAFE
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "upgrades"
 """Where a job directory has its upgrades, and the lease of who works on the one that stands."""
+_NAME_CHARS: Final = 60  # of a directory's name; the id is part of names of files
 
 
 class UpgradeStep(str, enum.Enum):
@@ -156,8 +158,12 @@ class UpgradeRecord(Document):
 
 
 def upgrade_id(to: str) -> str:
-    """Return the id of the upgrade to the version in a directory, given by its address."""
-    return derive_run_id(f"upgrade-{to}")
+    """Return the id of the upgrade to the version in a directory, given by its address.
+
+    It names the directory, not its whole address, and has a number that the address decides.
+    """
+    name = UNSAFE.sub("_", to.rstrip("/").rpartition("/")[2])[:_NAME_CHARS]
+    return f"upgrade-{name}-{hashlib.sha256(to.encode()).hexdigest()[:8]}"
 
 
 def newest_upgrade(directory: JobDirectory) -> UpgradeRecord | None:
@@ -180,7 +186,7 @@ def newest_upgrade(directory: JobDirectory) -> UpgradeRecord | None:
 
 def read_upgrade(directory: JobDirectory, upgrade: str) -> UpgradeRecord | None:
     """Return the last step of the upgrade of an id; None when it was never begun."""
-    return next((record for record in _newest_first(directory) if record.id == upgrade), None)
+    return next((record for record in steps_newest_first(directory) if record.id == upgrade), None)
 
 
 def last_step(directory: JobDirectory, seen: UpgradeRecord) -> UpgradeRecord:
@@ -227,29 +233,6 @@ def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
     """Return the upgrade for which a run was stopped, if its directory is not started any more."""
     upgrade = upgrade_in_force(directory)
     return upgrade if upgrade is not None and upgrade.old_run_id == run_id else None
-
-
-def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
-    """Refuse an upgrade that the two directories forbid; nothing is written.
-
-    Returns:
-        The number of its first step.
-
-    Raises:
-        ConfigError: another upgrade is in force, or the new directory is in use, or was.
-    """
-    steps = [*_newest_first(directory)]  # one look: what is put later has the number of the first
-    newest = steps[0] if steps else None
-    if newest is not None and newest.forbids_old:
-        raise ConfigError(standing_of(directory.url, newest))
-    before = next((step for step in steps if step.id == upgrade_id(new.url)), None)
-    if before is not None:
-        msg = f"{rejection_of(before)}; to try it again, give it another new directory"
-        raise ConfigError(msg)
-    if new.job() is not None or new.query_names():
-        msg = f"{new.url}: there is a job already; a new version needs a new directory"
-        raise ConfigError(msg)
-    return newest.number + 1 if newest is not None else 1
 
 
 def rejection_of(upgrade: UpgradeRecord) -> str:
@@ -340,24 +323,8 @@ def _has_run(directory: JobDirectory, run_id: str) -> bool:
     return run.record() is not None or bool(run.submissions())
 
 
-def summary_of(upgrade: UpgradeRecord) -> str:
-    """Return how an upgrade stands, and what follows from it."""
-    if upgrade.is_accepted:
-        return f"the version in {upgrade.to} has taken over; run that one"
-    if not upgrade.is_open:
-        return rejection_of(upgrade)
-    return (
-        f"its upgrade to {upgrade.to} has not ended ({upgrade.step.value}); give the same "
-        "'spark-stream upgrade' again, which goes on with it"
-    )
-
-
-def standing_of(url: str, upgrade: UpgradeRecord) -> str:
-    """Return why the version in a directory is not started, and the way out."""
-    return f"{url}: {summary_of(upgrade)}"
-
-
-def _newest_first(directory: JobDirectory) -> Iterator[UpgradeRecord]:
+def steps_newest_first(directory: JobDirectory) -> Iterator[UpgradeRecord]:
+    """Yield every step of every upgrade of a directory, the last one first."""
     record = newest_upgrade(directory)
     while record is not None:
         yield record

@@ -1,0 +1,168 @@
+"""What a user reads of an upgrade that has not ended: who works on it, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+from airflow_provider.runtime.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import acquire_lease
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    FOLDER,
+    UpgradeRecord,
+    UpgradeStep,
+    put_upgrade,
+    upgrade_id,
+)
+from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
+from tests.unit.jobs import HandMadeJob
+
+TASK = "the task of DAG 'flights', run 'manual__1',"
+AGAIN = "give the same 'spark-stream upgrade' again, which continues it"
+
+
+class Upgraded:
+    """An old version whose upgrade is on probation."""
+
+    def __init__(self, root: Path, *, by_task: bool) -> None:
+        job = HandMadeJob(root / "old").begin().asked("r1")
+        self.directory: JobDirectory = job.directory
+        self.url = self.directory.url
+        self.new = f"{root}/new"
+        self.id = upgrade_id(self.new)
+        put_upgrade(
+            self.directory,
+            UpgradeRecord(
+                id=self.id,
+                by="d1",
+                to=self.new,
+                entry="jobs.py:daily",
+                old_run_id="r1",
+                began="2026-01-01T00:00:00.000Z",
+                step=UpgradeStep.TRIAL,
+            ),
+        )
+        if by_task:
+            run = self.directory.run(self.id).storage
+            SubmissionRecord(
+                driver_id="d1", run_id=self.id, submitted="2026-01-01T00:00:00.000Z", log=None
+            ).put(run, "submissions/d1.json")
+            RunOwnerRecord(
+                dag_id="flights", dag_run_id="manual__1", run_type="manual", slice=None
+            ).put(run, RunOwnerRecord.NAME)
+
+    @contextlib.contextmanager
+    def driven(self) -> Iterator[None]:
+        """Hold the lease of the upgrade, with a heartbeat that can be seen to move."""
+        with acquire_lease(
+            self.directory.storage.at(FOLDER),
+            run_id=self.id,
+            driver_id="d1",
+            owner=dataclasses.replace(identify_this(), host="node7"),
+            clock=SystemClock(),
+            heartbeat_s=0.05,
+            timeout_s=5.0,
+        ):
+            yield
+
+    def said(self) -> str:
+        """Return why a start of the old version is refused."""
+        with pytest.raises(ConfigError) as refused:
+            check_preconditions(self.directory, "r2")
+        return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("by_task", "who", "goes_on"),
+    [
+        (True, TASK, f"a retry or a clear of {TASK} continues it"),
+        (False, "'spark-stream upgrade'", AGAIN),
+    ],
+)
+def test_status_says_who_is_at_work_on_an_upgrade(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, by_task: bool, who: str, goes_on: str
+) -> None:
+    """
+    While its driver lives the user waits; only when no process is left is the user told to go on,
+    with the task or with the command, whichever began it.
+    """
+    job = Upgraded(tmp_path, by_task=by_task)
+    begins = f"its upgrade to {job.new} has not ended (the new version is on probation); "
+    with job.driven():
+        assert EXIT_OK == main(["status", job.url])
+        shown = capsys.readouterr().out
+        assert f"{begins}{who} on node7 is at work on it; wait for its decision\n" in shown
+        assert goes_on not in shown
+        assert EXIT_OK == main(["status", job.url, "--json"])
+        worker = json.loads(capsys.readouterr().out)["upgrade"]["worker"]
+        assert ("d1", "node7", "live") == (worker["driver_id"], worker["host"], worker["liveness"])
+        assert by_task == (worker["owner"] is not None)
+
+    assert EXIT_OK == main(["status", job.url])
+    assert f"{begins}no process is at work on it; {goes_on}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by_task", [True, False])
+def test_a_refusal_says_who_was_last_at_work(tmp_path: Path, *, by_task: bool) -> None:
+    """
+    A start of the old version and another upgrade do not wait until it is known whether the driver
+    lives; one whose process has certainly ended is not waited for.
+    """
+    job = Upgraded(tmp_path, by_task=by_task)
+    newer = JobDirectory(job.directory.storage.at("newer"))
+    with job.driven():
+        said = job.said()
+        assert f"{TASK if by_task else 'spark-stream'}" in said
+        assert "on node7 was last at work on it; wait for its decision, or if it has died " in said
+        with pytest.raises(ConfigError, match="was last at work on it"):
+            check_may_begin(job.directory, newer)
+    assert "no process is at work on it; " in job.said()
+
+
+def test_a_driver_whose_process_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    """
+    On its own machine a process that is gone is known to be gone, whatever its lease says.
+    """
+    job = Upgraded(tmp_path, by_task=False)
+    this = identify_this()
+    gone = ProcessIdentity("node7", this.space, ((this.processes[0][0], 1),))
+    lease = acquire_lease(
+        job.directory.storage.at(FOLDER),
+        run_id=job.id,
+        driver_id="d1",
+        owner=gone,
+        clock=SystemClock(),
+    )
+    try:
+        assert f"no process is at work on it; {AGAIN}" in job.said()
+    finally:
+        lease.release()
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        ("/data/jobs/delays/v2", r"upgrade-v2-[0-9a-f]{8}"),
+        ("s3://bucket/a/very/long/way/to/v2/", r"upgrade-v2-[0-9a-f]{8}"),
+        (f"/data/{'n' * 300}", r"upgrade-n{60}-[0-9a-f]{8}"),
+        ("/data/my job", r"upgrade-my_job-[0-9a-f]{8}"),
+    ],
+)
+def test_the_id_of_an_upgrade_has_the_name_of_its_directory_alone(to: str, expected: str) -> None:
+    """
+    A run id that is shown and names folders has no path in it, and is another one for each address.
+    """
+    assert re.fullmatch(expected, upgrade_id(to))
+    assert upgrade_id(to) == upgrade_id(to) != upgrade_id(f"/other{to}")
