@@ -18,6 +18,7 @@ from airflow_provider.airflow_versions import (
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.failures.os_errors import of_the_system
 
@@ -64,7 +65,8 @@ def task_errors() -> Iterator[None]:
         SparkRunFailedError: a cluster does not answer, or the job directory cannot be used.
     """
     try:
-        yield
+        with addressing(caller=Caller.OPERATOR):
+            yield
     except (ConfigError, CheckpointError) as error:
         raise AirflowFailException(str(error)) from error
     except LauncherAwayError as error:

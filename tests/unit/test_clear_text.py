@@ -50,7 +50,7 @@ def test_an_event_log_is_refused_for_a_run_with_secrets(
     monkeypatch.setattr(redaction, "_known", Secrets({}))
     conf = {"spark.eventLog.enabled": "true"}
     check_kept_secret(_spec(conf=conf))
-    with pytest.raises(ConfigError, match="add --conf spark.eventLog.enabled=false"):
+    with pytest.raises(ConfigError, match="switch it off with --conf spark.eventLog.enabled=false"):
         check_kept_secret(_spec(conf=conf, secret_params={"salt": "SALT"}))
     check_event_log({"spark.eventLog.enabled": "false"})
 

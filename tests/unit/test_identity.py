@@ -89,7 +89,7 @@ def test_what_a_side_that_remembers_goes_on_with(remembered, lineage, followed, 
     if goes_on:
         check_remembered(HERE, remembered, lineage, followed=followed)
         return
-    with pytest.raises(ConfigError, match=f"Mount or restore .* replaces_job='{remembered}'"):
+    with pytest.raises(ConfigError, match=f"Mount or restore .* --replaces-job {remembered}"):
         check_remembered(HERE, remembered, lineage, followed=followed)
 
 

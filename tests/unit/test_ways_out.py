@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +21,20 @@ from airflow_provider.runtime.errors.ways_out import (
     words,
 )
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.jobdir.run_options import parse_interval
 from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.queries.params import Params
 
+ROOT = Path(__file__).resolve().parents[2]
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# Texts that only a user of a shell gets, and the command lines that launchers put together.
+ONLY_IN_A_SHELL = [
+    "control/launcher.py",
+    "control/launchers/spark_submit.py",
+    "jobdir/end_of_input.py",
+    "jobdir/run_options.py",
+    "runtime_zip.py",
+]
 NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):
   File "/app/lib/pyspark/worker.py", line 1, in main
@@ -51,6 +65,57 @@ def test_a_caller_gets_its_own_options():
         'conf={"spark.x": "1"} of the operator',
         'packages="g:a:1" of the operator',
     ] == in_a_dag
+
+
+def flags_outside_of_ways_out(path: Path) -> list[str]:
+    """Return the texts of a module that name an option of the command line to every caller."""
+    tree = ast.parse(path.read_text())
+    excused: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Expr() | ast.Call(func=ast.Name(id="option" | "duration_option" | "of_caller"))
+            ):
+                excused |= set(ast.walk(node))  # docstrings; and what takes or defines an option
+            case _:
+                pass
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in excused
+    ]
+    return [text for text in texts if FLAG.search(text) and "spark-stream " not in text]
+
+
+def test_no_message_of_a_run_names_an_option_to_every_caller():
+    """
+    Each text that a driver may show takes the name of an option from the ways out; modules that
+    only a shell reaches are named here.
+    """
+    runtime = ROOT / "airflow_provider" / "runtime"
+    modules = [path for path in runtime.rglob("*.py") if "cli" not in path.parts]
+    found = {
+        path.relative_to(runtime).as_posix(): texts
+        for path in modules
+        if (texts := flags_outside_of_ways_out(path))
+    }
+
+    assert ONLY_IN_A_SHELL == sorted(found)
+
+
+def test_a_task_gets_the_operators_words():
+    """
+    What a worker refuses before a driver is submitted names arguments, too.
+    """
+    retry_policy = pytest.importorskip("airflow_provider.operators.retry_policy")
+    exceptions = pytest.importorskip("airflow_provider.airflow_versions")
+    with (
+        pytest.raises(exceptions.AirflowFailException, match=r"^interval today now: write two"),
+        retry_policy.task_errors(),
+    ):
+        parse_interval(["today", "now"])
+    with pytest.raises(ConfigError, match=r"^--interval today now: write two"):
+        parse_interval(["today", "now"])
 
 
 def test_a_missing_parameter_names_the_callers_way_out():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View, assess
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
+from airflow_provider.runtime.errors.ways_out import of_caller, set_option
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_options import (
@@ -219,8 +220,8 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
     if before is not None and (before.savepoint, before.digest) != (spec.target, spec.digest):
         msg = (
             f"{scratch.url}: a bootstrap began at {before.began} for {before.savepoint} with other "
-            "parameters, and did not end; end it with the same command, give this one another "
-            "--to, or remove that folder"
+            "parameters, and did not end; end it with those parameters, give this one another "
+            f"{of_caller('--to', 'savepoint')}, or remove that folder"
         )
         raise ConfigError(msg)
 
@@ -247,8 +248,9 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
     written = sorted(set(batches) - set(empty)) if output == "keep" else []
     if written:
         msg = (
-            f"{what}. The output of {', '.join(written)} is written, as --output keep requires; "
-            f"remove it by hand, and remove {scratch.url}, before you give another command"
+            f"{what}. The output of {', '.join(written)} is written, as "
+            f"{set_option('output', 'keep')} requires; remove it by hand, and remove "
+            f"{scratch.url}, before you bootstrap again"
         )
         raise CheckpointError(msg)
     remove_scratch(scratch)

@@ -11,13 +11,14 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _STARTS: Final = (
     "a job's function starts no query: write ctx.write(NAME, DF, to=…) in place of "
-    "writeStream…start(); or run the file as it is, with --script"
+    "writeStream…start(); or run the file as it is, with {script}"
 )
 _STOPS: Final = "a job's function does not stop Spark, which ends with the run; leave stop() out"
 _here: Final = threading.local()
@@ -77,7 +78,8 @@ def _release() -> None:
 def _refusing(before: Callable[..., Any], why: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         if getattr(_here, "depth", 0):
-            raise ConfigError(why)
+            script = of_caller("--script", "script= of the operator")
+            raise ConfigError(why.format(script=script))
         return before(*args, **kwargs)
 
     return refuse

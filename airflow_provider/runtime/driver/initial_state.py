@@ -10,7 +10,7 @@ from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.changed_queries import WAYS_OUT, ChangedQueries
 from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.identity import add_predecessors
@@ -241,7 +241,7 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
                 f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
                 f"the bootstrap of {url} has read ({before.where}), so its rows would "
                 "count twice. Let it read later data, from another place; or bootstrap again with "
-                f"--keep-position {source.name}, so that it continues where history ended"
+                f"{keep_position(source.name)}, so that it continues where history ended"
             )
             raise ConfigError(msg)
 

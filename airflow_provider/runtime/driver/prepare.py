@@ -23,6 +23,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.job_lines import definition_of, line_of
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
 from airflow_provider.runtime.jobdir.layout import open_job_directory
@@ -139,8 +140,8 @@ def check_before_spark(
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     check_kept_secret(spec)
     if not is_submitted():
-        check_master_and_heap(spec.master, spec.conf, "--conf")
-    for line in (*neighbour_lines(directory), *check_names(spec.conf, "--conf")):
+        check_master_and_heap(spec.master, spec.conf, words()["CONF"])
+    for line in (*neighbour_lines(directory), *check_names(spec.conf, words()["CONF"])):
         log.warning("%s", line)
     observer = check_before_cleanup(spec, directory, clock)  # waits, so behind what is quick
     if not is_program(spec.entry):

@@ -69,19 +69,19 @@ def addressing(*, caller: Caller | None = None, form: Form | None = None) -> Ite
 
 def set_param(name: str) -> str:
     """Return how the caller gives the job a parameter."""
-    return _of_caller(f"pass --param {name}=VALUE", f'give the operator params={{"{name}": …}}')
+    return of_caller(f"pass --param {name}=VALUE", f'give the operator params={{"{name}": …}}')
 
 
 def set_conf(name: str, value: str) -> str:
     """Return how the caller gives the run a setting of Spark."""
     argument = _ARGUMENTS.get(name)
     given = f'{argument}="{value}"' if argument else f'conf={{"{name}": "{value}"}}'
-    return _of_caller(f"--conf {name}={value}", f"{given} of the operator")
+    return of_caller(f"--conf {name}={value}", f"{given} of the operator")
 
 
 def set_until(until: str) -> str:
     """Return how the caller says where a run ends."""
-    return _of_caller(f"run it with --until {until}", f'give the operator until="{until}"')
+    return of_caller(f"run it with --until {until}", f'give the operator until="{until}"')
 
 
 def set_option(name: str, value: str | int | None = None) -> str:
@@ -89,19 +89,25 @@ def set_option(name: str, value: str | int | None = None) -> str:
     flag = f"--{name.replace('_', '-')}"
     given = f'"{value}"' if isinstance(value, str) else value if value is not None else True
     command_line = flag if value is None else f"{flag} {shlex.quote(str(value))}"
-    return _of_caller(command_line, f"{name}={given} of the operator")
+    return of_caller(command_line, f"{name}={given} of the operator")
+
+
+def keep_position(source: str) -> str:
+    """Return how the caller of a bootstrap lets a source keep its position."""
+    return of_caller(f"--keep-position {source}", f'keep_positions=["{source}"] of the operator')
 
 
 def words() -> Mapping[str, str]:
     """Return all ways out that have no values of their own, by name, for templates of messages."""
     form = _Process.reader.form
     return {
-        "CONF": _of_caller("--conf", "the operator's conf"),
+        "CONF": of_caller("--conf", "the operator's conf"),
         **{name: by_form[form] for name, by_form in _BY_FORM.items()},
     }
 
 
-def _of_caller(command_line: str, operator: str) -> str:
+def of_caller(command_line: str, operator: str) -> str:
+    """Return the words for the caller: of the command line, or of an operator."""
     return operator if _Process.reader.caller is Caller.OPERATOR else command_line
 
 

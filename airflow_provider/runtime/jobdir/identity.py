@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import IsoTime, Name
 
@@ -212,6 +213,6 @@ def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable
 def _ways_out(identity: str) -> str:
     return (
         "Mount or restore that directory. If it is lost, begin from a savepoint of its job, or "
-        f"say that a new job adds its rows to what is there: replaces_job={identity!r} "
-        f"(--replaces-job {identity})"
+        "say that a new job adds its rows to what is there: "
+        f"{set_option('replaces_job', identity)}"
     )

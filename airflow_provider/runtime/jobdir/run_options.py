@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.identity import is_identity
 from airflow_provider.runtime.typed_json import read_json
 
@@ -175,13 +176,14 @@ def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.dateti
     """
     if values is None:
         return None
+    given = f"{of_caller('--interval', 'interval')} {' '.join(values)}"
     try:
         start, end = (_with_zone(from_iso(each)) for each in values)
     except ValueError as error:
-        msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
+        msg = f"{given}: write two times such as 2026-01-01T00:00:00Z"
         raise ConfigError(msg) from error
     if end < start:
-        msg = f"--interval {' '.join(values)}: the end is before the start; exchange them"
+        msg = f"{given}: the end is before the start; exchange them"
         raise ConfigError(msg)
     return start, end
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf, set_until
+from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.programs.mapping import (
     CHECKPOINT,
@@ -250,7 +250,8 @@ class Declaring:
             if key in self._given or key == "spark.app.name" or has.get(key) == value:
                 continue
             if key == _MASTER:
-                self.ignore(f"{key}={value}", f"Spark runs already; give the run --master {value}")
+                way_out = of_caller(f"give the run --master {value}", f"connect to {value}")
+                self.ignore(f"{key}={value}", f"Spark runs already; {way_out}")
                 continue
             if _CATALOG.fullmatch(key) and not has_class(session, value):
                 package = set_conf(PACKAGES, "…")

@@ -13,6 +13,7 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     RevertError,
 )
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.checkpoint_places import (
     RestoreRecord,
     left_places,
@@ -163,14 +164,12 @@ def check_no_open_restore(directory: JobDirectory) -> None:
 
 def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointError:
     """Return the error that says that a restore has not ended, and how to end it."""
-    what, how = f"a restore of {record.savepoint or 'the beginning'}", ""
+    what = f"a restore of {record.savepoint or 'the beginning'}"
+    way_out = "give the same command again to end it"
     if record.outputs_stay:
         what = f"queries {', '.join(record.queries)} were to start over, which"
-        how = " with --allow-non-restored-state"
-    msg = (
-        f"{directory.url}: {what} began at {record.began} and did not end; give the same command "
-        f"again{how} to end it"
-    )
+        way_out = f"run it again with {set_option('allow_non_restored_state')} to end it"
+    msg = f"{directory.url}: {what} began at {record.began} and did not end; {way_out}"
     return CheckpointError(msg)
 
 

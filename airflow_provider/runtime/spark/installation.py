@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.spark.versions import check_version, oldest_java, version_at
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def check_classic(
     conf: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
     *,
-    named: str = "--master",
+    named: str | None = None,
 ) -> None:
     """Refuse Spark Connect, whose client sees neither plans nor logs of the queries it starts.
 
@@ -109,11 +110,12 @@ def check_classic(
         master: Spark's master URL, if one is given.
         conf: Spark's configuration, as far as it is given.
         environ: the driver's environment.
-        named: what the master is called where it was given.
+        named: what the master is called where it was given; None for the caller's word.
 
     Raises:
         ConfigError: the message says what asks for it.
     """
+    named = named or of_caller("--master", "master")
     asks = {
         f"{named} {master}": (master or "").startswith(_CONNECT),
         f"spark.remote={conf.get('spark.remote')}": "spark.remote" in conf,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_conf
 from airflow_provider.runtime.spark.defaults import configured
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def check_event_log(conf: Mapping[str, str]) -> None:
     if conf.get(EVENT_LOG, "false").strip().lower() == "true":
         msg = (
             f"{EVENT_LOG}=true: Spark's event log stores the text of plans, and with it secret "
-            f"parameters that are literals; add --conf {EVENT_LOG}=false, or give no secret "
-            "parameters"
+            f"parameters that are literals; switch it off with "
+            f"{set_conf(EVENT_LOG, 'false')}, or give no secret parameters"
         )
         raise ConfigError(msg)
 

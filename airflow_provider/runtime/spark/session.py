@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
+from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.shown_address import shown_address
@@ -140,7 +141,8 @@ def not_started(master: str | None, said: str) -> SparkStreamError:
     """
     shown = None if master is None else shown_address(master)
     if (master or "").startswith("spark://") and "NullPointerException" in said:
-        msg = f"no Spark master answers at {shown}; start it, or correct --master"
+        named = of_caller("--master", "the Spark connection of the operator")
+        msg = f"no Spark master answers at {shown}; start it, or correct {named}"
         return OutageError(msg)
     reason = next((line for line in said.splitlines() if "Exception" in line), said)
     msg = f"Spark could not be started with master {shown!r}: {reason}"

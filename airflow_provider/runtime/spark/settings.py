@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.shown_address import shown_address
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
         ConfigError: one of them is of no form that Spark knows.
     """
     if master is not None and _MASTER.fullmatch(master) is None:
+        named_master = f"{of_caller('--master', 'master')} {shown_address(master)}"
         msg = (
-            f"--master {shown_address(master)}: Spark knows no such master; write local[*], "
-            "local[2], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+            f"{named_master}: Spark knows no such master; write local[*], local[2], "
+            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
         )
         raise ConfigError(msg)
     heap = settings.get(_HEAP)

@@ -42,6 +42,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, declared_queries
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -250,7 +251,8 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
         chained = ", ".join(sorted(repr(name) for name in internal))
         msg = (
             f"source {chained} reads what another query of the job writes, and nothing is written "
-            "when the output is discarded; bootstrap with --output keep"
+            "when the output is discarded; "
+            f"bootstrap with {set_option('output', 'keep')}"
         )
         raise ConfigError(msg)
     stays = frozenset({*kept, *internal})
@@ -330,8 +332,8 @@ def _check_source(source: SourceDefinition, live: SourceDefinition, *, kept: boo
         msg = (
             f"source {source.name!r} of the live job ({now.where}) would read again what history "
             f"reads ({before.where}), so its rows would count twice. Let one of them read another "
-            f"place, or keep its position (--keep-position {source.name}), so that the live job "
-            "goes on where history ended"
+            f"place, or keep its position with {keep_position(source.name)}, so that the live job "
+            "continues where history ended"
         )
         raise ConfigError(msg)
 
