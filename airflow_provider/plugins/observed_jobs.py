@@ -13,7 +13,7 @@ from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condi
 from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.jobdir.runs import newest_run, submitted_run
+from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -86,7 +86,7 @@ class ObservedJobs:
         directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
-        run_id = newest.run_id if newest is not None else submitted_run(directory)
+        run_id = newest.run_id if newest is not None else directory.submitted_run()
         if run_id is None:
             return Observed(directory, name, None)
         watch = self._watch(job_dir)

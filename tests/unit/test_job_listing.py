@@ -11,8 +11,10 @@ import pytest
 from airflow_provider.runtime.cli.list_command import list_jobs
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FAILED
-from tests.unit.jobs import HandMadeJob, an_attempt
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.jobs import HandMadeJob, a_submission, an_attempt, an_exit
 from tests.unit.support import FakeClock, take_lease
 
 
@@ -178,3 +180,56 @@ def test_a_log_is_followed_to_the_drivers_end(
 
     assert EXIT_OK == code
     assert b"begun\nended\n" == capfdbinary.readouterr().out
+
+
+def submitted(root: Path, *, refusal: str | None = None) -> Path:
+    """Make a job directory whose first driver has not begun, or has ended with a refusal."""
+    run = JobDirectory(LocalStorage(str(root))).run("r1")
+    run.put_submission(a_submission())
+    folder = root / "runs" / "r1" / "logs"
+    folder.mkdir()
+    (folder / "d1.log").write_text("spark-stream: the driver's words\n")
+    if refusal is not None:
+        an_exit(EXIT_USAGE, refusal).put(run.storage, "submissions/d1.exit.json")
+    return root
+
+
+def test_a_run_that_was_only_submitted_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The list, ``status``, ``watch`` and ``logs`` know it, by its id, too; a command that needs a job
+    which has begun names the command that shows it.
+    """
+    refusal = "spark-stream: error: the job needs parameter 'input'"
+    starting, refused = submitted(tmp_path / "a"), submitted(tmp_path / "b", refusal=refusal)
+
+    assert EXIT_OK == main(["ls", str(tmp_path)])
+    assert ["starting", "failed"] == [
+        line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]
+    ]
+    for command in (["status"], ["watch"], ["status", "--run-id", "r1"]):
+        assert EXIT_OK == main([command[0], str(refused), *command[1:]])
+        assert "last error: NON_RECOVERABLE: the job needs" in capsys.readouterr().out
+    assert EXIT_OK == main(["status", str(starting)])
+    assert "run r1: starting since" in capsys.readouterr().out
+    assert EXIT_OK == main(["logs", str(starting)])
+    assert "spark-stream: the driver's words\n" == capsys.readouterr().out
+    for name in ("stop", "cancel"):
+        assert EXIT_USAGE == main([name, str(starting)])
+        said = f"'spark-stream status {starting}' shows what has become of the submitted run 'r1'"
+        assert said in capsys.readouterr().err
+
+
+def test_a_later_run_that_was_only_submitted_is_shown_by_its_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Of a job that has run before; an id that nothing was submitted under is still refused.
+    """
+    job = HandMadeJob(tmp_path).begin().asked("r1").finished("r1")
+    job.directory.run("r2").put_submission(a_submission())
+
+    assert EXIT_OK == main(["status", str(tmp_path), "--run-id", "r2"])
+    assert "run r2: starting since" in capsys.readouterr().out
+    assert EXIT_USAGE == main(["status", str(tmp_path), "--run-id", "r3"])

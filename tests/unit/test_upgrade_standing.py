@@ -1,4 +1,4 @@
-"""What a user reads of an upgrade that has not ended: who works on it, and what to do."""
+"""Words about an upgrade that has not ended: the process that works on it, and the next step."""
 
 from __future__ import annotations
 

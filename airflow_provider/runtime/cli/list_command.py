@@ -11,7 +11,7 @@ from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.jobdir.runs import newest_run, submitted_run
+from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.storage.parallel import for_each
@@ -93,7 +93,7 @@ def list_jobs(job_dirs: list[str]) -> list[ListedJob]:
 
 def _job_directories(root: str, deep: int) -> Iterator[str]:
     storage = open_storage(root)
-    if storage.exists("job.json") or submitted_run(JobDirectory(storage)) is not None:
+    if storage.exists("job.json") or JobDirectory(storage).submitted_run() is not None:
         yield root
     elif deep:
         base = root.rstrip("/")
@@ -107,7 +107,7 @@ def _look(job_dir: str) -> ListedJob:
         directory = directory_at(job_dir)
         name = directory.name()
         newest = newest_run(directory)
-        run_id = newest.run_id if newest is not None else submitted_run(directory)
+        run_id = newest.run_id if newest is not None else directory.submitted_run()
         if run_id is None:
             return ListedJob(job_dir, name, "absent")
         watcher = RunWatcher(directory.storage, run_id, SystemClock())

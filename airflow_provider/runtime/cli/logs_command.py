@@ -11,7 +11,7 @@ from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
-from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.layout import known_or_submitted_job
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
@@ -47,8 +47,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    directory = known_job(arguments.job_dir)
-    run = _run_of(directory, arguments.run_id)
+    directory, submitted = known_or_submitted_job(arguments.job_dir)
+    run = _run_of(directory, arguments.run_id or submitted)
     with _newest_log(directory, run, is_spark=arguments.is_of_spark) as file:
         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()

@@ -20,14 +20,13 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
-from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
+from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs, submitted_run
+from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:
@@ -86,9 +85,9 @@ def _add_watch(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> No
 
 
 def _watch_command(arguments: argparse.Namespace) -> int:
-    directory = known_job(arguments.job_dir)
     arguments.last, arguments.all = 1, False
-    for run_id in (shown := _shown_runs(directory, arguments)[-1:]):
+    directory, found = _looked_for(arguments)
+    for run_id in (shown := found[-1:]):
         _watch(directory, run_id, arguments.every)
     document = _status_document(directory, shown)
     _print_status(document)
@@ -115,16 +114,10 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]:
-    """Return the job, and the requested runs; of a job that has not begun the submitted one.
-
-    Raises:
-        UnknownJobError: nothing was ever submitted there.
-    """
-    directory = JobDirectory(open_storage(arguments.job_dir))
-    submitted = submitted_run(directory) if directory.job() is None else None
-    if submitted is not None:
+    """Return the job, and the requested runs; of a job that has not begun the submitted one."""
+    directory, submitted = known_or_submitted_job(arguments.job_dir)
+    if submitted is not None and arguments.run_id in {None, submitted}:
         return directory, [submitted]
-    directory = known_job(arguments.job_dir)
     return directory, _shown_runs(directory, arguments)
 
 
@@ -153,7 +146,8 @@ def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[
 
 
 def _checked(directory: JobDirectory, run_id: str) -> str:
-    if directory.run(check_name(run_id, what="run id")).record() is None:
+    run = directory.run(check_name(run_id, what="run id"))
+    if run.record() is None and not run.submissions():
         newest = ", ".join(record.run_id for record in recent_runs(directory)) or "none"
         msg = f"{directory.url}: no run {run_id!r}; its newest runs: {newest}"
         raise UnknownJobError(msg)

@@ -75,6 +75,7 @@ from airflow_provider.runtime.jobdir.submissions import (
 from airflow_provider.runtime.storage.local import anchored
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
@@ -126,6 +127,10 @@ class JobDirectory:
         found = [record for record in records if record is not None]
         return [r.run_id for r in sorted(found, key=lambda r: (r.token, r.run_id))]
 
+    def submitted_run(self) -> str | None:
+        """Return a run that was submitted and has not begun; one, while a job has no lease."""
+        return next(filter(is_name, reversed(self.storage.list("runs"))), None)
+
     def run(self, run_id: str) -> RunDirectory:
         """Return the documents of one run, which need not exist yet."""
         return RunDirectory(self.storage.at(f"runs/{run_id}"), run_id)
@@ -145,11 +150,30 @@ def known_job(job_dir: str) -> JobDirectory:
     Raises:
         UnknownJobError: no job has ever run there.
     """
-    directory = directory_at(job_dir)
-    if directory.job() is None:
-        msg = f"{directory.url}: no job there (no job.json); check the path"
+    directory, submitted = known_or_submitted_job(job_dir)
+    if submitted is not None:
+        msg = (
+            f"{directory.url}: the job has not begun; 'spark-stream status {directory.url}' shows "
+            f"what has become of the submitted run {submitted!r}"
+        )
         raise UnknownJobError(msg)
     return directory
+
+
+def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
+    """Return the directory of a job that is there, and the submitted run of one that has not begun.
+
+    Raises:
+        UnknownJobError: nothing was ever submitted there.
+    """
+    directory = directory_at(job_dir)
+    if directory.job() is not None:
+        return directory, None
+    submitted = directory.submitted_run()
+    if submitted is None:
+        msg = f"{directory.url}: no job there (no job.json); check the path"
+        raise UnknownJobError(msg)
+    return directory, submitted
 
 
 class RunDirectory:

@@ -15,7 +15,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lease
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +43,6 @@ def recent_runs(directory: JobDirectory, count: int = RECENT) -> list[RunRecord]
 def newest_run(directory: JobDirectory) -> RunRecord | None:
     """Return the run that was begun last; None before the first one."""
     return next(iter(recent_runs(directory, 1)), None)
-
-
-def submitted_run(directory: JobDirectory) -> str | None:
-    """Return a run that was submitted and has not begun; there is one while a job has no lease."""
-    return next(filter(is_name, reversed(directory.storage.list("runs"))), None)
 
 
 def runs_newest_first(directory: JobDirectory) -> Iterator[RunRecord]:

@@ -1,4 +1,4 @@
-"""What an upgrade means for the old version's directory: who works on it, and what a user can do.
+"""Standing of an upgrade: the process that works on it, and the user's next step.
 
 The worker is known from the records that it left: the lease ``upgrades/leases/<token>.json``, and,
 if a task submitted it, its submission and ``owner.json``. So a message tells the user to give a
