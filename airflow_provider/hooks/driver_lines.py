@@ -1,4 +1,4 @@
-"""Lines of a driver's log in Airflow's: at their own level, and with one time."""
+"""Lines of a driver's log in Airflow's log: each at its own level, and with one time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.clock import LOG_TIME
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _HEAD: Final = re.compile(
-    r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC |\d\d/\d\d/\d\d \d\d:\d\d:\d\d )?"
-    r"(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)[: ]\s*(.*)$"
+    rf"(?:{LOG_TIME} )?(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)[: ]\s*(.*)"
 )
 _LEVELS: Final = {
     "DEBUG": logging.DEBUG,
@@ -24,11 +25,11 @@ _LEVELS: Final = {
 
 
 def log_driver_lines(log: Any, lines: Iterable[str]) -> None:
-    """Log what a driver has logged: of the package's lines and Spark's, level and text.
+    """Log the lines of a driver at their own levels, without the driver's times.
 
     Args:
         log: a logger, of the standard library or of structlog.
-        lines: of the driver's log.
+        lines: new lines of the driver's log.
     """
     for line in lines:
         level, text = driver_line(line)
@@ -36,8 +37,8 @@ def log_driver_lines(log: Any, lines: Iterable[str]) -> None:
 
 
 def driver_line(line: str) -> tuple[int, str]:
-    """Return the level and the text of a driver's line; of a line without a head it is INFO."""
-    found = _HEAD.match(line)
+    """Return the level and the text of a driver's line; INFO for a line without a level."""
+    found = _HEAD.fullmatch(line)
     if found is None:
         is_error = line.startswith("spark-stream: error: ")
         return logging.ERROR if is_error else logging.INFO, line

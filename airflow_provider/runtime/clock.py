@@ -75,6 +75,10 @@ def utc_text(text: str | None) -> str:
     return f"{found[1]} {found[2]} UTC" if found is not None else text
 
 
+LOG_TIME: Final = r"(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d\d) \d\d:\d\d:\d\d(?:\.\d+)?(?: UTC)?"
+"""The time of a line in a driver's log or in Spark's, of a configuration of the user's, too."""
+
+
 def log_formatter() -> logging.Formatter:
     """Return the form of the log's lines, with the time in UTC and the zone said."""
     formatter = logging.Formatter(

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from airflow_provider.hooks.driver_lines import driver_line
+from airflow_provider.hooks.driver_lines import driver_line, log_driver_lines
+from airflow_provider.runtime.clock import log_formatter
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from airflow_provider.hooks.driver_lines import driver_line
     [
         ("2026-01-01 02:03:04 UTC INFO run=r1 begun", logging.INFO, "run=r1 begun"),
         ("2026-01-01 02:03:04 UTC WARNING late rows", logging.WARNING, "late rows"),
+        ("2026-01-01 02:03:04.567 UTC WARN Utils: no IPv6", logging.WARNING, "Utils: no IPv6"),
         ("26/01/01 02:03:04 WARN Utils: no IPv6", logging.WARNING, "Utils: no IPv6"),
         ("26/01/01 02:03:04 ERROR Executor: lost", logging.ERROR, "Executor: lost"),
         ("WARNING the limit cannot be kept", logging.WARNING, "the limit cannot be kept"),
@@ -29,3 +31,23 @@ def test_a_driver_line_has_its_own_level_and_no_second_time(
     Airflow adds the time; a warning of a driver is a warning in the task's log.
     """
     assert (level, text) == driver_line(line)
+
+
+@pytest.mark.parametrize(
+    "level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL]
+)
+def test_a_line_that_a_driver_has_logged_keeps_level_and_text(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    """
+    Lines of the formatter that drivers use come out as they went in, with the time of the task's
+    log alone.
+    """
+    record = logging.LogRecord("driver", level, __file__, 1, "batch %d: %s", (7, "a: b"), None)
+
+    with caplog.at_level(logging.DEBUG):
+        log_driver_lines(logging.getLogger("task"), [log_formatter().format(record)])
+
+    assert [(level, "driver: batch 7: a: b")] == [
+        (each.levelno, each.getMessage()) for each in caplog.records
+    ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from airflow_provider.runtime.clock import LOG_TIME
 from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
 from airflow_provider.runtime.spark.secrecy import redact_log
 
@@ -26,9 +27,7 @@ log = logging.getLogger(__name__)
 TEMPORARY: Final = "spark-stream-jvm-"
 _POLL_S: Final = 1.0
 _SHOWN: Final = 20
-# Ours, and Spark's own, which a configuration of the user's may have.
-_TIME: Final = r"(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d\d) \d\d:\d\d:\d\d(?:\.\d+)?(?: UTC)?"
-_LINE: Final = re.compile(rf"{_TIME} (WARN|ERROR|FATAL) ([\w.$]+): (.+)")
+_LINE: Final = re.compile(rf"{LOG_TIME} (WARN|ERROR|FATAL) ([\w.$]+): (.+)")
 # In this order: an id begins like a number of eight digits.
 _VARIABLE: Final = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8,}\b|@[0-9a-f]+\b|\d+"
