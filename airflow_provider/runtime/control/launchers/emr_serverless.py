@@ -227,7 +227,7 @@ class EmrServerlessLauncher:
             return LogPart((), offset)
         lines, end = tail.lines_from(offset)
         if not tail.is_whole and lines:
-            cut = f"... the log goes on: only its first {end:,} bytes were read"
+            cut = f"... the log continues: only its first {end:,} bytes were read"
             lines = (*lines, cut)
         return LogPart(lines, end)
 
