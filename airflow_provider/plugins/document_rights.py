@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_provider.hooks import backfill_guard, log_tail, replays, watch_periods
+from airflow_provider.hooks import log_tail, replays, watch_periods
 from airflow_provider.runtime.control import bootstrap_request, upgrade_request
 from airflow_provider.runtime.jobdir import (
     batch_history,
@@ -28,7 +28,6 @@ from airflow_provider.runtime.savepoints import claims, record
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 _MODULES: Final = (
-    backfill_guard,
     batch_history,
     bootstrap_request,
     checkpoint_places,

@@ -134,6 +134,28 @@ def changed(value):
             yield {name: each for name, each in value.items() if name != key}
 
 
+def check_wrong_answers(launcher, handle, valid, answer_with):
+    """Check that each call returns, or raises one line of ours, whatever a valid answer becomes."""
+    tried, said = 0, []
+    for answer in changed(valid):
+        answer_with(answer)
+        for act in (
+            launcher.check,
+            lambda: launcher.submit(Application(arguments=()), TOKEN),
+            lambda: launcher.look(handle),
+            lambda: launcher.end(handle),
+            lambda: launcher.log(handle),
+        ):
+            tried += 1
+            try:
+                act()
+            except (ConfigError, LauncherAwayError) as error:
+                said.append(str(error))
+
+    assert 0 < len(said) < tried
+    assert [] == [text for text in said if len(text.splitlines()) != 1]
+
+
 # --- Livy ---------------------------------------------------------------------------------------
 
 
@@ -204,24 +226,11 @@ def test_no_answer_of_livy_is_a_traceback(monkeypatch):
         driver_id=TOKEN, launcher="livy", id="7", place={"server": "livy http://livy:1"}
     )
     valid = {**BATCH, **LOG, **PAGE, "state": "dead"}
-    tried, said = 0, []
-    for answer in changed(valid):
-        monkeypatch.setattr(launcher, "_send", lambda *_, a=answer: (200, json.dumps(a)))
-        for act in (
-            launcher.check,
-            lambda: launcher.submit(Application(arguments=()), TOKEN),
-            lambda: launcher.look(handle),
-            lambda: launcher.end(handle),
-            lambda: launcher.log(handle),
-        ):
-            tried += 1
-            try:
-                act()
-            except (ConfigError, LauncherAwayError) as error:
-                said.append(str(error))
 
-    assert 0 < len(said) < tried
-    assert [] == [text for text in said if len(text.splitlines()) != 1]
+    def answer_with(answer):
+        monkeypatch.setattr(launcher, "_send", lambda *_: (200, json.dumps(answer)))
+
+    check_wrong_answers(launcher, handle, valid, answer_with)
 
 
 def test_a_server_that_always_has_one_more_batch_is_not_asked_for_ever(service, monkeypatch):
@@ -298,23 +307,11 @@ def test_no_answer_of_emr_is_a_traceback(service):
     """
     launcher, handle = service.emr(), service.handle("emr-serverless")
     valid = {**APPLICATION, "jobRun": RUN, "jobRuns": [{**RUN, "id": "j"}]}
-    tried, said = 0, []
-    for answer in changed(valid):
-        service.answers = {"GET": answer, "POST": {"jobRunId": "j"}, "DELETE": {}}
-        for act in (
-            launcher.check,
-            lambda: launcher.submit(Application(arguments=()), TOKEN),
-            lambda: launcher.look(handle),
-            lambda: launcher.end(handle),
-        ):
-            tried += 1
-            try:
-                act()
-            except (ConfigError, LauncherAwayError) as error:
-                said.append(str(error))
 
-    assert 0 < len(said) < tried
-    assert [] == [text for text in said if len(text.splitlines()) != 1]
+    def answer_with(answer):
+        service.answers = {"GET": answer, "POST": {"jobRunId": "j"}, "DELETE": {}}
+
+    check_wrong_answers(launcher, handle, valid, answer_with)
 
 
 def test_a_service_that_always_has_another_page_is_not_asked_for_ever(service, monkeypatch):
