@@ -2,60 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Final
 
-from airflow_provider.hooks import log_tail, replays, watch_periods
-from airflow_provider.runtime.control import bootstrap_request, upgrade_request
-from airflow_provider.runtime.jobdir import (
-    batch_history,
-    checkpoint_places,
-    end_of_input,
-    epoch_documents,
-    expiry,
-    fingerprint_record,
-    identity,
-    lease_records,
-    requests,
-    run_records,
-    run_spec,
-    source_ends,
-    submissions,
-    topology_record,
-    upgrade_record,
-    watches,
-)
-from airflow_provider.runtime.savepoints import claims, record
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 _MODULES: Final = (
-    batch_history,
-    bootstrap_request,
-    checkpoint_places,
-    claims,
-    end_of_input,
-    epoch_documents,
-    expiry,
-    fingerprint_record,
-    identity,
-    lease_records,
-    log_tail,
-    record,
-    replays,
-    requests,
-    run_records,
-    run_spec,
-    source_ends,
-    submissions,
-    topology_record,
-    upgrade_record,
-    upgrade_request,
-    watch_periods,
-    watches,
+    "hooks.log_tail",
+    "hooks.replays",
+    "hooks.watch_periods",
+    "runtime.control.bootstrap_request",
+    "runtime.control.upgrade_request",
+    "runtime.jobdir.batch_history",
+    "runtime.jobdir.checkpoint_places",
+    "runtime.jobdir.end_of_input",
+    "runtime.jobdir.epoch_documents",
+    "runtime.jobdir.expiry",
+    "runtime.jobdir.fingerprint_record",
+    "runtime.jobdir.identity",
+    "runtime.jobdir.lease_records",
+    "runtime.jobdir.requests",
+    "runtime.jobdir.run_records",
+    "runtime.jobdir.run_spec",
+    "runtime.jobdir.source_ends",
+    "runtime.jobdir.submissions",
+    "runtime.jobdir.topology_record",
+    "runtime.jobdir.upgrade_record",
+    "runtime.jobdir.watches",
+    "runtime.savepoints.claims",
+    "runtime.savepoints.record",
 )
 KINDS: Final[frozenset[type[Document]]] = frozenset(
     value
     for module in _MODULES
-    for value in vars(module).values()
+    for value in vars(importlib.import_module(f"airflow_provider.{module}")).values()
     if isinstance(value, type) and issubclass(value, Document) and value.PLACES
 )
 """The documents that lie at a place of their own."""
