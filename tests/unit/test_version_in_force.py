@@ -105,7 +105,7 @@ def test_a_command_is_about_the_version_in_force(versions, capsys):
     assert EXIT_OK == main.main(["status", old, "--this-version"])
     itself = capsys.readouterr()
 
-    assert f"{old}: upgrades have led to {new}, which is meant here" in followed.err
+    assert f"{old}: upgrades have led to {new}, and this command is about" in followed.err
     assert ("r2" in followed.out, "r1" in followed.out) == (True, False)
     assert ("r2" in itself.out, "r1" in itself.out, itself.err) == (False, True, "")
 

@@ -149,7 +149,7 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
         return
     msg = (
         f"{checkpoint.url}/{path}: was replaced after its batch had run, by a late write of an "
-        "earlier driver or by hand, so going on could read rows twice or lose them; restore a "
+        "earlier driver or by hand, so a restart could read rows twice or lose them; restore a "
         "savepoint ('spark-stream savepoint restore'), or start a new job directory and output"
     )
     raise CheckpointError(msg)

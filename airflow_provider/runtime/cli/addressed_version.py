@@ -47,12 +47,12 @@ def follow_upgrades(arguments: argparse.Namespace) -> None:
     except CorruptDocumentError as error:
         if not arguments.only_reads:
             raise
-        print(f"{error}; this is about {given} itself", file=sys.stderr)
+        print(f"{error}; this command is about {given} itself", file=sys.stderr)
         return
     if found != given:
         print(
-            f"{given}: upgrades have led to {found}, which is meant here; "
-            "--this-version means the directory itself",
+            f"{given}: upgrades have led to {found}, and this command is about that version; "
+            "give --this-version for the directory itself",
             file=sys.stderr,
         )
         setattr(arguments, name, found)

@@ -93,8 +93,8 @@ def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -
             raise UnknownJobError(msg) from error
     other = "" if is_spark else "; --spark prints what Spark has logged"
     msg = (
-        f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; one that "
-        f"was started on a command line logs there{other}"
+        f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; a driver "
+        f"that was started on a command line logs to its terminal{other}"
     )
     raise UnknownJobError(msg)
 
