@@ -85,6 +85,17 @@ class JobMemory:
         if lineage and remembered != lineage[0]:
             self._remember(lineage[0])
 
+    def check_same(self) -> None:
+        """Refuse a job directory that is not the remembered one; for tasks that begin no job.
+
+        Raises:
+            ConfigError: the message says which identity is missing, and the ways out.
+        """
+        remembered = self._identity()
+        if remembered is not None:
+            directory = self._directory
+            check_remembered(directory.url, remembered, lineage_of(directory.storage))
+
     def begin(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
         """Give the job directory an identity, and remember it; call before a driver is submitted.
 

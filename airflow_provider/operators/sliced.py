@@ -75,7 +75,7 @@ class SlicedOperator(BaseOperator):
             ConfigError: it cannot be read, or is not the one in which a task has begun the job.
         """
         with refusing(job_dir, "read"):
-            JobMemory(job_dir).check()
+            JobMemory(job_dir).check_same()
             found = directory_in_force(job_dir)
         if found != job_dir:
             self.log.info("Upgrades have led from %s to %s", job_dir, found)

@@ -14,6 +14,7 @@ from airflow_names import DagSerialization
 from handmade import OutletEvents
 
 from airflow_provider.airflow_versions import AirflowFailException, AirflowSkipException
+from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -139,6 +140,19 @@ def test_a_checkpoint_of_other_origin(job_dir: str, tmp_path: Path) -> None:
     )
 
     assert str(tmp_path / "elsewhere/run_1") == told["url"]
+
+
+def test_a_lost_job_directory_fails_and_is_not_skipped(tmp_path: Path) -> None:
+    """
+    One that is not mounted looks as if its stream had not begun; Airflow remembers that it has.
+    """
+    job_dir = tmp_path / "job"
+    JobMemory(str(job_dir)).begin()
+    shutil.rmtree(job_dir)
+
+    with pytest.raises(AirflowFailException, match="emptied, replaced, or is not mounted"):
+        save(str(job_dir))
+    assert not job_dir.exists()
 
 
 @pytest.mark.parametrize("case", TAKES.values(), ids=TAKES)
