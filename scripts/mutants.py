@@ -75,6 +75,14 @@ PROTOCOL: Final = (
     "jobdir/watches.py",
     "jobdir/upgrade_record.py",
     "control/upgrade_steps.py",
+    "checkpoint/logs.py",
+    "control/driver_slots.py",
+    "jobdir/identity.py",
+    "savepoints/checkpoint_copy.py",
+    "sinks/bucket_files/sink.py",
+    "sinks/file_marks.py",
+    "sinks/marks.py",
+    "storage/local_folder.py",
 )
 LINES: Final[Mapping[str, Sequence[str]]] = {
     "jobdir/lease.py": ("current", "is_lost", "_check", "_is_known", "_take_next", "release"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import fsspec
 import pytest
 
-from airflow_provider.runtime.errors import UnsupportedStorageError
+from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedStorageError
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from tests.pipes import stdin_of, stdout_of
@@ -73,6 +73,20 @@ class StorageContract:
 
         assert storage.exists("a")
         assert b"" == storage.read("a")
+
+    def test_a_larger_object_is_not_read(self, storage: Storage):
+        """
+        A reader says how many bytes it takes at most; an object without bytes is read as any other.
+        """
+        storage.put("a", b"1234")
+        storage.put("empty", b"")
+
+        assert b"1234" == storage.read_small("a", at_most_bytes=4)
+        assert b"" == storage.read_small("empty", at_most_bytes=4)
+        with pytest.raises(CorruptDocumentError, match="a: has .* bytes, and at most"):
+            storage.read_small("a", at_most_bytes=3)
+        with pytest.raises(FileNotFoundError):
+            storage.read_small("missing", at_most_bytes=4)
 
     def test_reading_what_is_not_there(self, storage: Storage):
         """

@@ -38,6 +38,10 @@ class CountingStorage:
         self.counts["read"] += 1
         return self._inner.read(path)
 
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        self.counts["read"] += 1
+        return self._inner.read_small(path, at_most_bytes=at_most_bytes)
+
     def put(self, path: str, data: bytes) -> None:
         self.counts["put"] += 1
         self._inner.put(path, data)

@@ -753,6 +753,34 @@ def test_a_whole_operator_that_is_missing_is_noticed(tree):
     assert ("state/0/_metadata",) == other.missing(0)
 
 
+def test_a_folder_with_a_huge_number_is_no_count_of_operators(tree):
+    """
+    The name of a folder may be anything; what lacks is named up to a bound, without a long count.
+    """
+    stateful(tree, 0)
+    tree.deltas(1)
+    tree.deltas(1, folder=f"state/{10**18}/0")
+
+    missing = tree.missing(0)
+
+    assert "state/1/_metadata" == missing[0]
+    assert 10_000 == len(missing)
+
+
+def test_a_huge_number_of_partitions_is_not_counted_up(tree):
+    """
+    The offset log may say anything, too.
+    """
+    stateful(tree, 0)
+    tree.log(0, conf={"spark.sql.shuffle.partitions": str(10**9)})
+    tree.deltas(1)
+
+    missing = tree.missing(0)
+
+    assert "state/0/1/1.delta" == missing[0].replace("*", "delta")
+    assert 10_000 == len(missing)
+
+
 def test_a_batch_that_wrote_no_state_is_refused(tree):
     """
     A foreachBatch that does not touch its rows commits a batch whose state was never written.

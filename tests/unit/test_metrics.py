@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,19 @@ def test_a_driver_that_has_not_reported_yet_is_found_by_its_attempt(job, clock):
     samples = values_of(reader.samples(is_alive=True))
 
     assert (1.0, 1.0) == (samples["healthy"], samples["restarts"])
+
+
+def test_a_history_larger_than_any_document_is_not_read(job, clock):
+    """
+    It costs its own metrics only, and no memory.
+    """
+    job.directory.run("r1").put_attempt(an_attempt(started=ago(3600)))
+    put_report(job)
+    put_history(job, 7)
+    os.truncate(f"{job.directory.run('r1').storage.url}/history/q.json", 5 << 30)
+    reader, _ = reader_of(job, clock)
+
+    assert 1.0 == values_of(reader.samples(is_alive=True))["healthy"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
-from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
+from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord, RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -534,6 +534,22 @@ def test_rows_whose_records_were_folded_are_not_guessed(job):
     output = output_of([job.committables], "r1")
     said = "2 epoch(s), 1 row(s) (and those of 1 folded epochs) in fake"
     assert (said, "0 epoch(s), 0 row(s)") == (str(output.standing), str(output.reverted))
+
+
+def test_long_stretches_of_folded_epochs_are_counted_without_a_walk(job):
+    """
+    A stretch of any length is divided where the rewind begins.
+    """
+    run(job, "r1", 0)
+    long = 10**12
+    job.records.put_folded(
+        HistoryRecord(query_id=QUERY_ID, ranges=[(0, long, 1, "r1"), (long + 1, long + 9, 2, "r2")])
+    )
+    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=7, began="then", done="now"))
+
+    output = output_of([job.committables], "r1")
+
+    assert (7, long + 1 - 7) == (output.standing.folded, output.reverted.folded)
 
 
 def test_a_sink_that_cannot_revert_is_asked_before_anything_goes(job, sink, monkeypatch):

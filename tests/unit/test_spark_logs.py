@@ -11,6 +11,7 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
+from tests.unit.counting import CountingStorage
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 
@@ -84,6 +85,42 @@ def test_a_driver_puts_back_what_it_still_has(job):
     logs.read(3)
 
     assert b"v1\nfile 1" == storage.read("sources/0/1")
+
+
+def files_of(digests) -> list[str]:
+    return sorted(path for path in digests if path.startswith("sources/"))
+
+
+def test_a_source_that_stands_still_costs_nothing_for_the_positions_of_another(job):
+    """
+    Each source is compared with itself: only what the batch has moved belongs to it.
+    """
+    job.recovered()
+    storage = job.spark.storage
+    for number in range(1_000):
+        storage.put(f"sources/1/{number}", b"v1\nfile")
+    storage.put("sources/0/3", b"v1\nfile")
+    for batch, position in ((0, 998), (1, 999)):
+        job.spark.plan(batch, sources=['{"logOffset":3}', f'{{"logOffset":{position}}}'])
+
+    logged = BatchLogs(CountingStorage(storage)).read(1)
+
+    assert ["sources/1/999"] == files_of(logged.digests)
+
+
+def test_a_position_far_ahead_ends_the_search(job):
+    """
+    An entry may say anything; files are not looked for up to its number.
+    """
+    job.recovered()
+    storage = CountingStorage(job.spark.storage)
+    job.spark.storage.put("sources/0/0", b"v1\nfile")
+    job.spark.plan(0, sources=['{"logOffset":0}'])
+    job.spark.plan(1, sources=[f'{{"logOffset":{10**17}}}'])
+
+    BatchLogs(storage).read(1)
+
+    assert storage.counts["read"] < 300
 
 
 def test_a_file_that_spark_has_cleaned_up_is_not_missed(job):

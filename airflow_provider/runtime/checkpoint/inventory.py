@@ -220,8 +220,9 @@ def _check_operators(needs: RequiredFiles, found: Mapping[int, OperatorFiles]) -
 
     Spark numbers them from 0, and each one writes state in every batch.
     """
-    for number in {*range(max(found, default=0)), *needs.state_ids(needs.batch)} - found.keys():
-        needs.lack(f"state/{number}/_metadata")
+    for number in itertools.chain(range(max(found, default=0)), needs.state_ids(needs.batch)):
+        if number not in found:
+            needs.lack(f"state/{number}/_metadata")
     needs.refuse_if_incomplete()
 
 

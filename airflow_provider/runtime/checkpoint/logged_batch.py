@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FILE_OFFSET: Final = re.compile(r'\{"logOffset":(\d{1,18})\}')
+# Of a source in one batch; Spark moves it by one, and by one more for each start that died before
+# it had planned a batch. Without a bound a damaged entry would have files looked for without end.
+_MOST_POSITIONS: Final = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +110,8 @@ class BatchLogs:
 
         The offset log does not name the folder of a line, so each folder is looked into.
         """
-        was = {int(found[1]) for line in before if (found := _FILE_OFFSET.fullmatch(line))}
-        now = {int(found[1]) for line in lines if (found := _FILE_OFFSET.fullmatch(line))}
-        numbers = range(min(was, default=-1) + 1, max(now, default=-1) + 1)
-        if not now or now == was:
+        numbers = _new_positions(lines, before)
+        if not numbers:
             return
         for folder in self._checkpoint.list("sources"):
             for number in numbers:
@@ -153,6 +154,23 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
         "savepoint ('spark-stream savepoint restore'), or start a new job directory and output"
     )
     raise CheckpointError(msg)
+
+
+def _new_positions(lines: tuple[str, ...], before: tuple[str, ...]) -> list[int]:
+    """Return the positions to which a batch has moved any of its file sources, ascending.
+
+    Each source is compared with itself: another one may be thousands of positions ahead.
+    """
+    found: set[int] = set()
+    for line, old in itertools.zip_longest(lines, before, fillvalue=""):
+        was, now = _position(old), _position(line)
+        found.update(range(max(was + 1, now - _MOST_POSITIONS + 1), now + 1))
+    return sorted(found)
+
+
+def _position(line: str) -> int:
+    found = _FILE_OFFSET.fullmatch(line)
+    return -1 if found is None else int(found[1])
 
 
 def _read(checkpoint: Storage, path: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.changelog import read_lineage
 from airflow_provider.runtime.checkpoint.logs import CommitEntry
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import StateIds
     from airflow_provider.runtime.checkpoint.state_files import OperatorFiles
+
+_MOST_MISSING: Final = 10_000
 
 
 class RequiredFiles:
@@ -65,8 +67,15 @@ class RequiredFiles:
         self.addressed.append(path)
 
     def lack(self, path: str) -> None:
-        """Note that a file is needed and not there."""
+        """Note that a file is needed and not there.
+
+        Raises:
+            MissingStateError: so many are not that a damaged file or a strange name must have said
+                how many there are.
+        """
         self._missing[path] = None
+        if len(self._missing) >= _MOST_MISSING:
+            self.refuse_if_incomplete()
 
     def refuse_if_incomplete(self) -> None:
         """Raise MissingStateError if a needed file is not there."""

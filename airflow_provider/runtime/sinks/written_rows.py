@@ -85,20 +85,27 @@ def output_of(committables: Iterable[Storage], run_id: str) -> Output:
 def _under_id(records: EpochRecords, run_id: str) -> Output:
     taken = records.revert()
     is_taken = taken is not None and taken.done is not None and not taken.outputs_stay
+    reverted_from = taken.first_epoch if is_taken and taken is not None else None
     standing, reverted = Written(), Written()
-    for epoch, written in _published(records, run_id):
-        if is_taken and taken is not None and epoch >= taken.first_epoch:
+    for epoch, written in _published(records, run_id, reverted_from):
+        if reverted_from is not None and epoch >= reverted_from:
             reverted += written
         else:
             standing += written
     return Output(standing, reverted)
 
 
-def _published(records: EpochRecords, run_id: str) -> Iterable[tuple[int, Written]]:
+def _published(
+    records: EpochRecords, run_id: str, cut: int | None
+) -> Iterable[tuple[int, Written]]:
+    """Yield what was published from an epoch on; of folded epochs a stretch that *cut* divides."""
     history = records.history()
     for first, last, _, whose in history.ranges:
         if whose == run_id:
-            yield from ((epoch, Written(epochs=1, folded=1)) for epoch in range(first, last + 1))
+            after = last + 1 if cut is None else min(max(cut, first), last + 1)
+            for begin, end in ((first, after), (after, last + 1)):
+                if begin < end:
+                    yield begin, Written(epochs=end - begin, folded=end - begin)
     for record in records.all():
         is_folded = history.token_of(record.epoch) is not None
         if record.run_id == run_id and record.committed is not None and not is_folded:

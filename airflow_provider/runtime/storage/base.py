@@ -34,6 +34,14 @@ class Storage(Protocol):
             FileNotFoundError: there is none.
         """
 
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole object, of which no more than that comes into memory.
+
+        Raises:
+            CorruptDocumentError: it is larger, or is no file.
+            FileNotFoundError: there is none.
+        """
+
     def put(self, path: str, data: bytes) -> None:
         """Write or replace the object.
 

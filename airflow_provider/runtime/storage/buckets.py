@@ -28,6 +28,7 @@ from airflow_provider.runtime.storage.conditional_copies import (
     rewrite_to_free,
 )
 from airflow_provider.runtime.storage.store_copies import copy_blob
+from airflow_provider.runtime.storage.store_errors import is_without_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -93,6 +94,15 @@ class Bucket:
     def read(self, key: str) -> bytes:
         """Return the object's bytes, of one version; one request."""
         return bytes(self.filesystem.cat_file(self._path(key)))
+
+    def read_beginning(self, key: str, size_bytes: int) -> bytes:
+        """Return the first bytes of the object, or all of a smaller one; one request."""
+        try:
+            return bytes(self.filesystem.cat_file(self._path(key), start=0, end=size_bytes))
+        except Exception as error:
+            if is_without_bytes(error):
+                return b""
+            raise
 
     def write(self, key: str, data: bytes) -> None:
         """Write or replace the object; one request."""

@@ -7,7 +7,7 @@ import enum
 import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.errors import (
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Document")
 
 MIB: Final = 1 << 20
-
-
-@runtime_checkable
-class _Weighing(Protocol):
-    """A storage in which anything may lie under a document's name."""
-
-    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole file; refuse what is no file, or a bigger one."""
 
 
 class Contents(enum.Enum):
@@ -152,7 +144,7 @@ class Document:
         """
         where = f"{storage.url}/{path}"
         try:
-            data = read_stored(storage, path, at_most_bytes=cls.MOST_BYTES)
+            data = storage.read_small(path, at_most_bytes=cls.MOST_BYTES)
         except FileNotFoundError:
             return None
         try:
@@ -186,13 +178,11 @@ def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES)
     """Return the bytes of a document, for readers that take more than its class describes.
 
     Raises:
-        CorruptDocumentError: a file on a disk is larger, or is no file.
+        CorruptDocumentError: it is larger, or is no file.
         FileNotFoundError: there is none.
         OSError: the storage cannot be read.
     """
-    if isinstance(storage, _Weighing):
-        return storage.read_small(path, at_most_bytes=at_most_bytes)
-    return storage.read(path)
+    return storage.read_small(path, at_most_bytes=at_most_bytes)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.mounts import TEMPORARY
 from airflow_provider.runtime.storage.parallel import for_each
+from airflow_provider.runtime.storage.store_errors import checked_size
 from airflow_provider.runtime.storage.webhdfs import NameNode, Status, name_node
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class HdfsStorage:
     def read(self, path: str) -> bytes:
         """Return the whole file; two requests."""
         return self._patiently(lambda: self._namenode.read(self._path(path)))
+
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole file; two requests, which ask for no more than may be read."""
+        file, first_bytes = self._path(path), at_most_bytes + 1
+        data = self._patiently(lambda: self._namenode.read(file, first_bytes=first_bytes))
+        return checked_size(data, at_most_bytes, self._namenode.where(file))
 
     def put(self, path: str, data: bytes) -> None:
         """Write beside the target, then rename over it; three requests."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.storage.store_errors import checked_size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,6 +38,10 @@ class MemoryStorage:
     def read(self, path: str) -> bytes:
         """Return the whole object."""
         return bytes(self._fs.cat_file(self._full(path)))
+
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole object, unless it is larger."""
+        return checked_size(self.read(path), at_most_bytes, f"{self.url}/{path}")
 
     def put(self, path: str, data: bytes) -> None:
         """Replace the object under the lock."""

@@ -12,6 +12,7 @@ from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.storage.buckets import Entry
 from airflow_provider.runtime.storage.store_errors import (
     ConflictError,
+    checked_size,
     explained,
     without_conditions,
 )
@@ -69,6 +70,12 @@ class ObjectStorage:
         """Return the whole object; one request."""
         with self._explained(path, "read"):
             return self._bucket.read(self._key(path))
+
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole object; one request, which asks for no more than may be read."""
+        with self._explained(path, "read"):
+            data = self._bucket.read_beginning(self._key(path), at_most_bytes + 1)
+        return checked_size(data, at_most_bytes, self._where(path))
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace the object; one request."""

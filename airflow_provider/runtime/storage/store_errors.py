@@ -10,7 +10,11 @@ import contextlib
 import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    UnsupportedStorageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +35,7 @@ _NO_CONNECTION: Final = frozenset(
 )
 _OF_AN_OBJECT: Final = frozenset({"copy", "read"})  # else it is the bucket that is not there
 _CONDITIONAL: Final = frozenset({"copy", "create"})  # may be done where nothing is
-_CONFLICT, _PRECONDITION, _NOT_IMPLEMENTED = 409, 412, 501
+_CONFLICT, _PRECONDITION, _NO_SUCH_RANGE, _NOT_IMPLEMENTED = 409, 412, 416, 501
 
 
 class ConflictError(OSError):
@@ -140,3 +144,20 @@ def answer_of(error: BaseException | None) -> Answer:
             return Answer(int(status), str(getattr(code, "value", code)))
         error = error.__cause__ or error.__context__
     return Answer(None, "")
+
+
+def is_without_bytes(error: Exception) -> bool:
+    """Whether a store has refused a range of bytes that begins with the first: there is none."""
+    return answer_of(error).status == _NO_SUCH_RANGE
+
+
+def checked_size(data: bytes, at_most_bytes: int, where: str) -> bytes:
+    """Return *data*, of which one byte more than allowed was asked for.
+
+    Raises:
+        CorruptDocumentError: it has that byte.
+    """
+    if len(data) > at_most_bytes:
+        msg = f"{where}: has more than {at_most_bytes} bytes, and at most that many are read"
+        raise CorruptDocumentError(msg)
+    return data

@@ -173,18 +173,19 @@ class NameNode:
             )
             raise UnsupportedStorageError(msg)
 
-    def read(self, path: str) -> bytes:
-        """Return a file's bytes."""
-        return b"".join(self.steps(path))
+    def read(self, path: str, *, first_bytes: int | None = None) -> bytes:
+        """Return a file's bytes, or the first of them."""
+        return b"".join(self.steps(path, first_bytes=first_bytes))
 
-    def steps(self, path: str) -> Iterator[bytes]:
-        """Yield a file's bytes.
+    def steps(self, path: str, *, first_bytes: int | None = None) -> Iterator[bytes]:
+        """Yield a file's bytes, or the first of them.
 
         Raises:
             FileNotFoundError: there is no file; raised with the first step.
             ConnectionError: the datanode has not sent all of it.
         """
-        first = self._ask("GET", "OPEN", path)
+        options = {} if first_bytes is None else {"length": str(first_bytes)}
+        first = self._ask("GET", "OPEN", path, **options)
         answer = self._send("GET", self._location(first, path), path)
         with answer, self._explained(path):
             announced = answer.headers.get("Content-Length")
