@@ -119,7 +119,7 @@ class Drivers:
 
     def run(self, job: str, params: dict[str, str], *more: str, **environment: str) -> Driver:
         """Start ``spark-stream run``, as streams unless *more* says otherwise; return at once."""
-        options = ["--json", "--mode=streaming", *self._options(params), *more]
+        options = ["--json", "--mode=streaming", *self.options(params), *more]
         entry = f"--entry={JOBS}:{job}"
         return self.command("run", str(self._place.job_dir), entry, *options, **environment)
 
@@ -128,9 +128,9 @@ class Drivers:
     ) -> Driver:
         """Start ``spark-stream upgrade`` of the job to a version in the folder *to*."""
         command = ["upgrade", str(self._place.job_dir), f"--entry={entry}", f"--to={to}"]
-        return self.command(*command, *self._options(params), *more, **environment)
+        return self.command(*command, *self.options(params), *more, **environment)
 
-    def _options(self, params: dict[str, str]) -> list[str]:
+    def options(self, params: dict[str, str]) -> list[str]:
         pairs = {"input": self._place.input, "output": self._place.output, **params}
         conf = {
             **CONF,

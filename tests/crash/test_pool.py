@@ -190,6 +190,60 @@ def test_a_launcher_hands_a_submission_over(place, drivers, pool):
     assert standby in [pid for pid, _ in process.identity.processes]
 
 
+LOOK = """
+import json, os
+from pathlib import Path
+from pyspark.sql import functions as F
+from airflow_provider.runtime import JobContext, files
+
+NAMES = ("POOL_ONLY", "CLIENT_SECRET")
+
+
+def env(ctx: JobContext) -> None:
+    @F.udf("string")
+    def seen(_: str) -> str:
+        return json.dumps([os.environ.get(name) for name in NAMES])
+
+    rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema="v string")
+    to = files(ctx.params["output"], format="json")
+    ctx.write("out", rows.select(seen("v").alias("v")), to=to)
+    shipped = dict(seen._unwrapped._judf.func().envVars())
+    Path(ctx.params["shipped"]).write_text(json.dumps([name in shipped for name in NAMES]))
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("options", [["--pool"], []], ids=["warm", "cold"])
+def test_a_warm_run_is_no_more_open_than_a_cold_one(place, drivers, request, options):
+    """
+    Nothing of the run's environment is shipped with its tasks, nothing of the pool's is seen by its
+    workers, and nobody else can read what the run has written, whatever the pool's umask is.
+    """
+    write_events(place.input, EVENTS)
+    job = place.root / "look.py"
+    job.write_text(LOOK)
+    environment = {"CLIENT_SECRET": "s3cr3t"}
+    if options:
+        drivers.prefix = ["env", "POOL_ONLY=of-the-pool", "sh", "-c", 'umask 022; exec "$@"', "sh"]
+        pool = request.getfixturevalue("pool")
+        pool.standby()
+        environment |= pool.environment
+    drivers.prefix = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
+    shipped = place.root / "shipped.json"
+    arguments = drivers.options({"shipped": str(shipped)})
+
+    run = ["run", str(place.job_dir), f"--entry={job}:env", "--mode=streaming", *arguments]
+    ran = drivers.command(*run, *options, **environment)
+
+    assert EXIT_OK == ran.wait(), ran.log
+    assert "no warm driver" not in ran.log
+    assert [False, False] == json.loads(shipped.read_text())
+    rows = [json.loads(line) for path in place.output.glob("*.json") for line in path.open()]
+    assert [[None, "s3cr3t"]] * len(EVENTS) == [json.loads(row["v"]) for row in rows]
+    written = [path for top in (place.job_dir, place.output) for path in top.rglob("*")]
+    assert [] == [str(path) for path in written if path.stat().st_mode & 0o077]
+
+
 @pytest.mark.whole
 def test_a_run_that_does_not_fit_starts_cold(place, drivers, pool):
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from streams import windows_of, write_events
+from streams import run_in, windows_of, write_events
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +44,8 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
 
 def test_a_suspended_run_goes_on(spark, place):
     """
-    Spark's sink knows its batches by the checkpoint, so a second run repeats nothing.
+    Spark's sink knows its batches by the checkpoint, so a second run repeats nothing. Another job
+    directory is refused: Spark would take its batches for those that are listed, and skip them.
     """
     write_events(place.input, EVENTS)
     place.run(spark, "native_windows", run_id="first", at_end="suspend")
@@ -53,6 +54,8 @@ def test_a_suspended_run_goes_on(spark, place):
     place.run(spark, "native_windows", run_id="second")
 
     assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
+    with pytest.raises(CheckpointError, match="another job directory has written there"):
+        run_in(spark, place, place.root / "another", "native_windows")
 
 
 def test_one_query_has_one_kind_of_sink(spark, place):

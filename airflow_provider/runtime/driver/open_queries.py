@@ -204,6 +204,7 @@ class QueryOpener:
     ) -> EpochCommitter | SparkSinkEpochs:
         if query.native is not None:
             sink = query.native
+            sink.check_not_ahead(logs.position().last_offsets)
             if (query_id := logs.query_id()) is not None:
                 records = EpochRecords(self.directory.committables(query.name), query_id)
                 last = logs.position().last_commit

@@ -14,7 +14,6 @@ from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_co
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.programs.mapping import (
     CHECKPOINT,
-    SPARK_LOG,
     describe_trigger,
     is_bounded,
     query_name,
@@ -23,7 +22,7 @@ from airflow_provider.runtime.programs.mapping import (
     unused,
 )
 from airflow_provider.runtime.programs.starts import Starts
-from airflow_provider.runtime.sinks.spark_sink import SparkSink
+from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG, SparkSink
 from airflow_provider.runtime.spark.versions import fitting_packages
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 

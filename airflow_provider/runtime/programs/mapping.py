@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 CHECKPOINT: Final = "checkpointLocation"
-SPARK_LOG: Final = "_spark_metadata"
 """The folder in which Spark's own file sink keeps the list of its files."""
 
 _READS_TO_AN_END: Final = frozenset({"availableNow", "once"})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import ConfigError, RevertError
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, RevertError
 from airflow_provider.runtime.jobdir.datasets import Dataset, datasets_of
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
 from airflow_provider.runtime.shown_address import shown_address
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.numbered_files import numbers_in
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.sinks.protocol import Committable
 
+SPARK_LOG: Final = "_spark_metadata"
+"""The folder in which Spark's file sink lists what each batch has written."""
 _FILES: Final = (
     "exactly once for readers that honour the folder's _spark_metadata, as Spark does; every other "
     "reader also sees files of batches that failed"
@@ -108,6 +113,30 @@ class SparkSink:
             msg = f"{self.name}: files can only be added to; output_mode must be 'append'"
             raise ConfigError(msg)
 
+    def check_not_ahead(self, planned: int) -> None:
+        """Refuse a folder whose list of files is ahead of the checkpoint.
+
+        Spark's file sink knows a batch by its number alone: it would skip the query's next batches,
+        as if it had written them, and their rows would be lost without an error.
+
+        Args:
+            planned: the last batch that the checkpoint has planned; -1 for none.
+
+        Raises:
+            CheckpointError: the list is that of another checkpoint, or of a newer one.
+        """
+        path = self.location
+        if path is None or not self.writes_files or (last := _last_listed(path)) <= planned:
+            return
+        has = f"has planned none after {planned}" if planned >= 0 else "is new"
+        msg = (
+            f"{self.name}: {SPARK_LOG} lists the files of batch {last}, and the query's checkpoint "
+            f"{has}: another job directory has written there, or this one is an older copy, and "
+            "Spark would leave out the rows of each batch up to that one. Put the newer directory "
+            "back, or write to a new folder"
+        )
+        raise CheckpointError(msg)
+
     def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse: Spark's sinks keep no account of what a batch has written.
 
@@ -125,6 +154,14 @@ class SparkSink:
         """Return *writer* with this sink."""
         writer = writer.format(self._format).options(**self._options)
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
+
+
+def _last_listed(path: str) -> int:
+    """Return the last batch in the list of a folder on this machine or in an object store."""
+    local = local_path_of(path)
+    storage = open_objects(path) if local is None else LocalStorage(local)
+    names = storage.list(SPARK_LOG) if storage is not None else []
+    return max(numbers_in(name.removesuffix(".compact") for name in names), default=-1)
 
 
 class SparkSinkEpochs:
