@@ -517,29 +517,35 @@ def test_thousands_of_small_files(source, target, request, how):
 @pytest.mark.soak
 def test_links_take_a_twentieth_of_the_time_of_copies(source, tmp_path):
     """
-    A gigabyte in 1,200 files is linked, and flushed, in a twentieth of the time of ``cp -r``.
+    A gigabyte in 1,200 files is linked, and flushed, in a twentieth of the time of ``cp -r``, in the
+    round that other load disturbs least; in each round both are measured one after the other.
     """
     block = os.urandom(900_000)
     names = [(f"state/0/{number % 200}/{number}.sst", len(block)) for number in range(1200)]
     for name, _ in names:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(block)
-    os.sync()
 
     def seconds(call) -> float:
+        os.sync()  # what others have left to be written is nobody's
         started = time.monotonic()
         call()
         return time.monotonic() - started
 
-    linking = min(
-        seconds(lambda n=n: copy_files(str(source), str(tmp_path / f"links{n}"), names))
-        for n in range(3)
-    )
-    copying = seconds(lambda: subprocess.run(["cp", "-r", source, tmp_path / "copies"], check=True))
-    flushing = seconds(os.sync)
-    print(f"links {linking:.3f} s, cp -r {copying:.3f} s, sync after it {flushing:.3f} s")
+    def copy(target) -> None:
+        subprocess.run(["cp", "-r", source, target], check=True)
+        os.sync()
 
-    assert linking < (copying + flushing) / 20
+    ratios = []
+    for number in range(3):
+        links, copies = tmp_path / f"links{number}", tmp_path / f"copies{number}"
+        linking = seconds(lambda to=links: copy_files(str(source), str(to), names))
+        copying = seconds(lambda to=copies: copy(to))
+        shutil.rmtree(copies)
+        ratios.append(linking / copying)
+        print(f"links {linking:.3f} s, cp -r and sync {copying:.3f} s: {ratios[-1]:.3f}")
+
+    assert min(ratios) < 1 / 20
 
 
 def test_a_file_of_another_size_does_not_arrive(tmp_path):
