@@ -138,6 +138,8 @@ _AGAIN: Final = "a restore has checked this before; this is the same check, unde
 _EARLY: Final = "it ends a process that was overtaken sooner; its next step is refused anyway"
 _SAVES: Final = "it saves a look at the storage, which would find the same"
 SURVIVORS: Final[dict[str, str]] = {
+    "jobdir/expiry.py:_remove_submission:order:1": "both are logs of one driver; what says whose "
+    "they are goes after both",
     "control/upgrade_steps.py:UpgradeSteps._go_on:check:1": _EARLY,
     "control/upgrade_steps.py:UpgradeSteps._go_on:line:4": "a function that ends returns None",
     "control/upgrade_steps.py:UpgradeSteps._stop:check:1": _EARLY,

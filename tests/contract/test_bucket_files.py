@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,30 @@ def test_a_published_epoch_leaves_nothing_but_its_files(case: Case):
     assert [name.format(f, i) for i, f in enumerate(folders)] == [
         p for p, _ in case.storage.files()
     ]
+
+
+def test_an_overtaken_driver_ends_no_copies(case: Case):
+    """
+    They may be those of the driver that has taken over.
+    """
+
+    class Overtaken(OpenFence):
+        def check(self) -> None:
+            raise LeaseLostError("another driver has taken over")
+
+    with pytest.raises(LeaseLostError):
+        case.open().recover(QUERY_ID, lambda *_: False, Overtaken(1))
+
+
+def test_a_missing_pyarrow_is_refused_before_anything_is_written(s3: StoreServer, monkeypatch):
+    """
+    The tasks that write a bucket's files need it, and the driver for the schema.
+    """
+    frame: Any = Frame(LONG)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+
+    with pytest.raises(ConfigError, match="pip install 'pyarrow>=18'"):
+        files(f"s3://{BUCKET}/{uuid.uuid4().hex}/out").check(frame, "append")
 
 
 def test_what_an_epoch_costs(s3: StoreServer):

@@ -218,3 +218,13 @@ def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
 
     assert EXIT_OK == launch(job, "d1", "exit 0")
     assert "the limit of local drivers cannot be kept" in (tmp_path / "d1.log").read_text()
+
+
+def test_slots_in_a_folder_of_others_are_refused(folder: Path) -> None:
+    """
+    Who may write there could hold every slot, or put a link in its place.
+    """
+    folder.parent.chmod(0o777)
+
+    with pytest.raises(ConfigError, match=str(folder.parent)):
+        slot_folder()

@@ -7,9 +7,10 @@ import pytest
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
-from airflow_provider.runtime.jobdir.checkpoint_places import places
+from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints import checkpoint_copy
+from airflow_provider.runtime.savepoints import relocate as relocation
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.copy_files import copy_files
@@ -141,6 +142,25 @@ def test_an_overtaken_driver_does_not_relocate(job, monkeypatch):
     with pytest.raises(LeaseLostError):
         relocated(job)
     assert {"q": 2} == places(job.storage)
+
+
+def test_a_driver_that_is_overtaken_before_its_record_does_not_go_on(job, monkeypatch):
+    """
+    The next driver has relocated under the same number: this one neither starts nor relocates.
+    """
+    job.spark.run(0)
+    job.lease()
+
+    def overtaken(storage):
+        monkeypatch.setattr(relocation, "next_number", next_number)
+        number = next_number(storage)
+        relocated(job)
+        return number
+
+    monkeypatch.setattr(relocation, "next_number", overtaken)
+    with pytest.raises(LeaseLostError):
+        relocated(job)
+    assert {"q": 1} == places(job.storage)
 
 
 def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monkeypatch):

@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.counting import CountingStorage
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
@@ -194,3 +196,40 @@ def test_a_final_checkpoint_is_put_over_right_logs_only(job):
     job.spark.plan(1, sources=['{"logOffset":0}'])
     driver.hold_logs()
     assert right == job.spark.storage.read("offsets/1")
+
+
+class ChecksumWatch(LocalStorage):
+    """Notes the files that are put while the checksum of their former content is still there."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.early: list[str] = []
+
+    def put(self, path: str, data: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        if self.exists(f"{folder}/.{name}.crc"):
+            self.early.append(path)
+        super().put(path, data)
+
+
+def test_a_death_leaves_no_right_file_with_a_wrong_checksum(job):
+    """
+    What has replaced a file has a checksum beside it, with which Hadoop would refuse the right file:
+    it goes first.
+    """
+    job.recovered()
+    storage = ChecksumWatch(job.spark.storage.url)
+    logs = BatchLogs(storage)
+    for batch in range(2):
+        storage.put(f"sources/0/{batch}", f"v1\nfile {batch}".encode())
+        job.spark.plan(batch, sources=[f'{{"logOffset":{batch}}}'])
+        logs.read(batch)
+    for path in ("sources/0/.1.crc", "offsets/.1.crc"):
+        job.spark.storage.put(path, b"of another file")
+    job.spark.storage.put("sources/0/1", b"v1\nof another driver")
+
+    logs.read(1)
+    CheckpointLogs(storage).put_back_offsets(1, b"v1\n")
+
+    assert [] == storage.early
+    assert b"v1\nfile 1" == storage.read("sources/0/1")
