@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
@@ -126,3 +127,20 @@ def test_a_mistake_keeps_its_line_and_its_source():
         classify(error).reason,
         classify(error).place,
     )
+
+
+def test_a_failure_over_a_file_whose_name_is_no_unicode_can_be_shown():
+    """
+    Each text of it is encoded by a terminal, a log and the page's answers.
+    """
+    name = os.fsdecode(b"/in/caf\xe9.csv")
+    texts = {
+        field.name: name
+        for field in dataclasses.fields(Failure)
+        if field.name not in {"failure_class", "batch", "restartable"}
+    }
+
+    failure = Failure.from_dict({"failure_class": "ENVIRONMENT", **texts})
+
+    assert b"/in/caf?.csv" in failure.describe().encode()
+    assert {"/in/caf?.csv"} == {getattr(failure, each) for each in texts}

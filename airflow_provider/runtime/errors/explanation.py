@@ -119,7 +119,16 @@ def headed(condition: str, reason: str, beneath: str, *, has_words: bool) -> str
 
 def safe_text(text: str) -> str:
     """Return what an error says without secret parameters, and credentials of addresses."""
-    return without_credentials(redact(text))
+    return without_credentials(redact(encodable(text)))
+
+
+def encodable(text: str) -> str:
+    """Return a text that every terminal, log and answer can encode.
+
+    The name of a file need not be Unicode: Python has single surrogates for its other bytes, and
+    JSON keeps them, but UTF-8 does not.
+    """
+    return text.encode("utf-8", "replace").decode()
 
 
 def without_package(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors.explanation import (
     Explanation,
+    encodable,
     headed,
     safe_text,
     without_package,
@@ -16,6 +17,7 @@ from airflow_provider.runtime.errors.explanation import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_OF_AN_ERROR: Final = frozenset({"reason", "root_cause", "remedy"})
 _REASON_CHARS: Final = 500  # a record and a task's error are read by people, the log has the rest
 
 
@@ -76,9 +78,11 @@ class Failure:
     details: str = ""
 
     def __post_init__(self) -> None:
-        """Free of secrets what comes from an error's text."""
-        for name in ("reason", "root_cause", "remedy"):
-            object.__setattr__(self, name, safe_text(getattr(self, name)))
+        """Free of secrets what comes from an error's text, and all texts of what is no Unicode."""
+        for name, value in list(vars(self).items()):
+            if isinstance(value, str) and not isinstance(value, FailureClass):
+                free = safe_text if name in _OF_AN_ERROR else encodable
+                object.__setattr__(self, name, free(value))
 
     @property
     def is_fatal(self) -> bool:
