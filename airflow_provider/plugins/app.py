@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Response, status
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from airflow_provider import __version__
 from airflow_provider.plugins.access import MAY_SEE_PLUGINS
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 API: Final = "/api"
+
+
+class AsciiResponse(JSONResponse):
+    """JSON in ASCII: a document's text may have half of a character, which UTF-8 has not."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the answer's bytes."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
@@ -43,6 +54,7 @@ def make_app(service: StreamService | None = None) -> FastAPI:
         openapi_url=None,  # Airflow would not protect it, nor the pages that show it
         docs_url=None,
         redoc_url=None,
+        default_response_class=AsciiResponse,
     )
     safe = APIRouter(prefix=API, dependencies=[MAY_SEE_PLUGINS])
     for router in (

@@ -204,7 +204,7 @@ def env(ctx: JobContext) -> None:
     def seen(_: str) -> str:
         return json.dumps([os.environ.get(name) for name in NAMES])
 
-    rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema="v string")
+    rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema="v string", bounded=True)
     to = files(ctx.params["output"], format="json")
     ctx.write("out", rows.select(seen("v").alias("v")), to=to)
     shipped = dict(seen._unwrapped._judf.func().envVars())
@@ -217,18 +217,20 @@ def env(ctx: JobContext) -> None:
 def test_a_warm_run_is_no_more_open_than_a_cold_one(place, drivers, request, options):
     """
     Nothing of the run's environment is shipped with its tasks, nothing of the pool's is seen by its
-    workers, and nobody else can read what the run has written, whatever the pool's umask is.
+    workers, and nobody else can read what the run has written. The pool has the run's umask: another
+    one is not taken.
     """
     write_events(place.input, EVENTS)
     job = place.root / "look.py"
     job.write_text(LOOK)
     environment = {"CLIENT_SECRET": "s3cr3t"}
+    umask = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
     if options:
-        drivers.prefix = ["env", "POOL_ONLY=of-the-pool", "sh", "-c", 'umask 022; exec "$@"', "sh"]
+        drivers.prefix = ["env", "POOL_ONLY=of-the-pool", *umask]
         pool = request.getfixturevalue("pool")
         pool.standby()
         environment |= pool.environment
-    drivers.prefix = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
+    drivers.prefix = umask
     shipped = place.root / "shipped.json"
     arguments = drivers.options({"shipped": str(shipped)})
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from airflow_provider.plugins.actions import Actions
+from airflow_provider.plugins.app import AsciiResponse
 from airflow_provider.plugins.document_rights import contents_at
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures
@@ -107,4 +108,4 @@ def _if_there(look: Callable[..., Any], *args: Any) -> Any:
 
 def _sent(view: BaseModel) -> None:
     """Write a view as the API does."""
-    view.model_dump_json().encode()
+    AsciiResponse(view.model_dump(mode="json"))

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -69,6 +70,9 @@ WATCHDOG_S = 20.0
 _EXIT_CODES = {EXIT_OK, EXIT_USAGE, EXIT_RETRY, EXIT_FATAL, EXIT_LEASE}
 RUNS = ("r0", "r1", "r2", "r3")
 _HERE = Path("/dev/shm")  # noqa: S108 - in memory where there is one: thousands of cases are flushed
+
+
+_FREE_TEXT = re.compile(r'("(?:host|reason|root_cause|message|entry)": "[^"\n]*)(")')
 
 
 class Hang(BaseException):
@@ -554,3 +558,25 @@ def test_every_reader_takes_some_damaged_directories(fuzzed, capsys):
     found = read_all(fuzzed, 1, QUICK_READS, capsys)
 
     assert {} == found, told(found)
+
+
+@pytest.mark.slow
+def test_a_text_with_half_of_a_character_is_read_like_any_other(fuzzed, capsys):
+    """
+    Every reader takes documents of which a text has a byte that is no Unicode, as a file's name may.
+    """
+    found: dict[str, str | None] = {}
+    for file in sorted(fuzzed.root.rglob("*.json")):
+        text = file.read_text()
+        damaged = _FREE_TEXT.sub(r"\1\\udc80\2", text)
+        if damaged == text:
+            continue
+        file.write_text(damaged)
+        for name, call in READERS.items():
+            if name.startswith("page: "):
+                found[name] = found.get(name) or complaint(call, fuzzed.root, capsys)
+        file.write_text(text)
+
+    problems = {name: said for name, said in found.items() if said}
+    assert found.keys() > problems.keys()
+    assert {} == problems, told(problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streams import run_in, windows_of, write_events
 
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.errors import ConfigError, RunFailedError
 
 pytestmark = pytest.mark.spark
 
@@ -54,7 +54,7 @@ def test_a_suspended_run_goes_on(spark, place):
     place.run(spark, "native_windows", run_id="second")
 
     assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
-    with pytest.raises(CheckpointError, match="another job directory has written there"):
+    with pytest.raises(RunFailedError, match="another job directory has written there"):
         run_in(spark, place, place.root / "another", "native_windows")
 
 
