@@ -21,6 +21,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import OutageError
 from airflow_provider.runtime.jobdir.identity import (
     add_predecessors,
     begin_identity,
@@ -99,6 +100,9 @@ class JobMemory:
     def begin(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
         """Give the job directory an identity, and remember it; call before a driver is submitted.
 
+        Raises:
+            OutageError: Airflow has not stored it; no driver may be submitted.
+
         Crash safety: the identity is put first; the next try remembers what it finds.
         Idempotent: by job directory.
         """
@@ -127,4 +131,11 @@ class JobMemory:
 
         value = {"job_dir": self._directory.url, "identity": identity}
         Variable.set(self._name, value, _DESCRIPTION, serialize_json=True)
+        if self._identity() != identity:  # Airflow before 3.3 logs a refused write, and returns
+            msg = (
+                f"{self._directory.url}: Airflow did not store the variable {self._name}, without "
+                "which a retry could take an emptied job directory for a new job; see the API "
+                "server's log, and clear the task"
+            )
+            raise OutageError(msg)
         log.info("%s: the job here has the identity %s", self._directory.url, identity)

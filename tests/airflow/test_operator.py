@@ -22,12 +22,13 @@ from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 from services import wait_for
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
+from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError, LeaseLostError
+from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageError
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
@@ -1106,6 +1107,16 @@ def test_a_driver_whose_directory_is_gone_is_not_judged_by_what_is_there(job: Jo
     with pytest.raises(SparkRunFailedError, match="has no identity.json: it was emptied"):
         operator_of(job).resume(context(), event)
     assert not job.root.exists()
+
+
+def test_a_memory_that_airflow_has_not_stored_stops_the_task(job: Job, monkeypatch) -> None:
+    """
+    Before 3.3 Airflow logs a refused write of a variable and returns, as if it were stored.
+    """
+    monkeypatch.setattr(Variable, "set", lambda *_, **__: None)
+
+    with pytest.raises(OutageError, match="Airflow did not store the variable spark_stream_job"):
+        JobMemory(job.url).begin()
 
 
 def test_a_job_that_has_finished_is_not_remembered(job: Job) -> None:
