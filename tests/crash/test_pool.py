@@ -240,8 +240,9 @@ def test_a_warm_run_is_no_more_open_than_a_cold_one(place, drivers, request, opt
     assert EXIT_OK == ran.wait(), ran.log
     assert "no warm driver" not in ran.log
     assert [False, False] == json.loads(shipped.read_text())
-    rows = [json.loads(line) for path in place.output.glob("*.json") for line in path.open()]
-    assert [[None, "s3cr3t"]] * len(EVENTS) == [json.loads(row["v"]) for row in rows]
+    lines = [line for each in place.output.glob("*.json") for line in each.read_text().splitlines()]
+    seen = [json.loads(json.loads(line)["v"]) for line in lines]
+    assert [[None, "s3cr3t"]] * len(EVENTS) == seen
     written = [path for top in (place.job_dir, place.output) for path in top.rglob("*")]
     assert [] == [str(path) for path in written if path.stat().st_mode & 0o077]
 
