@@ -448,6 +448,10 @@ class Counted:
         self.asked["read"] += 1
         return self._storage.read(path)
 
+    def read_small(self, path, *, at_most_bytes):
+        self.asked["read"] += 1
+        return self._storage.read_small(path, at_most_bytes=at_most_bytes)
+
     def list(self, path):
         self.asked["list"] += 1
         return self._storage.list(path)

@@ -144,13 +144,14 @@ class EpochCommitter:
         for epoch, token in plan.waiting:
             self._add(records.precommitted(epoch, token))
         self._last = self._record_of(records, last_commit)
-        self.hold_logs(found)
+        if self._logs.checkpoint is not None:
+            put_back_offsets(records, self._logs.checkpoint, last_commit, found)
         self.commit_through(last_commit if through is None else min(through, last_commit))
         failpoints.hit("recover.published")
         self.remove_leftovers()
         failpoints.hit("recover.cleaned")
 
-    def hold_logs(self, found: EpochListing | None = None) -> None:
+    def hold_logs(self) -> None:
         """Put back what a late write has replaced of Spark's offset log. Idempotent.
 
         Raises:
@@ -159,7 +160,7 @@ class EpochCommitter:
         query_id, checkpoint = self._logs.query_id(), self._logs.checkpoint
         if query_id is not None and checkpoint is not None:
             records = EpochRecords(self._storage, query_id)
-            put_back_offsets(records, checkpoint, self._logs.position().last_commit, found)
+            put_back_offsets(records, checkpoint, self._logs.position().last_commit)
 
     def remove_leftovers(self) -> None:
         """Shut older drivers out, remove what they staged for nothing, and fold old records.
