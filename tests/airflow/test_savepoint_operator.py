@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import identified
 from tests.unit.savepoint_refusals import TAKES, Case, make, rights, tree
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 def job_dir(tmp_path: Path) -> str:
     """Return a job directory whose one query has committed a batch with Spark's own sink."""
     storage = LocalStorage(str(tmp_path / "job"))
-    JobDirectory(storage).put_job(JobRecord(name="job", created="now"))
+    JobDirectory(identified(storage)).put_job(JobRecord(name="job", created="now"))
     checkpoint = JobDirectory(storage).checkpoint("q")
     checkpoint.put("metadata", b'{"id":"7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"}')
     checkpoint.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"rows":1}')

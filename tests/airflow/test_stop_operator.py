@@ -34,6 +34,7 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
+from tests.present import identified
 from tests.unit.jobs import a_run
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
@@ -53,7 +54,7 @@ def held_back_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> float:
 def job(tmp_path: Path) -> Job:
     """Return a job of one run, which nobody executes."""
     found = Job(tmp_path / "job")
-    JobDirectory(found.storage).put_job(JobRecord(name="daily", created="now"))
+    JobDirectory(identified(found.storage)).put_job(JobRecord(name="daily", created="now"))
     found.run.put_record(a_run(RUN))
     return found
 
