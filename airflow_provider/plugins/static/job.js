@@ -2,7 +2,7 @@
 import { Link, React, html, useSearchParams } from "./host.js";
 import { Actions } from "./actions.js";
 import { dagPath, slicesQuery, streamName, taskPath } from "./addresses.js";
-import { jobPath, taskIn, useData } from "./api.js";
+import { jobPath, useData } from "./api.js";
 import { Batches } from "./batches.js";
 import { moment, sentence, sliceName } from "./format.js";
 import { Failures } from "./failures.js";
@@ -26,9 +26,8 @@ const TABS = [
 ];
 const OF_A_VIEW = ["query", "span", "path", "spark_run_id", "driver_id"];
 
-export function Job() {
+export function Job({ task }) {
   const [params, setParams] = useSearchParams();
-  const task = taskIn(params);
   const tab = TABS.some(([name]) => name === params.get("tab")) ? params.get("tab") : "overview";
   const overview = useData(jobPath(task, "overview"));
   const View = TABS.find(([name]) => name === tab)[2];

@@ -14,10 +14,12 @@ const Job = React.lazy(async () => ({ default: (await askForJob()).Job }));
 export function Page() {
   useStyles();
   const [params] = useSearchParams();
-  const View = taskIn(params) ? Job : slicedTaskIn(params) ? Slices : Streams;
+  // A view keeps the task of its own address: it may render once more when the address has changed.
+  const [job, sliced] = [taskIn(params), slicedTaskIn(params)];
+  const shown = job ? html`<${Job} task=${job} />` : sliced ? html`<${Slices} task=${sliced} />` : html`<${Streams} />`;
   React.useEffect(() => {
     const timer = setTimeout(askForJob, LATER_MS);
     return () => clearTimeout(timer);
   }, []);
-  return html`<div className="ss"><${React.Suspense} fallback=${html`<${Waiting} />`}><${View} /></${React.Suspense}></div>`;
+  return html`<div className="ss"><${React.Suspense} fallback=${html`<${Waiting} />`}>${shown}</${React.Suspense}></div>`;
 }

@@ -1,6 +1,6 @@
 // The slices of a task: a grid with a cell for each, and a table.
 import { Link, React, html, useSearchParams } from "./host.js";
-import { dagPath, jobQuery, seriesOf, slicedTaskIn, streamName, taskPath } from "./addresses.js";
+import { dagPath, jobQuery, seriesOf, streamName, taskPath } from "./addresses.js";
 import { useData } from "./api.js";
 import { NOTHING, count, duration, moment, sliceName, whole } from "./format.js";
 import { Note, State, Table, Waiting, badgeOf } from "./parts.js";
@@ -92,10 +92,9 @@ export function SeriesState({ slices }) {
   </div>`;
 }
 
-export function Slices() {
+export function Slices({ task }) {
   const [params, setParams] = useSearchParams();
   const { data, error } = useData("jobs");
-  const task = slicedTaskIn(params);
   const chosen = params.get("state");
   const all = inOrder((data?.jobs ?? []).filter((job) => job.is_slice && seriesOf(job.task) === seriesOf(task)));
   const choose = (kind) =>
