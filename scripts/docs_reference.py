@@ -1,6 +1,6 @@
 """Reference of the site, of the code: a job's functions, commands, documents, errors, metrics.
 
-The pages exist in the site only (:mod:`docs_site` lays them out): what is not written by hand
+The pages exist in the site only (``docs_site`` lays them out): what is not written by hand
 cannot differ from the code. Modules that import Airflow or PySpark are read, not imported.
 """
 

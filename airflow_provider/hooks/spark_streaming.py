@@ -127,8 +127,8 @@ class SparkStreamingHook(CheckedHook):
             driver_id: the submission to watch; None for the run's last one.
             request: None, or what :mod:`airflow_provider.hooks.watchers` says of a bootstrap or an
                 upgrade, whose drivers are submitted under *run_id*.
-            supervision: None, or what :meth:`Supervision.to_dict` has written; then a
-                :class:`SupervisingWatcher`.
+            supervision: None, or what :meth:`.Supervision.to_dict` has written; then a
+                :class:`.SupervisingWatcher`.
         """
         return open_watcher(
             job_dir,

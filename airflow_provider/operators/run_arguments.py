@@ -36,7 +36,7 @@ def run_options(
     missing_input: str = RETRY,
     **flags: bool,
 ) -> dict[str, Any]:
-    """Return the fields of a run's request; its arguments are :class:`SparkStreamingOperator`'s.
+    """Return the fields of a run's request; its arguments are :class:`.SparkStreamingOperator`'s.
 
     They are in seconds and text, which a driver reads without any package of its own. The *flags*,
     such as *allow_mixed_results*, are given as they are.

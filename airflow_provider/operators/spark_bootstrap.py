@@ -36,10 +36,10 @@ class SparkBootstrapOperator(DriverOperator):
 
     A driver calls the job's function with *history_params*, reads what is there, forgets where the
     sources were, and takes a savepoint; ``spark-stream state bootstrap`` is the same. The task is
-    green when the savepoint is there. It waits as :class:`SparkStreamingOperator` does: a driver
+    green when the savepoint is there. It waits as :class:`.SparkStreamingOperator` does: a driver
     that is alive is adopted, a retry or a clear goes on where the last driver died, and a savepoint
     that was made of the same is taken as it is. XCom, and the ``extra`` of each outlet asset's
-    event: as of :class:`SparkSavepointOperator`, so that a ``SparkStreamingOperator`` begins from
+    event: as of :class:`.SparkSavepointOperator`, so that a ``SparkStreamingOperator`` begins from
     ``from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"``.
 
     Args:

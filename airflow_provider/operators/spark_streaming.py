@@ -117,7 +117,7 @@ class SparkStreamingOperator(DriverOperator):
             it has one (see docs/backfills.md); None for none.
         follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
             began with; each try is about the version to which accepted upgrades have led from there
-            (:class:`SparkUpgradeOperator`). A try that waits while its version is replaced ends
+            (:class:`.SparkUpgradeOperator`). A try that waits while its version is replaced ends
             with it.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
             fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
@@ -168,7 +168,7 @@ class SparkStreamingOperator(DriverOperator):
             up to ten. Airflow then runs the task's callbacks
             elsewhere, and neither ``post_execute`` nor listeners such as OpenLineage's; a task that
             has outlets, or pushes no XCom, ends in a worker all the same.
-        kwargs: those of :class:`LineageOperator`, and Airflow's own.
+        kwargs: those of :class:`.LineageOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

@@ -42,7 +42,7 @@ class SparkUpgradeOperator(DriverOperator):
 
     A driver checks the new version against the state of the old one, stops that with a savepoint,
     starts the new version from it and watches it for *probation*; ``spark-stream upgrade`` does the
-    same. The task decides from the job directory alone, as :class:`SparkStreamingOperator` does: a
+    same. The task decides from the job directory alone, as :class:`.SparkStreamingOperator` does: a
     retry or a clear goes on with the step that was recorded last, and adopts a driver that is
     alive.
 

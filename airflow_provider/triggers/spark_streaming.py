@@ -45,14 +45,14 @@ class SparkStreamingTrigger(BaseTrigger):
         job_dir: URL of the job directory.
         run_id: the run.
         driver_id: the driver that is waited for.
-        generation: the claim of the task's try; see :meth:`SparkStreamingHook.claim`.
+        generation: the claim of the task's try; see :meth:`.SparkStreamingHook.claim`.
         wait_for_foreign: whether another run's driver is waited for, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
             beside the driver's submission.
-        request: None, or that of a bootstrap or an upgrade for :meth:`SparkStreamingHook.watcher`.
+        request: None, or that of a bootstrap or an upgrade for :meth:`.SparkStreamingHook.watcher`.
         supervision: None, or its arguments for a run to be supervised; then the trigger fires also
             when the driver is not well, and when its time is over.
         end_from_trigger: whether a run that has ended well makes the task green from here, with the

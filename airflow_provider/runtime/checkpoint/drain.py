@@ -1,7 +1,7 @@
 """The drain: one administrative batch with no input and the greatest watermark.
 
 Spark runs a planned, uncommitted batch exactly as its offset entry says. An entry with the offsets
-of the last committed batch and :data:`MAX_WATERMARK_MS` reads nothing, evicts all state and fires
+of the last committed batch and :data:`.MAX_WATERMARK_MS` reads nothing, evicts all state and fires
 all event-time timers. Spark's own state repartitioning appends such entries too. The idea of a last
 checkpoint after MAX_WATERMARK is Flink's (FLIP-147). Where rows are later than that, another such
 batch follows, up to the end of what Spark's timestamps can hold.

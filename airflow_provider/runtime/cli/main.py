@@ -1,4 +1,7 @@
-"""The command ``spark-stream``: the runtime from a shell. Exit codes are in :mod:`errors`."""
+"""The command ``spark-stream``: the runtime from a shell.
+
+:mod:`.runtime.errors` lists the exit codes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a small job in a JVM that keeps the classes it has loaded; see :mod:`..class_archive`."""
+"""Runs a small job in a JVM that keeps the classes it has loaded; see :mod:`.class_archive`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def progress_lines(
 
     Args:
         record: its progress.
-        paces: what :meth:`CatchingUp.look` says of each query.
+        paces: what :class:`.CatchingUp` says of each query.
         columns: how wide the terminal is; what does not fit into a line begins another one.
         batches: the last ones of each query; None to leave them out.
     """

@@ -163,7 +163,7 @@ class Attempt:
         }
 
     def run(self) -> FinalCheckpoint:
-        """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
+        """Live until the run has its final checkpoint; see :func:`.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)

@@ -53,7 +53,7 @@ def classify(
     """Say what *error* means for the next attempt; what is not known is RECOVERABLE.
 
     Whatever the author of the job says of one of its causes comes first, then the table in
-    :mod:`rules`. Never raises, also when the JVM that could tell more is gone.
+    :mod:`.failures.rules`. Never raises, also when the JVM that could tell more is gone.
 
     Args:
         error: the exception, with its causes.

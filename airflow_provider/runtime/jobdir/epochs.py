@@ -2,7 +2,7 @@
 
 ``<epoch>.<token>.json`` is put once when a driver has staged an epoch in all sinks: pre-committed.
 ``<epoch>.json`` is put once when all sinks have published it. Those of older epochs are folded
-(:mod:`.folding`): ``<first>-<last>.json`` says of a range of epochs whose staging was published,
+by :mod:`.epoch_folding`: ``<first>-<last>.json`` names whose staging of each epoch was published,
 ``<first>-<last>.packed.json`` holds their records, for what may have to be reverted. Both are put
 once and never changed: what they say stays true, also when an overtaken driver puts them; longer
 ones take their place. ``revert.json`` says from which epoch on everything was reverted. The

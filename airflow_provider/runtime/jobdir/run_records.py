@@ -114,7 +114,7 @@ class AttemptRecord(Document):
     Attributes:
         options: with which a start goes on that nobody gives any, such as that of an old version
             after its upgrade; those of Spark and of the cluster are not among them.
-        failure: why it has ended, see :class:`~.failures.Failure`; None if not by a failure.
+        failure: why it has ended, see :class:`~.errors.failure.Failure`; None if not by a failure.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
         application_id: Spark's name for the driver, by which its history server knows it.
@@ -272,8 +272,8 @@ class ReplyRecord(Document):
     """``replies/<id>.json``: the driver's answer.
 
     Attributes:
-        exit_code: of a refusal: what it means to the caller, as in :mod:`errors`: the request has
-            to change, the same may be repeated, or neither.
+        exit_code: of a refusal: what it means to the caller, see :mod:`.runtime.errors`; the
+            request has to change, the same may be repeated, or neither.
         outcome: of a stop that was done: how the run ended.
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """

@@ -36,7 +36,7 @@ _STOP_TIMEOUT_S: Final = 60.0  # a sink's own code, between Spark's jobs, cannot
 
 
 class BatchQuery:
-    """What :class:`~.running.RunningQuery` is for a stream; it has the same methods.
+    """What :class:`~.streaming.RunningQuery` is for a stream; it has the same methods.
 
     Spark sets no checkpoint: whether its epoch counts is for the run's commit to say (batchlog).
 

@@ -63,7 +63,7 @@ def stateful_operators(
     Args:
         df: the query.
         output_mode: its output mode.
-        names: the job's names for its sources, one for each that :func:`source_names` finds.
+        names: the job's names for its sources, one for each that :func:`.source_names` finds.
 
     Returns:
         None where that cannot be done (another version of Spark); Spark itself compares them with

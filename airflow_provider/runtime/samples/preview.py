@@ -33,12 +33,12 @@ def preview(
 
     Args:
         job: the job's function, or ``FILE.py:FUNC``.
-        inputs: rows for some of its sources, as of :func:`~.run.run_in_memory`.
+        inputs: rows for some of its sources, as of :func:`~.run_in_memory`.
         params: for ``ctx.params``.
         rows: how many rows to take of each other source.
         interval: for ``ctx.interval``.
         conf: for Spark.
-        spark: as of :func:`~.run.run_in_memory`.
+        spark: as of :func:`~.run_in_memory`.
         folder: the same.
 
     Returns:

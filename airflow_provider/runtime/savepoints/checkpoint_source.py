@@ -46,7 +46,7 @@ class SourceQuery:
         name: the query's name in the savepoint.
         checkpoint: its root.
         directory: the job's directory; None for a checkpoint of other origin.
-        administrative: see :class:`~.records.QuerySavepoint`.
+        administrative: see :class:`~.record.QuerySavepoint`.
         history: the same.
         is_as_run: whether Spark's logs are still those that its batches ran with; a bootstrap has
             changed them.
@@ -158,7 +158,7 @@ class Source:
         is_driven: tells whether a driver may be alive.
         check_current: refuses a source that is not the job's any more, because the job was set
             back; raises SavepointError.
-        restores: see :class:`~.records.SavepointRecord`.
+        restores: see :class:`~.record.SavepointRecord`.
         token: the same.
     """
 

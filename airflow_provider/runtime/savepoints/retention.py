@@ -149,7 +149,7 @@ class RetentionRule(Protocol):
 def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
     """Return the savepoints by their series, each in the order in which they were taken.
 
-    The order is that of :attr:`~.records.SavepointRecord.history`: how often the job had been set
+    The order is that of :attr:`~.record.SavepointRecord.history`: how often the job had been set
     back, its lease, its batches. While the job does not run that is the same for several. Then
     the one taken later has seen more of those that are there now.
     """

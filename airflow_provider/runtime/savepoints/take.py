@@ -82,9 +82,10 @@ def take_savepoint(
     """Take a savepoint of a running, suspended or foreign query or job.
 
     Args:
-        source: what of; see :func:`~.sources.job_source` and :func:`~.sources.checkpoint_source`.
+        source: what to save, from :func:`~.checkpoint_source.job_source` or
+            :func:`~.checkpoint_source.checkpoint_source`.
         url: the savepoint's own folder, which must not exist; its last part is the name.
-        origin: one of :data:`~.records.ORIGINS`.
+        origin: one of :data:`~.record.ORIGINS`.
         labels: free words to find it by.
         aligned_timeout_s: how long a batch in flight is waited for; then the savepoint is
             unaligned. 0 for not at all.

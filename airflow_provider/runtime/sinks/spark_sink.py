@@ -61,7 +61,7 @@ def spark_sink(
 
 
 class SparkSink:
-    """See :func:`spark_sink`, which makes one. It is not a :class:`Sink`: it has one phase only."""
+    """An output of one phase, made by :func:`spark_sink`; not a :class:`.protocol.Sink`."""
 
     def __init__(
         self, file_format: str, options: dict[str, str], partition_by: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ def _last_listed(path: str) -> int:
 
 
 class SparkSinkEpochs:
-    """What :class:`~.epochs.EpochCommitter` is for the other sinks: here Spark publishes alone.
+    """What :class:`~.committer.EpochCommitter` is for the other sinks: here Spark publishes alone.
 
     Its counts are those of Spark's reports in this attempt, so they are minima: nothing is recorded
     of a batch, and Spark counts the groups that an aggregation drops.

@@ -1,7 +1,7 @@
 """State as a database: opened where it lies, read as tables, queried, compared.
 
-What makes state imports its own modules, as it needs the driver: :mod:`bootstrapping` a first state
-from history, :mod:`modifying` a savepoint with changes.
+Two modules that write state need the driver and are imported by themselves:
+:mod:`.state.bootstrap` makes a first state from history, :mod:`.state.rewrite` changes a savepoint.
 """
 
 from airflow_provider.runtime.state.contents import (

@@ -66,7 +66,7 @@ class _Places:
 
 
 class StateReader:
-    """Reads what :func:`~.opening.open_state` has found.
+    """Reads what :func:`~.open_state.open_state` has found.
 
     DataFrames are read when they are used: keep the reader until then.
 

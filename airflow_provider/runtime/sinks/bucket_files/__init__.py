@@ -11,7 +11,7 @@ Of one file, by what is there when its writer is gone:
 there is                     what happens
 ===========================  =======================================================================
 a local file of an executor  Spark removes its local folders
-a staged file without record the next start removes it (:meth:`BucketFilesSink.recover`)
+a staged file without record the next start removes it (:meth:`.BucketFilesSink.recover`)
 a staged file, recorded      published, when Spark has committed the batch
 the same, half copied        nobody sees it, but for an empty blob in Azure; it is copied again, or
                              the copy is waited for; an unfinished upload of S3's is aborted
