@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import key_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import OutageError
 from airflow_provider.runtime.jobdir.identity import (
@@ -30,7 +31,6 @@ from airflow_provider.runtime.jobdir.identity import (
     lineage_of,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.sinks.marks import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.control.published import published_batch
-from airflow_provider.runtime.jobdir.datasets import Dataset
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 
 if TYPE_CHECKING:

@@ -28,13 +28,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    EpochId,
+    Fence,
+    OpenFence,
+    RevertibleSink,
+    Sink,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     LeaseLostError,
     SinkError,
 )
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, OpenFence, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,13 +165,10 @@ def _pickled(what: Any) -> bytes:
 
 
 class SinkContract:
-    """What :class:`~airflow_provider.runtime.sinks.protocol.Sink` promises.
+    """What :class:`~airflow_provider.runtime.api.sinks.Sink` promises.
 
     A subclass gives the fixture ``case``, a fresh :class:`SinkCase`, and a ``spark`` session.
     """
-
-    can_revert = True
-    """Whether the sink can revert; False makes the suite ask for the refusal instead."""
 
     @pytest.fixture
     def bench(self, case: SinkCase, spark: SparkSession) -> SinkBench:
@@ -329,67 +333,6 @@ class SinkContract:
 
             assert bench.all_rows() == bench.visible(), point
 
-    # --- reverting ----------------------------------------------------------------------------
-
-    def test_reverting_removes_the_given_epochs(self, bench: SinkBench) -> None:
-        """Exactly the rows of the given epochs go, published or not; twice is once."""
-        if not self.can_revert:
-            pytest.skip("refused: see below")
-        kept = bench.stage(0, "kept")
-        others = bench.stage(0, "others", query_id=QUERY_ID.replace("7", "8"))
-        first, second, waiting = (bench.stage(epoch, "a", "b") for epoch in (1, 2, 3))
-        for committable in (kept, first, others, second):
-            bench.commit(committable)
-        for _ in range(2):
-            bench.sink.check_revert([waiting, second, first])
-            bench.sink.revert([waiting, second, first], OpenFence())
-
-            assert sorted(bench.rows(0, "kept") + bench.rows(0, "others")) == bench.visible()
-
-    def test_a_late_commit_does_not_bring_rows_back(self, bench: SinkBench) -> None:
-        """A driver that was paused before it committed publishes nothing after a revert."""
-        if not self.can_revert:
-            pytest.skip("refused: see below")
-        published, waiting = bench.stage(0, "a"), bench.stage(1, "b")
-        bench.commit(published)
-        bench.sink.revert([waiting, published], OpenFence())
-        for late in (published, waiting):
-            with contextlib.suppress(LeaseLostError, SinkError):
-                bench.case.open().commit(late, OpenFence())
-
-        assert [] == bench.visible()
-
-    def test_a_revert_that_dies_anywhere_is_completed(self, bench: SinkBench) -> None:
-        """A process dies at every step of a revert; the same call again completes it."""
-        if not self.can_revert:
-            pytest.skip("refused: see below")
-        kept = bench.stage(0, "kept")
-        bench.commit(kept)
-        trial = bench.stage(1, "a")
-        bench.commit(trial)
-        points = bench.points("revert", [trial])
-        assert points
-        for epoch, point in enumerate(points, start=2):
-            # A query's id ends with a revert.
-            taken = [bench.stage(epoch, "b", "c", query_id=f"{epoch}{QUERY_ID[1:]}")]
-            bench.commit(taken[0])
-            died, stderr = bench.child("revert", taken, fails_at=point).wait()
-            assert failpoints.CRASH_EXIT == died, stderr
-            bench.case.open().revert(taken, OpenFence())
-
-            assert bench.rows(0, "kept") == bench.visible(), point
-
-    def test_a_revert_is_fenced(self, bench: SinkBench) -> None:
-        """A driver that lost its lease takes nothing back."""
-        if not self.can_revert:
-            pytest.skip("refused: see below")
-        committable = bench.stage(0, "a")
-        bench.commit(committable)
-        with pytest.raises(LeaseLostError):
-            bench.sink.revert([committable], LosingFence(1))
-
-        assert bench.rows(0, "a") == bench.visible()
-
     # --- refusing -------------------------------------------------------------------------------
 
     def test_check_writes_nothing(self, bench: SinkBench) -> None:
@@ -406,6 +349,61 @@ class SinkContract:
         assert bench.sink.name == bench.case.open().name
 
 
+class RevertibleSinkContract(SinkContract):
+    """What :class:`~airflow_provider.runtime.api.sinks.RevertibleSink` promises, too."""
+
+    def test_reverting_removes_the_given_epochs(self, bench: SinkBench) -> None:
+        """Exactly the rows of the given epochs go, published or not; twice is once."""
+        kept = bench.stage(0, "kept")
+        others = bench.stage(0, "others", query_id=QUERY_ID.replace("7", "8"))
+        first, second, waiting = (bench.stage(epoch, "a", "b") for epoch in (1, 2, 3))
+        for committable in (kept, first, others, second):
+            bench.commit(committable)
+        for _ in range(2):
+            bench.revertible.check_revert([waiting, second, first])
+            bench.revertible.revert([waiting, second, first], OpenFence())
+
+            assert sorted(bench.rows(0, "kept") + bench.rows(0, "others")) == bench.visible()
+
+    def test_a_late_commit_does_not_bring_rows_back(self, bench: SinkBench) -> None:
+        """A driver that was paused before it committed publishes nothing after a revert."""
+        published, waiting = bench.stage(0, "a"), bench.stage(1, "b")
+        bench.commit(published)
+        bench.revertible.revert([waiting, published], OpenFence())
+        for late in (published, waiting):
+            with contextlib.suppress(LeaseLostError, SinkError):
+                bench.case.open().commit(late, OpenFence())
+
+        assert [] == bench.visible()
+
+    def test_a_revert_that_dies_anywhere_is_completed(self, bench: SinkBench) -> None:
+        """A process dies at every step of a revert; the same call again completes it."""
+        kept = bench.stage(0, "kept")
+        bench.commit(kept)
+        trial = bench.stage(1, "a")
+        bench.commit(trial)
+        points = bench.points("revert", [trial])
+        assert points
+        for epoch, point in enumerate(points, start=2):
+            # A query's id ends with a revert.
+            taken = [bench.stage(epoch, "b", "c", query_id=f"{epoch}{QUERY_ID[1:]}")]
+            bench.commit(taken[0])
+            died, stderr = bench.child("revert", taken, fails_at=point).wait()
+            assert failpoints.CRASH_EXIT == died, stderr
+            bench.opened_revertible().revert(taken, OpenFence())
+
+            assert bench.rows(0, "kept") == bench.visible(), point
+
+    def test_a_revert_is_fenced(self, bench: SinkBench) -> None:
+        """A driver that lost its lease takes nothing back."""
+        committable = bench.stage(0, "a")
+        bench.commit(committable)
+        with pytest.raises(LeaseLostError):
+            bench.revertible.revert([committable], LosingFence(1))
+
+        assert bench.rows(0, "a") == bench.visible()
+
+
 class SinkBench:
     """Stages epochs of a :class:`SinkCase` with Spark, and remembers what was staged."""
 
@@ -414,6 +412,16 @@ class SinkBench:
         self.sink = case.open()
         self._spark = spark
         self._staged: dict[int, list[Row]] = {}
+
+    @property
+    def revertible(self) -> RevertibleSink:
+        """The sink, as one that can revert."""
+        assert isinstance(self.sink, RevertibleSink)
+        return self.sink
+
+    def opened_revertible(self) -> RevertibleSink:
+        """Open the sink once more, as another process does."""
+        return SinkBench(self.case, self._spark).revertible
 
     def frame(self, *names: str, epoch: int = 0) -> Any:
         """Return a frame of an epoch's rows, in two partitions."""
@@ -452,11 +460,10 @@ class SinkBench:
     def points(self, action: str, committables: Sequence[Committable]) -> list[str]:
         """Do it here, and return the failpoints that were passed, each once."""
         with _recorded() as points:
-            sink = self.case.open()
             if action == "revert":
-                sink.revert(committables, OpenFence())
+                self.opened_revertible().revert(committables, OpenFence())
             else:
-                sink.commit(committables[0], OpenFence())
+                self.case.open().commit(committables[0], OpenFence())
         return sorted(set(points))
 
 

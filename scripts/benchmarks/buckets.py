@@ -22,7 +22,7 @@ from sessions import QUIET
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from airflow_provider.runtime import files
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.spark.session import start_spark
 from tests.contract.conftest import BUCKET, serve_s3
 

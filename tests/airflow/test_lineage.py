@@ -18,7 +18,7 @@ from services import HERE, run_dag, wait_for
 from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.jobdir.datasets import Dataset
+from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from tests.unit.jobs import a_final, a_progress, a_run, an_attempt

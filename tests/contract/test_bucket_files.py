@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider.runtime import files
+from airflow_provider.runtime.api.sinks import Committable, EpochId, MarkedSink, Staged, Writer
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -38,10 +39,9 @@ from airflow_provider.runtime.sinks.bucket_files.lines import LineFormat
 from airflow_provider.runtime.sinks.bucket_files.parquet import ParquetFormat
 from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
 from airflow_provider.runtime.sinks.bucket_files.upload import UploadTask, folder_of
-from airflow_provider.runtime.sinks.marks import MarkedSink, Writer, check_not_ahead
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing import QUERY_ID, OpenFence, SinkContract
+from airflow_provider.runtime.testing import QUERY_ID, OpenFence, RevertibleSinkContract
 from tests.contract.conftest import BUCKET
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Case:
         return rows
 
 
-class BucketContract(SinkContract):
+class BucketContract(RevertibleSinkContract):
     """The contract of sinks; a subclass gives the ``case``."""
 
     @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
@@ -14,7 +15,6 @@ from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.rewrite import rewrite_savepoint
 from airflow_provider.runtime.state.rewrite_plan import Changes
 from airflow_provider.runtime.storage.open import open_storage

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import Staged
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.sinks.protocol import Staged
 from airflow_provider.runtime.storage.file_tree import flush
 from tests.crash.power import NoDiskError, PowerDisk
 from tests.unit.support import (

@@ -25,6 +25,7 @@ from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime import clock
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.cli import main, state_output
 from airflow_provider.runtime.control.handover import describe_running
 from airflow_provider.runtime.control.health import Limits
@@ -54,7 +55,6 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark import session
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.pairwise import mark_whole

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.testing import SinkBench, SinkContract
+from airflow_provider.runtime.testing import RevertibleSinkContract, SinkBench
 
 
-class DyingElsewhere(SinkContract):
+class DyingElsewhere(RevertibleSinkContract):
     """The contract; what dies or stops at each step does so in ``tests/unit``, too."""
 
     @pytest.mark.whole

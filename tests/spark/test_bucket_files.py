@@ -19,9 +19,9 @@ from stores import told_to_workers
 from streams import write_events
 
 from airflow_provider.runtime import files
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.programs.declaring import has_spark_log
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID

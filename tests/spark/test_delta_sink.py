@@ -10,10 +10,10 @@ import pytest
 from contracts import DyingElsewhere
 from deltalake import DeltaTable
 
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sinks.delta.sink import delta
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
-from airflow_provider.runtime.testing import QUERY_ID, SinkContract
+from airflow_provider.runtime.testing import QUERY_ID, RevertibleSinkContract
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +51,7 @@ class TestDelta(DyingElsewhere):
 
 
 @pytest.mark.whole
-class TestPartitionedDelta(SinkContract):
+class TestPartitionedDelta(RevertibleSinkContract):
     """The ``delta`` sink, partitioned."""
 
     @pytest.fixture

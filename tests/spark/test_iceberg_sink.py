@@ -21,10 +21,10 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sinks.iceberg.sink import iceberg
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
-from airflow_provider.runtime.testing import SinkContract
+from airflow_provider.runtime.testing import RevertibleSinkContract
 
 pytestmark = pytest.mark.spark
 
@@ -71,7 +71,7 @@ class TestIceberg(DyingElsewhere):
 
 
 @pytest.mark.whole
-class TestPartitionedIceberg(SinkContract):
+class TestPartitionedIceberg(RevertibleSinkContract):
     """The ``iceberg`` sink, one file per value."""
 
     @pytest.fixture

@@ -12,7 +12,7 @@ from stores import told_to_workers
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing import SinkContract
+from airflow_provider.runtime.testing import RevertibleSinkContract
 from tests.contract.conftest import azurite, azurite_server, gcs, s3
 from tests.present import present
 
@@ -49,7 +49,7 @@ class FolderCase:
         return present(duckdb.sql(query)).fetchall()
 
 
-class TestFiles(SinkContract):
+class TestFiles(RevertibleSinkContract):
     """The ``files`` sink, Parquet."""
 
     @pytest.fixture
@@ -58,7 +58,7 @@ class TestFiles(SinkContract):
 
 
 @pytest.mark.whole
-class TestPartitionedFiles(SinkContract):
+class TestPartitionedFiles(RevertibleSinkContract):
     """The ``files`` sink, Parquet in folders by value."""
 
     @pytest.fixture
@@ -83,7 +83,7 @@ class BucketCase:
 
 
 @pytest.mark.whole
-class TestFilesInBuckets(SinkContract):
+class TestFilesInBuckets(RevertibleSinkContract):
     """The ``files`` sink in each store; without Spark in tests/contract/test_bucket_files.py."""
 
     @pytest.fixture(params=["s3", "gcs", "azurite"])
@@ -94,7 +94,7 @@ class TestFilesInBuckets(SinkContract):
 
 
 @pytest.mark.whole
-class TestTextFiles(SinkContract):
+class TestTextFiles(RevertibleSinkContract):
     """The ``files`` sink, JSON lines and CSV."""
 
     @pytest.fixture(params=["json", "csv"])

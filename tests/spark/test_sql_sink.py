@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.testing import SinkContract
+from airflow_provider.runtime.testing import RevertibleSinkContract
 from tests.unit.sql_support import QUERY_ID, Fence, postgres
 
 pytestmark = pytest.mark.spark
@@ -188,7 +188,7 @@ class SqlCase:
         return ask(self.url, f"SELECT id, name FROM {self.table}")
 
 
-class TestSqlSink(SinkContract):
+class TestSqlSink(RevertibleSinkContract):
     @pytest.fixture
     def case(self, url: str) -> SqlCase:
         with psycopg.connect(url, autocommit=True) as connection:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
@@ -17,7 +18,6 @@ from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import identified
 from tests.unit.frames import FrameBase
@@ -25,8 +25,8 @@ from tests.unit.frames import FrameBase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider.runtime.api.sinks import Fence, Sink
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.storage.base import Storage
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"

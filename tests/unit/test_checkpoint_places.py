@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.driver import restore_job as restore_module
 from airflow_provider.runtime.driver.initial_state import StartingPoint
@@ -36,7 +37,6 @@ from airflow_provider.runtime.savepoints.restore_log import (
 )
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.copy_files import copy_files
 from tests.present import present
 from tests.unit.jobs import a_final, a_run

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.restore_job import restore_job
@@ -36,7 +37,6 @@ from airflow_provider.runtime.savepoints.restore import begin_restore, finish_re
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.present import present
 from tests.unit.jobs import a_final, a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeSink

@@ -11,9 +11,9 @@ from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.delta.sink import delta
+from airflow_provider.runtime.sinks.discard import DiscardSink
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.postgres.sink import sql
-from airflow_provider.runtime.sinks.protocol import DiscardSink
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from tests.unit.jobs import an_attempt
 
@@ -120,7 +120,7 @@ def test_a_query_says_what_it_reads_and_writes(caplog):
         delta("s3://b/t"),
         sql("postgresql://u:secret@db/shop", "sales.orders"),
         sql("postgresql://u:secret@db:6000/shop", "orders"),
-        DiscardSink("files:/x", "/x"),
+        DiscardSink(files("/x")),
         Broken(),
         OfUsers(),
     )
@@ -140,7 +140,7 @@ def test_a_query_says_what_it_reads_and_writes(caplog):
         [],
     ] == list(said["sinks"].values())
     assert "broken: it is not known where it writes" in caplog.text
-    assert [("kafka://h:1", "out")] == list(kafka.datasets)
+    assert [("kafka://h:1", "out")] == list(kafka.datasets())
     assert "secret" not in json.dumps(said)
     record = an_attempt(datasets={"q": said})
     assert record == AttemptRecord.from_dict(json.loads(record.to_bytes()), where="1.json")

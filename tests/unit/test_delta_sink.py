@@ -18,6 +18,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -31,7 +32,6 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.delta.add_file import partition_of
 from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.delta.sink import delta
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from tests.present import present
 from tests.unit.delta_support import (
     QUERY_ID,

@@ -613,7 +613,7 @@ class Forgetful(HandStagedFiles):
         if self.lost:
             raise CheckpointError("lost")
 
-    def forget(self, query_id, epochs):
+    def prune(self, query_id, epochs):
         self.forgotten.append((query_id, epochs))
 
 

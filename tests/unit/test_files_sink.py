@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider.runtime import failpoints, files
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -19,8 +20,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.sinks.file_names import final_name
-from airflow_provider.runtime.sinks.files import FilesSink, moved_to
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
+from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing import LosingFence
 from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
@@ -627,7 +627,7 @@ def test_a_sink_in_a_bucket_can_be_tried_in_a_folder(tmp_path):
     The same files go where the job is only tried.
     """
     sink = files("s3://bucket/out", "json", "day", options={"compression": "gzip"})
-    tried = moved_to(sink, str(tmp_path))
+    tried = sink.moved_to(str(tmp_path))
 
     assert (f"files:{tmp_path}", "files:s3://bucket/out") == (tried.name, sink.name)
     assert ("json", ("day",), {"compression": "gzip"}) == (

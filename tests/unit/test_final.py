@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.driver.final_checkpoint import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
@@ -16,7 +17,6 @@ from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import begin_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.jobs import HandMadeJob, a_final
 from tests.unit.support import QUERY_ID, FakeClock
 

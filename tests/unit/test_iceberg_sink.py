@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider.runtime.api.sinks import Committable, OpenFence
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -29,7 +30,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
 from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink, iceberg
-from airflow_provider.runtime.sinks.protocol import Committable, OpenFence
 from airflow_provider.runtime.testing import Child, LosingFence
 from tests.unit.iceberg_support import (
     QUERY_ID,
@@ -53,7 +53,7 @@ KEY = f"spark-stream.{QUERY_ID}"
 PAUSED = """
 import json, pathlib, sys, time
 from airflow_provider.runtime.sinks.iceberg.sink import iceberg
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from airflow_provider.runtime.api.sinks import Committable, EpochId
 
 task = json.loads(sys.argv[1])
 
@@ -894,7 +894,7 @@ def test_recovery_without_a_table(sink, catalog):
 
 
 def stage_files(sink, schema, *files, epoch: int = 0):
-    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+    from airflow_provider.runtime.api.sinks import Committable, EpochId
 
     made = EpochId("q", QUERY_ID, epoch, 1)
     return Committable(made, sink.stage(Frame(schema, *files), made).data)

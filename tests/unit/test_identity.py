@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import MarkedSink, OpenFence, Writer
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LeaseLostError
 from airflow_provider.runtime.jobdir.identity import (
@@ -21,8 +22,7 @@ from airflow_provider.runtime.jobdir.identity import (
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import check_replaces_job
-from airflow_provider.runtime.sinks.marks import MarkedSink, Writer, check_not_ahead
-from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import identified
 from tests.unit import delta_support, iceberg_support

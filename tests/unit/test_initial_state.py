@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.initial_state import StartingPoint
@@ -19,7 +20,6 @@ from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_sou
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import identified, present
 from tests.unit.support import EpochBench, FakeClock

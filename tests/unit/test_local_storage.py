@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.local import LocalStorage, sync_folder

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import Staged
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import Inbox
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.protocol import Staged
 from tests.unit.counting import CountingStorage
 from tests.unit.support import (
     QUERY_ID,
@@ -25,8 +25,8 @@ from tests.unit.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_provider.runtime.api.sinks import EpochId
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.sinks.protocol import EpochId
 
 
 class WrittenFiles(FilesSink):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, RevertError
 from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.sinks.revert import Revert, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.testing import LosingFence

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import (
@@ -43,7 +44,6 @@ from airflow_provider.runtime.savepoints.rewind import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.written_rows import output_of
 from tests.present import present

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructType
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -30,7 +31,6 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.sinks.marks import Writer
 from airflow_provider.runtime.sinks.postgres.columns import (
     TargetColumn,
     columns_for,
@@ -38,7 +38,6 @@ from airflow_provider.runtime.sinks.postgres.columns import (
     is_own_type,
 )
 from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from tests.present import present
 from tests.unit.sql_support import (
     QUERY_ID,
@@ -676,7 +675,7 @@ def test_records_of_old_epochs_are_forgotten_and_stay_refused(url, options):
     published = [table.publish((epoch, "x"), epoch=epoch) for epoch in range(4)]
     other = table.publish((9, "x"), query_id=QUERY_ID.replace("7", "8"))
     for _ in range(2):
-        table.sink.forget(QUERY_ID, [(0, 1), (3, 9)])
+        table.sink.prune(QUERY_ID, [(0, 1), (3, 9)])
 
     known = "SELECT epoch FROM spark_stream.epochs WHERE query_id = %s ORDER BY epoch"
     assert [(2,), (3,)] == table.ask(known, QUERY_ID)

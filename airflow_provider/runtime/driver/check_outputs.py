@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.api.sinks import MarkedSink, Writer
 from airflow_provider.runtime.jobdir.identity import check_writers, identity_of, lineage_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.sinks.marks import MarkedSink, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

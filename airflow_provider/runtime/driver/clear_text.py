@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import redaction
+from airflow_provider.runtime.api.sinks import LocatedSink
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.run_options import read_secrets
@@ -20,6 +21,7 @@ from airflow_provider.runtime.spark.secrecy import check_event_log
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_provider.runtime.api.sinks import NamedSink
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
 
@@ -73,10 +75,13 @@ def _clear_texts(query: QueryDefinition) -> Iterator[tuple[str, str, str]]:
     for source in query.sources:
         yield "the name of a source", source.name, leave_out
         yield "the path of a source", str(source.path or ""), leave_out
-    sinks: list[Any] = [*query.sinks, *([query.native] if query.native is not None else [])]
+    sinks: list[NamedSink] = [*query.sinks]
+    if query.native is not None:
+        sinks.append(query.native)
     for sink in sinks:
         yield "the name of a sink", sink.name, leave_out
-        yield "the path of a sink", str(getattr(sink, "location", None) or ""), leave_out
+        if isinstance(sink, LocatedSink):
+            yield "the path of a sink", sink.location or "", leave_out
     yield "the name of a column", query.df.schema.json(), "give the column a name with alias()"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import KeyedSink, VisibleSink
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
@@ -116,10 +117,10 @@ def _of_query(query: QueryDefinition) -> Iterator[Objection]:
     if query.takes_over is not None:
         yield Objection(f"{where}: it may go on from {query.takes_over}, and BATCH starts over")
     for sink in query.sinks:
-        if getattr(sink, "streams_only", False):
+        if isinstance(sink, VisibleSink):
             yield Objection(f"{where}: sink {sink.name} takes the batches of a stream")
     rolling = query.output_mode != "append" and "Aggregate" in query.operations
-    if not rolling and any(getattr(sink, "replaces_rows", False) for sink in query.sinks):
+    if not rolling and any(isinstance(sink, KeyedSink) and sink.keys for sink in query.sinks):
         yield Objection(
             f"{where}: of rows with the same keys the later epoch's wins, and BATCH has one epoch",
             refuses=False,

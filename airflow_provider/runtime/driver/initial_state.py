@@ -31,6 +31,7 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.savepoints.repartition import Repartition
-    from airflow_provider.runtime.sinks.protocol import Fence
 
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.driver.check_outputs import check_outputs
 from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.driver.declares_only import declares_only
@@ -51,7 +52,6 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark.installation import is_submitted
 from airflow_provider.runtime.spark.secrecy import keep_secrets
 from airflow_provider.runtime.spark.session import check_reaches, job_session

@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
-    from airflow_provider.runtime.sinks.protocol import Fence
 
 
 def restore_job(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.errors import ConfigError, refusing
@@ -22,11 +23,11 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.repartition import Repartition
-    from airflow_provider.runtime.sinks.protocol import Fence
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class TakeOver(StartingPoint):
         Spark's own sinks know it by its number, and so does a function that is idempotent.
         """
         theirs = next((each for each in self._source.queries if each.name == query.name), None)
-        tells = all(getattr(sink, "streams_only", False) for sink in query.sinks)
+        tells = all(isinstance(sink, VisibleSink) for sink in query.sinks)
         if theirs is None or tells or theirs.logs.position().open_batch is None:
             return
         msg = (

@@ -7,8 +7,9 @@ password of a URL, and no option of a reader, gets into it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
@@ -24,18 +25,6 @@ KAFKA_FORMATS: Final = frozenset({CONNECTOR, FORMAT})
 """Spark's connector, and the source of this package."""
 _KAFKA_PORT: Final = "9092"
 _STORES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfss"}
-
-
-class Dataset(NamedTuple):
-    """One dataset.
-
-    Attributes:
-        namespace: where it is: a filesystem, a bucket, a server.
-        name: its path, table or topic there.
-    """
-
-    namespace: str
-    name: str
 
 
 def folder_dataset(url: str) -> Dataset:

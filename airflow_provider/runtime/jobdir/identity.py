@@ -5,7 +5,7 @@ is there: the mount may be missing, the folder may have been emptied, or another
 lie there. So the first submission or driver that uses a job directory puts ``identity.json``, with
 a random identity, and nothing ever changes it. Two sides remember it elsewhere: Airflow
 (:mod:`airflow_provider.hooks.job_memory`), and each sink that can, beside what it publishes
-(:class:`~airflow_provider.runtime.sinks.marks.MarkedSink`).
+(:class:`~airflow_provider.runtime.api.sinks.MarkedSink`).
 
 ==============================  ==================================================================
 the directory has               a side that remembers identity A

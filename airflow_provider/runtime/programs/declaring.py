@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import OnePhaseSink, VisibleSink
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
@@ -368,7 +369,7 @@ class Declaring:
         return f"{folder}/{calls.name}" if folder and calls.name else None
 
     def _tell(self, name: str, calls: WriterCalls, sink: Any, *, bounded: bool) -> None:
-        guarantee = getattr(sink, "guarantee", _EXACT)
+        guarantee = sink.guarantee if isinstance(sink, (OnePhaseSink, VisibleSink)) else _EXACT
         log.info("%s: query=%s sink=%s: %s", self.sites.here(), name, sink.name, guarantee)
         if calls.path is not None and isinstance(sink, SparkSink) and has_spark_log(calls.path):
             log.warning(

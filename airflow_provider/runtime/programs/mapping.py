@@ -19,8 +19,7 @@ from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from airflow_provider.runtime.sinks.protocol import Sink
-    from airflow_provider.runtime.sinks.spark_sink import SparkSink
+    from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
 
 CHECKPOINT: Final = "checkpointLocation"
 """The folder in which Spark's own file sink keeps the list of its files."""
@@ -114,7 +113,7 @@ def refusals_of(calls: WriterCalls) -> list[str]:
     return found
 
 
-def sink_of(calls: WriterCalls, *, has_spark_log: Callable[[str], bool]) -> Sink | SparkSink:
+def sink_of(calls: WriterCalls, *, has_spark_log: Callable[[str], bool]) -> Sink | OnePhaseSink:
     """Return the sink that takes the place of what the calls ask for.
 
     Args:
@@ -132,7 +131,7 @@ def sink_of(calls: WriterCalls, *, has_spark_log: Callable[[str], bool]) -> Sink
 
 def _sink_of_format(
     calls: WriterCalls, kind: str, has_spark_log: Callable[[str], bool]
-) -> Sink | SparkSink:
+) -> Sink | OnePhaseSink:
     if calls.path is None:
         return spark_sink(kind, calls.options, calls.partition_by)
     if kind == "delta":

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
@@ -21,9 +22,8 @@ from airflow_provider.runtime.queries.query import QueryDefinition, sources_of
 from airflow_provider.runtime.queries.refusals import check_query
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.queries.source_options import check_options
+from airflow_provider.runtime.sinks.discard import DiscardSink
 from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.protocol import DiscardSink
-from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,19 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_provider.runtime.sinks.protocol import Sink
 
 OUTPUT_MODES = ("append", "update", "complete")
 Callback = Callable[[], None]
-_SINK_METHODS = (
-    "check",
-    "recover",
-    "stage",
-    "commit",
-    "abort",
-    "check_revert",
-    "revert",
-)
 
 
 class JobContext:
@@ -211,7 +201,7 @@ class JobContext:
         name: str,
         df: DataFrame,
         *,
-        to: Sink | SparkSink | Sequence[Sink],
+        to: Sink | OnePhaseSink | Sequence[Sink],
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
         takes_over: str | None = None,
@@ -251,7 +241,7 @@ class JobContext:
             raise ConfigError(msg)
         sinks = given = sinks_of(name, to)
         if self._discards_output:
-            sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
+            sinks = tuple(DiscardSink(sink) for sink in sinks)
         for sink in sinks:
             sink.check(df, output_mode)
         sources = sources_of(df, self._sources)
@@ -261,8 +251,8 @@ class JobContext:
         query = QueryDefinition(
             name=name,
             df=df,
-            sinks=tuple(sink for sink in sinks if not isinstance(sink, SparkSink)),
-            native=next((sink for sink in sinks if isinstance(sink, SparkSink)), None),
+            sinks=tuple(sink for sink in sinks if not isinstance(sink, OnePhaseSink)),
+            native=next((sink for sink in sinks if isinstance(sink, OnePhaseSink)), None),
             output_mode=output_mode,
             operators=tuple(operators or ()),
             sources=sources,
@@ -393,7 +383,9 @@ def _idle_timeout(
     return seconds
 
 
-def sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | SparkSink, ...]:
+def sinks_of(
+    query: str, to: Sink | OnePhaseSink | Sequence[Sink]
+) -> tuple[Sink | OnePhaseSink, ...]:
     """Return the sinks that ``ctx.write`` is given.
 
     Raises:
@@ -404,24 +396,20 @@ def sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | 
         msg = f"query {query!r} has no sink; write it to files(…)"
         raise ConfigError(msg)
     for sink in sinks:
-        if not isinstance(sink, SparkSink) and not _is_sink(sink):
+        if not isinstance(sink, (Sink, OnePhaseSink)):
             msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
             raise ConfigError(msg)
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
         msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
         raise ConfigError(msg)
-    if len(sinks) > 1 and any(isinstance(sink, SparkSink) for sink in sinks):
+    if len(sinks) > 1 and any(isinstance(sink, OnePhaseSink) for sink in sinks):
         msg = (
             f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
             "write a second query"
         )
         raise ConfigError(msg)
     return sinks
-
-
-def _is_sink(sink: Any) -> bool:
-    return all(callable(getattr(sink, method, None)) for method in _SINK_METHODS)
 
 
 __all__ = ["OUTPUT_MODES", "FilesSink", "JobContext"]

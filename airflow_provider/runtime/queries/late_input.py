@@ -12,6 +12,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.errors import CheckpointError, LateRowsError
 from airflow_provider.runtime.jobdir.late_policy import NONE
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
@@ -100,7 +101,7 @@ class LatePolicy:
         Raises:
             LateRowsError, CheckpointError: as :meth:`check`; no sink has got the rows.
         """
-        is_shown = any(getattr(sink, "shows_staged", False) for sink in self._query.sinks)
+        is_shown = any(isinstance(sink, VisibleSink) for sink in self._query.sinks)
         if self._limit is None or not is_shown:
             yield df, count_input, count_late
             return

@@ -12,22 +12,20 @@ import fnmatch
 import os
 import posixpath
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import LocatedSink
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
-from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
-from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.spark_sink import SparkSink
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_provider.runtime.api.sinks import NamedSink
     from airflow_provider.runtime.queries.source import SourceDefinition
-    from airflow_provider.runtime.sinks.protocol import Sink
 
 _GLOB: Final = re.compile(r"[*?\[{]")
 _ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
@@ -65,17 +63,11 @@ class OutputPlace:
     is_of_files: bool
 
     @classmethod
-    def of(cls, query: str, sink: Any) -> OutputPlace | None:
-        """Return the folder of a sink; None of one that writes elsewhere, such as to a database."""
-        location = getattr(sink, "location", None)
-        if location is None:
+    def of(cls, query: str, sink: NamedSink) -> OutputPlace | None:
+        """Return the folder of a sink; None if it writes elsewhere, such as to a database."""
+        if not isinstance(sink, LocatedSink) or sink.location is None:
             return None
-        is_of_files = (
-            sink.writes_files
-            if isinstance(sink, SparkSink)
-            else isinstance(sink, (FilesSink, BucketFilesSink))
-        )
-        return cls(query, sink.name, location, is_of_files)
+        return cls(query, sink.name, sink.location, sink.holds_files)
 
     @property
     def place(self) -> str:
@@ -96,7 +88,7 @@ class OutputPlaces:
         self._sources: list[tuple[str, SourceDefinition]] = []
 
     def add(
-        self, query: str, sinks: Sequence[Sink | SparkSink], sources: Sequence[SourceDefinition]
+        self, query: str, sinks: Sequence[NamedSink], sources: Sequence[SourceDefinition]
     ) -> None:
         """Add what a query writes and reads.
 

@@ -7,6 +7,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import LocatedSink, ObservedSink
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.api.sinks import Dataset, NamedSink, OnePhaseSink, Sink
     from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
-    from airflow_provider.runtime.jobdir.datasets import Dataset
     from airflow_provider.runtime.queries.stateful_plan import PlannedOperator
-    from airflow_provider.runtime.sinks.protocol import Sink
-    from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class QueryDefinition:
     output_mode: str
     operators: tuple[str, ...]
     sources: tuple[SourceDefinition, ...]
-    native: SparkSink | None = None
+    native: OnePhaseSink | None = None
     operations: tuple[str, ...] = ()
     takes_over: str | None = None
 
@@ -78,7 +77,7 @@ class QueryDefinition:
     def written_places(self) -> set[str]:
         """Return the folders that its sinks write, as :func:`place_of` names them."""
         sinks = [*self.sinks, *([self.native] if self.native is not None else [])]
-        found = [getattr(sink, "location", None) for sink in sinks]
+        found = [sink.location for sink in sinks if isinstance(sink, LocatedSink)]
         return {place_of(location) for location in found if location is not None}
 
     def datasets(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class QueryDefinition:
 
         What does not say where it is has none: nothing is decided by them.
         """
-        sinks: list[Sink | SparkSink] = [*self.sinks]
+        sinks: list[Sink | OnePhaseSink] = [*self.sinks]
         if self.native is not None:
             sinks.append(self.native)
         return {
@@ -245,9 +244,9 @@ def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> 
     )
 
 
-def _datasets_of_sink(sink: Any) -> tuple[Dataset, ...]:
+def _datasets_of_sink(sink: NamedSink) -> Sequence[Dataset]:
     try:
-        return tuple(getattr(sink, "datasets", ()))
+        return sink.datasets() if isinstance(sink, ObservedSink) else ()
     except Exception:
         log.warning("%s: it is not known where it writes", sink.name, exc_info=True)
         return ()

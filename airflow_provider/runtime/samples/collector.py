@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import KeyedSink, OnePhaseSink, ShapedSink, Staged
 from airflow_provider.runtime.samples.sources import table_of
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
-from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.sinks.protocol import Fence, IsGarbage, Sink
+    from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage, NamedSink
 _EPOCH: Final = "__spark_stream_epoch"
 
 
@@ -26,7 +25,7 @@ class CollectorSink:
         replaced: the sinks that the job names; nothing is written to them, nor read.
     """
 
-    def __init__(self, query: str, replaced: Sequence[Sink | SparkSink]) -> None:
+    def __init__(self, query: str, replaced: Sequence[NamedSink]) -> None:
         self._query = query
         self._replaced = replaced
         self._staged: dict[tuple[int, int], Any] = {}
@@ -42,10 +41,10 @@ class CollectorSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the replaced sinks could never take, whatever there is in their places."""
         for sink in self._replaced:
-            if isinstance(sink, SparkSink):
-                sink.check(df, output_mode)
-            elif hasattr(sink, "check_shape"):
+            if isinstance(sink, ShapedSink):
                 sink.check_shape(df, output_mode)
+            elif isinstance(sink, OnePhaseSink):
+                sink.check(df, output_mode)
         self._schema, self._output_mode = df._jdf.schema(), output_mode
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
@@ -66,12 +65,6 @@ class CollectorSink:
     def abort(self, committable: Committable) -> None:
         """Forget what was staged."""
         self._staged.pop((committable.epoch.epoch, committable.epoch.token), None)
-
-    def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Accept: the run is never reverted."""
-
-    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Do nothing: the run is never reverted."""
 
     def epochs(self, spark: SparkSession) -> Mapping[int, DataFrame]:
         """Return the rows of each epoch, as tables of *spark*."""
@@ -100,9 +93,8 @@ class CollectorSink:
         return table_of(spark, rows, self._schema)
 
 
-def _keys_of(sink: Any) -> Sequence[str]:
-    """Return the columns by which a sink replaces rows; empty when it only adds them."""
-    return getattr(sink, "keys", ()) if getattr(sink, "replaces_rows", False) else ()
+def _keys_of(sink: NamedSink) -> Sequence[str]:
+    return sink.keys if isinstance(sink, KeyedSink) else ()
 
 
 def _last_of_each_key(epochs: Sequence[tuple[int, DataFrame]], keys: Sequence[str]) -> DataFrame:

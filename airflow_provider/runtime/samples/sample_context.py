@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.api.sinks import LocatedSink, MovableSink
 from airflow_provider.runtime.queries.context import JobContext, sinks_of
 from airflow_provider.runtime.queries.output_places import place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.samples.collector import CollectorSink
 from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
-from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
-from airflow_provider.runtime.sinks.files import FilesSink, moved_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
     from airflow_provider.runtime.queries.end_option import EndOption
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.samples.sources import Samples
-    from airflow_provider.runtime.sinks.protocol import Sink
-    from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 
 class SampleContext(JobContext):
@@ -47,7 +45,7 @@ class SampleContext(JobContext):
         self._samples = samples
         self._folder = folder
         self._places: dict[str, str] = {}  # the temporary ones, by those that the job names
-        self._between: dict[str, list[FilesSink]] = {}
+        self._between: dict[str, list[Sink]] = {}
         self._passed_on: set[str] = set()
 
     def read(
@@ -107,7 +105,7 @@ class SampleContext(JobContext):
         name: str,
         df: DataFrame,
         *,
-        to: Sink | SparkSink | Sequence[Sink],
+        to: Sink | OnePhaseSink | Sequence[Sink],
         output_mode: str = "append",
         takes_over: str | None = None,
         **how: Any,
@@ -122,10 +120,10 @@ class SampleContext(JobContext):
         self._outputs.add(name, replaced, ())
         between = []
         for sink in replaced:
-            if isinstance(sink, (FilesSink, BucketFilesSink)):
+            if isinstance(sink, MovableSink) and sink.location is not None:
                 folder = str(self._folder / "between" / str(len(self._places)))
                 self._places[place_of(sink.location)] = folder
-                between.append(moved_to(sink, folder))
+                between.append(sink.moved_to(folder))
         super().write(name, df, to=CollectorSink(name, replaced), output_mode=output_mode, **how)
         self._between[name] = between
 
@@ -137,7 +135,11 @@ class SampleContext(JobContext):
                 query,
                 sinks=(
                     *query.sinks,
-                    *(s for s in self._between[query.name] if s.location in self._passed_on),
+                    *(
+                        sink
+                        for sink in self._between[query.name]
+                        if isinstance(sink, LocatedSink) and sink.location in self._passed_on
+                    ),
                 ),
             )
             for query in super().queries

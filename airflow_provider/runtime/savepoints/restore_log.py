@@ -30,9 +30,9 @@ from airflow_provider.runtime.storage.file_tree import remove_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
-    from airflow_provider.runtime.sinks.protocol import Fence
 
 
 log = logging.getLogger(__name__)

@@ -59,12 +59,11 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Sequence
 
+    from airflow_provider.runtime.api.sinks import Fence, OnePhaseSink, Sink
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.savepoints.checkpoint_source import Source
-    from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.sinks.revert import Revert
-    from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 
 log = logging.getLogger(__name__)
@@ -244,7 +243,7 @@ class OutputOfQuery(Protocol):
         """The two-phase sinks."""
 
     @property
-    def native(self) -> SparkSink | None:
+    def native(self) -> OnePhaseSink | None:
         """Spark's own sink, if it writes to one."""
 
 

@@ -15,6 +15,14 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    EpochId,
+    Fence,
+    PrunableSink,
+    Sink,
+    Staged,
+)
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
@@ -23,18 +31,10 @@ from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
 from airflow_provider.runtime.jobdir.spark_logs import put_back_offsets
 from airflow_provider.runtime.sinks.fencing import QueryFence
-from airflow_provider.runtime.sinks.marks import check_not_ahead
-from airflow_provider.runtime.sinks.protocol import (
-    Committable,
-    EpochId,
-    Fence,
-    Remembering,
-    Sink,
-    Staged,
-)
 from airflow_provider.runtime.sinks.recovery import (
     Recovery,
     check_complete,
+    check_not_ahead,
     check_same_query,
     plan_recovery,
     unrecorded,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.api.sinks import Writer
     from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.sinks.marks import Writer
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
@@ -181,13 +181,13 @@ class EpochCommitter:
     def _fold(self, records: EpochRecords, *, unpacks: bool = True) -> None:
         folded = fold(records, keep_runs=self._keep_runs, known=self._published, unpacks=unpacks)
         for sink in self._sinks:
-            if isinstance(sink, Remembering):
-                sink.forget(records.query_id, folded)
+            if isinstance(sink, PrunableSink):
+                sink.prune(records.query_id, folded)
 
     def _check_kept(self, newest: EpochRecord) -> None:
         for part in newest.sinks:
             for sink in self._sinks:
-                if sink.name == part["name"] and isinstance(sink, Remembering):
+                if sink.name == part["name"] and isinstance(sink, PrunableSink):
                     sink.check_published(committable_of(self._query, newest, part))
 
     def _clear(self, records: EpochRecords, plan: Recovery) -> None:

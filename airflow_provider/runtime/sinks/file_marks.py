@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.sinks.marks import key_of
+from airflow_provider.runtime.api.sinks import key_of
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.sinks.protocol import Committable
+    from airflow_provider.runtime.api.sinks import Committable
     from airflow_provider.runtime.storage.base import Storage
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.sinks.protocol import EpochId
+    from airflow_provider.runtime.api.sinks import EpochId
 
 # Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
 _SPARK_NAME: Final = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")

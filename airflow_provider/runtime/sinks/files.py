@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
-from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
-from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
-from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
-from airflow_provider.runtime.sinks.protocol import (
+from airflow_provider.runtime.api.sinks import (
     Committable,
+    Dataset,
     EpochId,
     Fence,
     IsGarbage,
     Staged,
-    changed,
     reading,
+    tampered_record_error,
 )
+from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
+from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
 from airflow_provider.runtime.sinks.staging import (
     folder_name,
     is_inside,
@@ -104,6 +105,14 @@ class FilesSink:
         return str(self._folder or self._url)
 
     @property
+    def holds_files(self) -> bool:
+        """True: every file in the folder is read as rows."""
+        return True
+
+    def moved_to(self, folder: str) -> FilesSink:
+        """Return a sink that writes the same files into a local folder."""
+        return FilesSink(folder, self._format, self._partition_by, self._options)
+
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes."""
         return (folder_dataset(self.location),)
@@ -186,10 +195,10 @@ class FilesSink:
             pairs = [(staged, final) for staged, final in committable.data["files"]]
         for staged, final in pairs:
             if not (is_inside(staged) and is_inside(final) and is_final_name(final, epoch)):
-                raise changed(self.name, epoch, final)
+                raise tampered_record_error(self.name, epoch, final)
             source, target = staging / staged, self._output / final
             if _has_link(source, below=staging) or _has_link(target.parent, below=self._output):
-                raise changed(self.name, epoch, final)
+                raise tampered_record_error(self.name, epoch, final)
             moves.append((source, target))
         return moves
 
@@ -287,14 +296,6 @@ class FilesSink:
         if self._format not in _SELF_DESCRIBING or self._partition_by:
             return False
         return next(self._output.glob(f"*{query_id}*"), None) is None
-
-
-def moved_to(sink: FilesSink | BucketFilesSink, folder: str) -> FilesSink:
-    """Return a sink that writes the same files into another folder, which is of this machine."""
-    if isinstance(sink, FilesSink):
-        return FilesSink(folder, sink._format, sink._partition_by, sink._options)
-    rows = sink.rows
-    return FilesSink(folder, rows.format, rows.partition_by, dict(rows.options))
 
 
 def _check_writable(folder: Path, name: str) -> None:

@@ -11,13 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import ConfigError, RevertError
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import name_of
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
@@ -51,10 +49,8 @@ def for_each_batch(function: WriteBatch, name: str | None = None) -> ForEachBatc
 class ForEachBatchSink:
     """See :func:`for_each_batch`, which makes one."""
 
-    streams_only = True
-    """A batch job would give it all rows as one batch, of which its author knows nothing."""
     shows_staged = True
-    """What the function writes is visible immediately, so late rows are checked before its call."""
+    """BATCH does not run it: all rows would be one batch."""
 
     def __init__(self, function: WriteBatch, name: str | None = None) -> None:
         self._function: Any = function
@@ -91,22 +87,3 @@ class ForEachBatchSink:
 
     def abort(self, committable: Committable) -> None:
         """Do nothing: what the function has written, it will be asked to write again."""
-
-    def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Refuse, if there is something to take back: nobody knows what the function has written.
-
-        Raises:
-            RevertError: it has written.
-        """
-        if not committables:
-            return
-        msg = (
-            f"{self.name}: what a function has written cannot be reverted; use one of the "
-            "two-phase sinks (files, delta, iceberg, sql) for a run that may be replayed"
-        )
-        raise RevertError(msg)
-
-    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Refuse, as :meth:`check_revert` does."""
-        del fence
-        self.check_revert(committables)

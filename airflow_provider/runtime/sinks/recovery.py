@@ -16,11 +16,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.api.sinks import MarkedSink
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.jobdir.epochs import EpochListing
     from airflow_provider.runtime.storage.base import Storage
@@ -160,3 +161,26 @@ def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
         "savepoint from before it, or start a new job directory and output"
     )
     return CheckpointError(msg)
+
+
+def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
+    """Refuse to go on where a sink has epochs that the job directory does not know.
+
+    Args:
+        sinks: the query's; those without marks are passed over.
+        query_id: Spark's id of the query.
+        known: the last epoch that the job directory knows, published or not; -1 for none.
+
+    Raises:
+        CheckpointError: the job directory is an older copy.
+    """
+    for sink in sinks:
+        if not isinstance(sink, MarkedSink) or (last := sink.last_epoch(query_id)) <= known:
+            continue
+        ends = f"ends with epoch {known}" if known >= 0 else "has no epoch"
+        msg = (
+            f"{sink.name}: epoch {last} of query id {query_id} is published, and the job directory "
+            f"{ends}: it is an older copy, such as a backup, and running on would write rows twice "
+            "or leave them out. Put the newer directory back, or use a new job directory and output"
+        )
+        raise CheckpointError(msg)

@@ -12,17 +12,17 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
-from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider.runtime.sinks.protocol import Committable, Fence, Sink
+    from airflow_provider.runtime.api.sinks import Committable, Fence, Sink
     from airflow_provider.runtime.storage.base import Storage
 
 
@@ -30,7 +30,7 @@ def revert_after(
     query: str,
     *,
     storage: Storage,
-    sinks: Sequence[Sink | SparkSink],
+    sinks: Sequence[Sink | OnePhaseSink],
     epoch: int,
     fence: Fence,
     clock: Clock,
@@ -57,7 +57,7 @@ def revert_after(
     ]
 
 
-def check_native(sink: SparkSink | None, *, planned: int, epoch: int) -> None:
+def check_native(sink: OnePhaseSink | None, *, planned: int, epoch: int) -> None:
     """Refuse to go back before what one of Spark's own sinks has written, or begun to.
 
     Args:
@@ -69,7 +69,7 @@ def check_native(sink: SparkSink | None, *, planned: int, epoch: int) -> None:
         RevertError: nobody knows what it has written.
     """
     if sink is not None and planned > epoch:
-        sink.check_revert(())
+        raise _irreversible(sink.name)
 
 
 def runs_after(storage: Storage, epoch: int) -> set[str]:
@@ -124,15 +124,15 @@ class Revert:
         query: str,
         *,
         records: EpochRecords,
-        sinks: Sequence[Sink | SparkSink],
+        sinks: Sequence[Sink | OnePhaseSink],
         first_epoch: int,
         fence: Fence,
         clock: Clock,
     ) -> None:
         self._query = query
         self._records = records
-        self._native = [sink for sink in sinks if isinstance(sink, SparkSink)]
-        self._sinks = [sink for sink in sinks if not isinstance(sink, SparkSink)]
+        self._native = [sink for sink in sinks if isinstance(sink, OnePhaseSink)]
+        self._sinks = [sink for sink in sinks if not isinstance(sink, OnePhaseSink)]
         self._first_epoch = first_epoch
         self._fence = fence
         self._clock = clock
@@ -177,10 +177,10 @@ class Revert:
         self._records.put_revert(dataclasses.replace(intent, done=to_iso(self._clock.now())))
         failpoints.hit("revert.done")
 
-    def _plan(self) -> tuple[int, list[tuple[Sink, list[Committable]]]]:
+    def _plan(self) -> tuple[int, list[tuple[RevertibleSink, list[Committable]]]]:
         """Return the first epoch written, and for each sink the committables, newest first."""
         for native in self._native:
-            native.check_revert(())
+            raise _irreversible(native.name)
         begun = self._records.revert()
         # One that began later is a part of this one: of an id that began in the middle, the intent
         # names its own first epoch.
@@ -191,7 +191,7 @@ class Revert:
             )
             raise RevertError(msg)
         chosen = self._chosen()
-        work = [(sink, self._committables(sink, chosen)) for sink in self._sinks_of(chosen)]
+        work = [(_revertible(s), self._committables(s, chosen)) for s in self._sinks_of(chosen)]
         for sink, committables in work:
             sink.check_revert(committables)
         return min((record.epoch for record in chosen), default=self._first_epoch), work
@@ -231,3 +231,17 @@ class Revert:
             for part in record.sinks
             if part["name"] == sink.name
         ]
+
+
+def _revertible(sink: Sink) -> RevertibleSink:
+    if not isinstance(sink, RevertibleSink):
+        raise _irreversible(sink.name)
+    return sink
+
+
+def _irreversible(name: str) -> RevertError:
+    msg = (
+        f"{name}: what it has written cannot be reverted; use a sink that can remove an epoch "
+        "(files, delta, iceberg, sql) for a run that may be replayed"
+    )
+    return RevertError(msg)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, RevertError
-from airflow_provider.runtime.jobdir.datasets import Dataset, datasets_of
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir.datasets import datasets_of
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from airflow_provider.runtime.sinks.protocol import Committable
+    from airflow_provider.runtime.api.sinks import Dataset, OnePhaseSink
 
 SPARK_LOG: Final = "_spark_metadata"
 """The folder in which Spark's file sink lists what each batch has written."""
@@ -61,7 +61,7 @@ def spark_sink(
 
 
 class SparkSink:
-    """An output of one phase, made by :func:`spark_sink`; not a :class:`.protocol.Sink`."""
+    """An output of one of Spark's own formats, made by :func:`spark_sink`."""
 
     def __init__(
         self, file_format: str, options: dict[str, str], partition_by: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class SparkSink:
         return self._options.get("path")
 
     @property
-    def writes_files(self) -> bool:
+    def holds_files(self) -> bool:
         """Tell whether it writes files into a folder, rather than to a table or a server."""
         return GUARANTEES.get(self._format) is _FILES
 
@@ -91,7 +91,6 @@ class SparkSink:
         path = self._options.get("path") or self._options.get("topic")
         return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
-    @property
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the datasets that it writes, as far as its options name them."""
         return datasets_of(self._format, None, self._options)
@@ -104,7 +103,7 @@ class SparkSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse files without a path, or in another output mode than append."""
         del df  # Spark checks it when the query starts
-        if not self.writes_files:
+        if not self.holds_files:
             return
         if "path" not in self._options:
             msg = f"{self.name}: where to? spark_sink({self._format!r}, {{'path': …}})"
@@ -137,19 +136,6 @@ class SparkSink:
         )
         raise CheckpointError(msg)
 
-    def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Refuse: Spark's sinks keep no account of what a batch has written.
-
-        Raises:
-            RevertError: always.
-        """
-        del committables
-        msg = (
-            f"{self.name}: what Spark's own sinks have written cannot be reverted; use one of "
-            "the two-phase sinks (files, delta, iceberg, sql) for a run that may be replayed"
-        )
-        raise RevertError(msg)
-
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
         """Return *writer* with this sink."""
         writer = writer.format(self._format).options(**self._options)
@@ -174,7 +160,7 @@ class SparkSinkEpochs:
         sink: Spark's own.
     """
 
-    def __init__(self, sink: SparkSink) -> None:
+    def __init__(self, sink: OnePhaseSink) -> None:
         self.sink = sink
         self._read = 0
         self._written: int | None = 0

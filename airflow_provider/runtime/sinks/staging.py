@@ -8,7 +8,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.sinks.protocol import EpochId
+from airflow_provider.runtime.api.sinks import EpochId
 from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
 from airflow_provider.runtime.storage.numbered_files import NUMBER
 from airflow_provider.runtime.storage.open import local_path_of

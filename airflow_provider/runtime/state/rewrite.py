@@ -21,6 +21,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
 from airflow_provider.runtime.checkpoint.operators import (
@@ -53,7 +54,6 @@ from airflow_provider.runtime.savepoints.restore import (
     finish_restore,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.state.rewrite_plan import (
     Changes,

@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
-from airflow_provider.runtime.sinks.bucket_files.rows import RowFormat
-from airflow_provider.runtime.sinks.bucket_files.upload import Uploaded, UploadTask, run_upload
-from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
-from airflow_provider.runtime.sinks.file_names import final_name, is_final_name, is_name_of
-from airflow_provider.runtime.sinks.protocol import (
+from airflow_provider.runtime.api.sinks import (
     Committable,
+    Dataset,
     EpochId,
     Fence,
     IsGarbage,
     Staged,
-    changed,
     reading,
+    tampered_record_error,
 )
+from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.sinks.bucket_files.rows import RowFormat
+from airflow_provider.runtime.sinks.bucket_files.upload import Uploaded, UploadTask, run_upload
+from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
+from airflow_provider.runtime.sinks.file_names import final_name, is_final_name, is_name_of
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside, staged_epochs
 from airflow_provider.runtime.sinks.table_format import check_append_only, own_errors
 from airflow_provider.runtime.spark.versions import arrow_schema
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.sinks.files import FilesSink
     from airflow_provider.runtime.storage.objects import ObjectStorage
     from airflow_provider.runtime.storage.parallel import GoOn
 
@@ -67,6 +69,16 @@ class BucketFilesSink:
         return self._url
 
     @property
+    def holds_files(self) -> bool:
+        """True: every file in the folder is read as rows."""
+        return True
+
+    def moved_to(self, folder: str) -> FilesSink:
+        """Return a sink that writes the same files into a local folder."""
+        from airflow_provider.runtime.sinks.files import FilesSink  # which makes these sinks
+
+        return FilesSink(folder, self.rows.format, self.rows.partition_by, dict(self.rows.options))
+
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes."""
         return (folder_dataset(self._url),)
@@ -219,7 +231,7 @@ class BucketFilesSink:
         for staged, final, size_bytes in found:
             is_ours = is_inside(staged) and is_inside(final)
             if not (is_ours and is_final_name(final, committable.epoch)):
-                raise changed(self.name, committable.epoch, final)
+                raise tampered_record_error(self.name, committable.epoch, final)
             moves.append((staged, final, size_bytes))
         return moves
 

@@ -13,9 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_provider.runtime.api.sinks import key_of, reading, tampered_record_error
 from airflow_provider.runtime.sinks.delta.add_file import partition_of
-from airflow_provider.runtime.sinks.marks import key_of
-from airflow_provider.runtime.sinks.protocol import changed, reading
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.open import local_path_of
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 
     from deltalake import CommitProperties, DeltaTable
 
+    from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
     from airflow_provider.runtime.sinks.delta.add_file import DataFile
-    from airflow_provider.runtime.sinks.marks import Writer
-    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +195,7 @@ def files_of(committable: Committable) -> list[tuple[str, int]]:
         files = [(path, int(size)) for path, size in committable.data["files"]]
     for path, _ in files:
         if not (is_inside(path) and path.startswith(f"{folder_of(epoch)}/")):
-            raise changed(kind, epoch, path)
+            raise tampered_record_error(kind, epoch, path)
     return files
 
 

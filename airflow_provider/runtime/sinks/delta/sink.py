@@ -16,6 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    Dataset,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    skipped_epoch_error,
+)
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -25,7 +34,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.log import (
@@ -51,14 +60,6 @@ from airflow_provider.runtime.sinks.delta.schema import (
     as_stored,
     check_fits,
     check_partitions,
-)
-from airflow_provider.runtime.sinks.protocol import (
-    Committable,
-    EpochId,
-    Fence,
-    IsGarbage,
-    Staged,
-    left_out,
 )
 from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
 from airflow_provider.runtime.sinks.table_format import (
@@ -149,6 +150,10 @@ class DeltaSink:
         return self._url
 
     @property
+    def holds_files(self) -> bool:
+        """False: the table's log says which files are its rows."""
+        return False
+
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes."""
         return (folder_dataset(self._url),)
@@ -294,7 +299,7 @@ class DeltaSink:
             return epoch.epoch == last
         if not has_files_of(table, epoch):
             fence.check()
-            raise left_out(self.name, epoch, last=last)
+            raise skipped_epoch_error(self.name, epoch, last=last)
         return True
 
     def _ensure_table(self, committable: Committable, fence: Fence) -> DeltaTable:

@@ -19,8 +19,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import key_of
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.sinks.marks import key_of
 from airflow_provider.runtime.typed_json import Batch, Mismatch, NonNegative, decode, read_json
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Summary
 
-    from airflow_provider.runtime.sinks.marks import Writer
-    from airflow_provider.runtime.sinks.protocol import EpochId
+    from airflow_provider.runtime.api.sinks import EpochId, Writer
 
 _PREFIX: Final = "spark-stream."
 _JOB: Final = _PREFIX + "job."

@@ -14,6 +14,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    Dataset,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    skipped_epoch_error,
+    tampered_record_error,
+)
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -23,7 +33,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.iceberg.ledger import (
     Ledger,
@@ -52,15 +62,6 @@ from airflow_provider.runtime.sinks.iceberg.tables import (
     name_mapping_of,
     paths_of,
     swap,
-)
-from airflow_provider.runtime.sinks.protocol import (
-    Committable,
-    EpochId,
-    Fence,
-    IsGarbage,
-    Staged,
-    changed,
-    left_out,
 )
 from airflow_provider.runtime.sinks.staging import (
     StagedFiles,
@@ -147,7 +148,6 @@ class IcebergSink:
         """Return the sink's name: its kind and its table."""
         return f"iceberg:{self._table_name}"
 
-    @property
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the folder of its table, by which Spark's own lineage names it; reads the catalog.
 
@@ -264,7 +264,7 @@ class IcebergSink:
             if self._has(table, ledger, committable, fence):
                 return
             if not is_below(table, str(committable.data["folder"])):
-                raise changed(self.name, epoch, committable.data["folder"])
+                raise tampered_record_error(self.name, epoch, committable.data["folder"])
             change = begin_change(table)
             producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
             with producer:
@@ -304,7 +304,7 @@ class IcebergSink:
             return True
         if not is_referenced(table, str(committable.data["folder"])):
             fence.check()
-            raise left_out(self.name, epoch, last=ledger.last)
+            raise skipped_epoch_error(self.name, epoch, last=ledger.last)
         return True
 
     def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:

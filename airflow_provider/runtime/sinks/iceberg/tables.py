@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import reading, tampered_record_error
 from airflow_provider.runtime.errors import SinkError
 from airflow_provider.runtime.sinks.iceberg.schema import new_partition_fields, new_schema
-from airflow_provider.runtime.sinks.protocol import changed, reading
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
 
-    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+    from airflow_provider.runtime.api.sinks import Committable, EpochId
 
 _FOOTER_READERS: Final = 8
 _FIRST_TASK: Final = "part-00000-"
@@ -122,10 +122,10 @@ def paths_of(committable: Committable) -> list[str]:
     with reading(kind, committable):
         folder, names = str(committable.data["folder"]), list(committable.data["files"])
     if not folder.endswith(f"/{epoch.query_id}/{folder_name(epoch)}"):
-        raise changed(kind, epoch, folder)
+        raise tampered_record_error(kind, epoch, folder)
     for name in names:
         if not is_inside(name):
-            raise changed(kind, epoch, name)
+            raise tampered_record_error(kind, epoch, name)
     return [f"{folder}/{name}" for name in names]
 
 

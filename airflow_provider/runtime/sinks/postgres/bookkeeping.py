@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import lost_commit_error, reading, tampered_record_error
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.sinks.postgres.statements import Epoch, in_schema, lock_name
-from airflow_provider.runtime.sinks.protocol import changed, lost, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
-    from airflow_provider.runtime.sinks.marks import Writer
+    from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
     from airflow_provider.runtime.sinks.postgres.undo import UndoLog
-    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 
 _OWN_LOCK_WAIT_S: Final = 1
@@ -199,7 +198,7 @@ class Bookkeeping:
             CheckpointError: so it is.
         """
         if self.last_epoch(connection, query_id) < epoch:
-            raise lost(self.target, query_id, epoch)
+            raise lost_commit_error(self.target, query_id, epoch)
 
     def record_epoch(
         self,
@@ -303,7 +302,7 @@ class Bookkeeping:
             (staged_id,),
         ).fetchone()
         if found not in (None, (epoch.query_id, self.target, epoch.epoch, epoch.token)):
-            raise changed(self.target, epoch, staged_name(staged_id))
+            raise tampered_record_error(self.target, epoch, staged_name(staged_id))
         return staged_id
 
     def has_staged(self, connection: Connection[Any], staged_id: int) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import reading, skipped_epoch_error
 from airflow_provider.runtime.errors import SinkError
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.postgres.columns import TargetColumn, is_own_type
 from airflow_provider.runtime.sinks.postgres.statements import commas, listed
-from airflow_provider.runtime.sinks.protocol import left_out, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
+    from airflow_provider.runtime.api.sinks import Committable, Fence
     from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
-    from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 
 def publish(
@@ -58,7 +58,7 @@ def publish(
             last = books.last_epoch(connection, epoch.query_id)
             if epoch.epoch < last:
                 fence.check()
-                raise left_out(books.target, epoch, last=last)
+                raise skipped_epoch_error(books.target, epoch, last=last)
             _insert(connection, books, destination, committable, staged_id)
             if committable.writer is not None:
                 books.record_writer(connection, committable.writer)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    Dataset,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    lost_commit_error,
+)
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
-from airflow_provider.runtime.jobdir.datasets import Dataset, table_dataset
+from airflow_provider.runtime.jobdir.datasets import table_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.postgres import publish, table_revert
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
@@ -23,14 +32,6 @@ from airflow_provider.runtime.sinks.postgres.privileges import check_database
 from airflow_provider.runtime.sinks.postgres.statements import commas, listed
 from airflow_provider.runtime.sinks.postgres.table import Destination, TableName, definition
 from airflow_provider.runtime.sinks.postgres.undo import UndoLog
-from airflow_provider.runtime.sinks.protocol import (
-    Committable,
-    EpochId,
-    Fence,
-    IsGarbage,
-    Staged,
-    lost,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,17 +128,11 @@ class SqlSink:
         """Return the sink's name: its kind, host, database and table."""
         return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
 
-    @property
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes; a table without a schema is taken for ``public``."""
         server, table = self._server, self._to.table
         names = (server.database, table.schema or "public", table.parts[-1])
         return (table_dataset(server.host, server.parameters.get("port"), *names),)
-
-    @property
-    def replaces_rows(self) -> bool:
-        """Tell whether a row takes the place of an earlier one with the same keys."""
-        return self._to.mode == "upsert"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -301,14 +296,14 @@ class SqlSink:
 
         def work(connection: Connection[Any]) -> None:
             if not self._books.exists(connection):
-                raise lost(self.name, epoch.query_id, epoch.epoch)
+                raise lost_commit_error(self.name, epoch.query_id, epoch.epoch)
             self._books.check_kept(connection, epoch.query_id, epoch.epoch)
 
         epoch = committable.epoch
         self._run(work, query_id=epoch.query_id, token=epoch.token)
         self._confirm(epoch)
 
-    def forget(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
+    def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
         """Remove records of epochs, and what they had replaced; the newest of the query stays."""
 
         def work(connection: Connection[Any]) -> None:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
+    from airflow_provider.runtime.api.sinks import Committable, Fence
     from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping
     from airflow_provider.runtime.sinks.postgres.statements import Epoch
     from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
-    from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 
 def plan_revert(

@@ -1,0 +1,450 @@
+"""Sinks: what the runtime asks of a place that takes a query's output.
+
+A sink implements :class:`Sink`, whose two phases give exactly-once output, or :class:`OnePhaseSink`
+for an output that Spark writes by itself. Everything else is a capability: a small protocol that a
+sink implements or leaves out, with the consequence that its docstring states. The runtime asks for
+protocols only, never for a class.
+
+The two phases follow Flink's ``TwoPhaseCommitSinkFunction`` and its Sink V2 with committables:
+stage while the batch runs, publish after its checkpoint has committed, and be able to publish
+again. The life of an epoch in one sink::
+
+    stage ── pre-commit (the runtime records the committable) ── Spark commits the batch ── commit
+      │            └── abort: the batch ran again, and its new staging counts instead
+      └── recover: no record names the staging                                     revert ──┘
+
+``airflow_provider.runtime.testing`` has the contract as a test class, which an implementation
+subclasses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# Sinks name folders after a query's id, and remove them.
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
+
+IsGarbage: TypeAlias = Callable[[int, int], bool]
+"""Whether the staging of an epoch, by the driver with a token, will never be published."""
+
+
+class Fence(Protocol):
+    """The right to commit, which a driver's lease gives."""
+
+    @property
+    def token(self) -> int:
+        """The driver's fencing token. A later driver has a higher one."""
+
+    def check(self) -> None:
+        """Raise unless this driver may still commit.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+        """
+
+
+class OpenFence:
+    """A fence that always passes, for read-only commands and tests."""
+
+    def __init__(self, token: int = 1) -> None:
+        self._token = token
+
+    @property
+    def token(self) -> int:
+        """The token that the caller has given."""
+        return self._token
+
+    def check(self) -> None:
+        """Let every step pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochId:
+    """One epoch of one query, staged by one driver.
+
+    Attributes:
+        query: the query's name in the job.
+        query_id: Spark's id of the query; a new checkpoint has a new id.
+        epoch: the batch's number.
+        token: the fencing token of the driver that staged it; no two drivers stage in one place.
+
+    Raises:
+        CorruptDocumentError: the id cannot name a folder, or a number is negative.
+    """
+
+    query: str
+    query_id: str
+    epoch: int
+    token: int
+
+    def __post_init__(self) -> None:
+        if not _FOLDER_NAME.fullmatch(self.query_id) or min(self.epoch, self.token) < 0:
+            msg = f"query {self.query!r}: {self} is no epoch of Spark's; the record was changed"
+            raise CorruptDocumentError(msg)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """The result of staging an epoch.
+
+    Attributes:
+        data: JSON; all that another process needs to publish the epoch.
+        rows: the number of staged rows; None if the sink cannot count them.
+    """
+
+    data: dict[str, Any]
+    rows: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """The job directory for which a sink publishes.
+
+    Attributes:
+        job_dir: its address.
+        identity: its identity; another job directory may lie at the same address later.
+    """
+
+    job_dir: str
+    identity: str
+
+    @property
+    def key(self) -> str:
+        """A short name of the address."""
+        return key_of(self.job_dir)
+
+
+def key_of(job_dir: str) -> str:
+    """Return a short name of a job directory's address, for names of properties and files."""
+    return hashlib.sha256(job_dir.encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Committable:
+    """An epoch that a sink has staged and the runtime has recorded.
+
+    Attributes:
+        epoch: the epoch. ``query_id`` and ``epoch`` identify it permanently: of two committables
+            that agree in both, only one is ever published.
+        data: the data of :class:`Staged`, read back from the record. A sink checks that everything
+            it names lies in the sink's own place before it touches it.
+        writer: the job directory for which it is published; None where that is not known.
+    """
+
+    epoch: EpochId
+    data: dict[str, Any]
+    writer: Writer | None = None
+
+
+class Dataset(NamedTuple):
+    """A dataset, named as OpenLineage's naming specification says; without credentials.
+
+    Attributes:
+        namespace: the file system, bucket or server.
+        name: the path, table or topic in it.
+    """
+
+    namespace: str
+    name: str
+
+
+class NamedSink(Protocol):
+    """What every sink has."""
+
+    @property
+    def name(self) -> str:
+        """A name that is unique in the query and the same at every start; without secrets."""
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse a query that the sink cannot take. Runs before anything is written.
+
+        Args:
+            df: the query's streaming output; a sink may look at its schema only.
+            output_mode: Spark's: ``append``, ``update`` or ``complete``.
+
+        Raises:
+            ConfigError: the message names the thing and the way out.
+        """
+
+
+@runtime_checkable
+class Sink(NamedSink, Protocol):
+    """A place that takes a query's output exactly once, epoch by epoch, in two phases.
+
+    Thread safety: :meth:`stage` of an epoch runs in Spark's callback thread while :meth:`commit` of
+    an earlier epoch runs in the driver's thread.
+    """
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Take over from earlier drivers. Runs at every start and at the end. Idempotent.
+
+        Shuts out drivers with a lower token where the sink itself can, and removes the stagings of
+        the query that *is_garbage* names; never published data.
+        """
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Write the epoch's rows durably where no reader sees them.
+
+        Executes *df* exactly once, even without rows: the query's state advances only then.
+
+        Crash safety: a crash leaves staged data, which :meth:`recover` removes.
+        """
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Publish a staged epoch; checks *fence* before each visible step.
+
+        Crash safety: calling it again completes it.
+        Idempotent: by query id and epoch, also in another process, after a revert, and when a
+        driver that was paused in this call continues after another driver has published.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+            SinkError: the staged data is gone, or the place refuses it.
+            CheckpointError: the place has later epochs of the query, lacks this one and cannot add
+                it behind them; see :func:`skipped_epoch_error`. A call never returns without its
+                rows.
+        """
+
+    def abort(self, committable: Committable) -> None:
+        """Remove the staging of an epoch that will not be published. Idempotent."""
+
+
+@runtime_checkable
+class OnePhaseSink(NamedSink, Protocol):
+    """An output that Spark writes by itself, with Spark's guarantee for it.
+
+    Rows are visible before the batch has committed. Such a sink is the only one of its query, its
+    output cannot be reverted, and BATCH does not run it.
+    """
+
+    @property
+    def guarantee(self) -> str:
+        """What readers may rely on, in one clause; logged at each start."""
+
+    @property
+    def provider(self) -> str | None:
+        """The format whose connector Spark loads; None where every Spark has it."""
+
+    def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Return *writer* with the format and options of this output."""
+
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class RevertibleSink(Protocol):
+    """A sink that can remove published epochs. Without it, their replay or rewind is refused."""
+
+    def check_revert(self, committables: Sequence[Committable]) -> None:
+        """Refuse a revert that cannot be exact. Runs before anything is removed.
+
+        Raises:
+            RevertError: the message says what prevents it.
+        """
+
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Remove exactly the rows that committing *committables* has published.
+
+        Args:
+            committables: epochs of one query id, newest first; some may not be published.
+            fence: checked before each visible step.
+
+        Crash safety: calling it again completes it.
+        Idempotent: by query id and epoch; rows of other epochs, queries and writers stay.
+        """
+
+
+@runtime_checkable
+class PrunableSink(Protocol):
+    """A sink whose place keeps a record of each epoch, as a database does.
+
+    Such a place may lose a confirmed epoch when it fails over, and its records would grow without
+    end. Without this capability the runtime checks and prunes nothing there.
+    """
+
+    def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
+        """Remove the records of published epochs that are never committed or reverted again.
+
+        Their rows stay, and so does the query's newest record. Idempotent.
+
+        Args:
+            query_id: the query.
+            epochs: the first and last epoch of each stretch.
+        """
+
+    def check_published(self, committable: Committable) -> None:
+        """Refuse a place that has lost the newest epoch that the job directory calls published.
+
+        Raises:
+            CheckpointError: it has.
+        """
+
+
+@runtime_checkable
+class MarkedSink(Protocol):
+    """A sink that records which job directory has published there.
+
+    Its :meth:`Sink.commit` records the committable's ``writer``. Jobs at several addresses may
+    share an output: each address has its own record. Without this capability a lost or replaced job
+    directory is noticed by Airflow's memory only.
+    """
+
+    @property
+    def name(self) -> str:
+        """The sink's name."""
+
+    def writers(self, job_dir: str) -> Collection[str]:
+        """Return the identities that have published here for a job directory's address.
+
+        A place that keeps only the newest one returns that; a removed output has none.
+        """
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that was published here, or reverted; -1 for none."""
+
+
+@runtime_checkable
+class LocatedSink(Protocol):
+    """A sink that writes into a folder. Two queries that would mix their rows there are refused."""
+
+    @property
+    def location(self) -> str | None:
+        """The folder's address as the job names it; None for an output without a folder."""
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether all files in the folder are its rows: no log says which of them are."""
+
+
+@runtime_checkable
+class MovableSink(LocatedSink, Protocol):
+    """A sink of files that a sample run can redirect, so that another query reads its rows."""
+
+    def moved_to(self, folder: str) -> Sink:
+        """Return a sink that writes the same files into a local folder."""
+
+
+@runtime_checkable
+class ObservedSink(Protocol):
+    """A sink whose datasets are known. Without it, lineage and the page show no output for it."""
+
+    def datasets(self) -> Sequence[Dataset]:
+        """Return the datasets that it writes; may ask the place, and may fail."""
+
+
+@runtime_checkable
+class ShapedSink(Protocol):
+    """A sink that can judge a query's columns without its place, for runs on sample rows."""
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse columns, types or an output mode that the sink never takes.
+
+        Raises:
+            ConfigError: the message names the thing and the way out.
+        """
+
+
+@runtime_checkable
+class KeyedSink(Protocol):
+    """A sink in which a row replaces earlier rows with the same keys."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The key columns; empty if rows are only added."""
+
+
+@runtime_checkable
+class VisibleSink(Protocol):
+    """A sink whose rows are visible when they are staged, and which knows an epoch by its number.
+
+    BATCH does not run it. Late rows are checked before :meth:`Sink.stage`. A checkpoint of plain
+    Spark with an open batch can be taken over, because the batch keeps its number.
+    """
+
+    @property
+    def guarantee(self) -> str:
+        """What readers may rely on, in one clause; logged at each start."""
+
+    @property
+    def shows_staged(self) -> bool:
+        """True."""
+
+
+# --- errors and checks ----------------------------------------------------------------------------
+
+
+def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointError:
+    """Return the error of an epoch that its place lacks although it has later ones.
+
+    Raise it after the fence was checked: a driver that late was usually overtaken.
+
+    Args:
+        name: the sink's.
+        epoch: the missing epoch.
+        last: the last epoch of the query that the place has.
+    """
+    msg = (
+        f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
+        "which came after it, is: its rows were left out, and cannot be put before rows that are "
+        "published; rewind the run and run it again, or start a new job directory and output"
+    )
+    return CheckpointError(msg)
+
+
+def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDocumentError:
+    """Return the error of a committable that names data which the sink has not staged.
+
+    Args:
+        name: the sink's.
+        epoch: the committable's.
+        what: the foreign data.
+    """
+    msg = (
+        f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
+        "is not what this sink stages for that epoch; nothing there was touched: put the record "
+        "back as it was, or start a new job directory"
+    )
+    return CorruptDocumentError(msg)
+
+
+def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
+    """Return the error of a place that has confirmed an epoch and no longer has it.
+
+    Args:
+        name: the sink's.
+        query_id: Spark's id of the query.
+        epoch: the last epoch that was confirmed.
+    """
+    msg = (
+        f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
+        "the place has lost a confirmed commit, as a failover to a standby that was behind does, "
+        "or was restored to an earlier time; rewind the run and run it again, or start a new job "
+        "directory and output"
+    )
+    return CheckpointError(msg)
+
+
+@contextlib.contextmanager
+def reading(name: str, committable: Committable) -> Iterator[None]:
+    """Turn errors from a committable's missing or mistyped members into a clear one.
+
+    Raises:
+        CorruptDocumentError: a member is missing, or of another type.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise tampered_record_error(name, committable.epoch, what) from error
