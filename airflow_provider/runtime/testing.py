@@ -1,15 +1,8 @@
-"""The contract of a sink, as tests: to test a sink of your own, subclass `SinkContract`.
+"""The contract of a sink, as tests: subclass it for a sink of your own, see docs/sinks.md.
 
-::
-
-    class TestMySink(SinkContract):
-        @pytest.fixture
-        def case(self, tmp_path):
-            return MyCase(tmp_path)     # see SinkCase
-
-The suite stages with real Spark (a pytest fixture ``spark`` gives the session) and lets real
-processes die and stop in the middle of a commit and of a revert, at every failpoint that the
-sink passes. It needs ``pytest``.
+The suite stages with real Spark (a fixture ``spark`` gives the session). It kills and stops real
+processes in the middle of a commit and of a revert, at every failpoint that the sink passes. It
+needs ``pytest``.
 """
 
 from __future__ import annotations
@@ -390,7 +383,7 @@ class RevertibleSinkContract(SinkContract):
             bench.commit(taken[0])
             died, stderr = bench.child("revert", taken, fails_at=point).wait()
             assert failpoints.CRASH_EXIT == died, stderr
-            bench.opened_revertible().revert(taken, OpenFence())
+            bench.revertible.revert(taken, OpenFence())
 
             assert bench.rows(0, "kept") == bench.visible(), point
 
@@ -415,13 +408,10 @@ class SinkBench:
 
     @property
     def revertible(self) -> RevertibleSink:
-        """The sink, as one that can revert."""
-        assert isinstance(self.sink, RevertibleSink)
-        return self.sink
-
-    def opened_revertible(self) -> RevertibleSink:
-        """Open the sink once more, as another process does."""
-        return SinkBench(self.case, self._spark).revertible
+        """The sink as another process opens it."""
+        sink = self.case.open()
+        assert isinstance(sink, RevertibleSink)
+        return sink
 
     def frame(self, *names: str, epoch: int = 0) -> Any:
         """Return a frame of an epoch's rows, in two partitions."""
@@ -461,7 +451,7 @@ class SinkBench:
         """Do it here, and return the failpoints that were passed, each once."""
         with _recorded() as points:
             if action == "revert":
-                self.opened_revertible().revert(committables, OpenFence())
+                self.revertible.revert(committables, OpenFence())
             else:
                 self.case.open().commit(committables[0], OpenFence())
         return sorted(set(points))

@@ -159,6 +159,20 @@ class Dataset(NamedTuple):
     name: str
 
 
+class FileLayout(NamedTuple):
+    """How a sink writes files.
+
+    Attributes:
+        format: Spark's name of the format.
+        partition_by: the columns of its folders.
+        options: of Spark's writer.
+    """
+
+    format: str
+    partition_by: tuple[str, ...]
+    options: dict[str, str]
+
+
 class NamedSink(Protocol):
     """What every sink has."""
 
@@ -329,11 +343,12 @@ class LocatedSink(Protocol):
 
 
 @runtime_checkable
-class MovableSink(LocatedSink, Protocol):
-    """A sink of files that a sample run can redirect, so that another query reads its rows."""
+class FileSink(LocatedSink, Protocol):
+    """A sink whose files a sample run can write elsewhere, so that another query reads them."""
 
-    def moved_to(self, folder: str) -> Sink:
-        """Return a sink that writes the same files into a local folder."""
+    @property
+    def layout(self) -> FileLayout:
+        """How it writes its files."""
 
 
 @runtime_checkable

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.api.sinks import LocatedSink, MovableSink
+from airflow_provider.runtime.api.sinks import FileSink
 from airflow_provider.runtime.queries.context import JobContext, sinks_of
 from airflow_provider.runtime.queries.output_places import place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.samples.collector import CollectorSink
 from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
+from airflow_provider.runtime.sinks.files import FilesSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class SampleContext(JobContext):
         self._samples = samples
         self._folder = folder
         self._places: dict[str, str] = {}  # the temporary ones, by those that the job names
-        self._between: dict[str, list[Sink]] = {}
+        self._between: dict[str, list[FilesSink]] = {}
         self._passed_on: set[str] = set()
 
     def read(
@@ -120,10 +121,10 @@ class SampleContext(JobContext):
         self._outputs.add(name, replaced, ())
         between = []
         for sink in replaced:
-            if isinstance(sink, MovableSink) and sink.location is not None:
+            if isinstance(sink, FileSink) and sink.location is not None:
                 folder = str(self._folder / "between" / str(len(self._places)))
                 self._places[place_of(sink.location)] = folder
-                between.append(sink.moved_to(folder))
+                between.append(FilesSink(folder, *sink.layout))
         super().write(name, df, to=CollectorSink(name, replaced), output_mode=output_mode, **how)
         self._between[name] = between
 
@@ -135,11 +136,7 @@ class SampleContext(JobContext):
                 query,
                 sinks=(
                     *query.sinks,
-                    *(
-                        sink
-                        for sink in self._between[query.name]
-                        if isinstance(sink, LocatedSink) and sink.location in self._passed_on
-                    ),
+                    *(s for s in self._between[query.name] if s.location in self._passed_on),
                 ),
             )
             for query in super().queries

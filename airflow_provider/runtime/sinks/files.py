@@ -21,6 +21,7 @@ from airflow_provider.runtime.api.sinks import (
     Dataset,
     EpochId,
     Fence,
+    FileLayout,
     IsGarbage,
     Staged,
     reading,
@@ -109,9 +110,10 @@ class FilesSink:
         """True: every file in the folder is read as rows."""
         return True
 
-    def moved_to(self, folder: str) -> FilesSink:
-        """Return a sink that writes the same files into a local folder."""
-        return FilesSink(folder, self._format, self._partition_by, self._options)
+    @property
+    def layout(self) -> FileLayout:
+        """How it writes its files."""
+        return FileLayout(self._format, self._partition_by, self._options)
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes."""

@@ -14,6 +14,7 @@ from airflow_provider.runtime.api.sinks import (
     Dataset,
     EpochId,
     Fence,
+    FileLayout,
     IsGarbage,
     Staged,
     reading,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.sinks.files import FilesSink
     from airflow_provider.runtime.storage.objects import ObjectStorage
     from airflow_provider.runtime.storage.parallel import GoOn
 
@@ -73,11 +73,10 @@ class BucketFilesSink:
         """True: every file in the folder is read as rows."""
         return True
 
-    def moved_to(self, folder: str) -> FilesSink:
-        """Return a sink that writes the same files into a local folder."""
-        from airflow_provider.runtime.sinks.files import FilesSink  # which makes these sinks
-
-        return FilesSink(folder, self.rows.format, self.rows.partition_by, dict(self.rows.options))
+    @property
+    def layout(self) -> FileLayout:
+        """How it writes its files."""
+        return FileLayout(self.rows.format, self.rows.partition_by, dict(self.rows.options))
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the dataset that it writes."""
