@@ -143,11 +143,11 @@ def test_its_dataset_is_the_tables_folder(sink, catalog):
     """
     For lineage; also before the first epoch makes the table, where the catalog says where it will.
     """
-    before = sink.datasets
+    before = sink.datasets()
     sink.commit(sink.staged(0, "a"), OpenFence())
 
     location = load(catalog).metadata.location
-    assert before == sink.datasets == (("file", location.removeprefix("file://")),)
+    assert before == sink.datasets() == (("file", location.removeprefix("file://")),)
 
 
 def test_a_snapshot_says_whose_it_is(sink, catalog):

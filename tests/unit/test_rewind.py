@@ -209,7 +209,7 @@ def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
     spark.check()
     job.spark.run(0).plan(1)
 
-    with pytest.raises(RevertError, match="spark:console: what Spark's own sinks have written"):
+    with pytest.raises(RevertError, match="spark:console: what it has written cannot be reverted"):
         spark.rewind()
     assert job.spark.logs.exists()
 
@@ -230,7 +230,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     job.spark.run(1)
 
     query = SimpleNamespace(name="q", sinks=(), native=spark_sink("console"))
-    with pytest.raises(RevertError, match="spark:console: what Spark's own sinks have written"):
+    with pytest.raises(RevertError, match="spark:console: what it has written cannot be reverted"):
         Rewind(directory, "r1", [query], OpenFence(), job.clock).check()
     source = job_source(job.storage.url, job.clock)
     newest = take_savepoint(source, f"{job.storage.url}/savepoints/s2", clock=job.clock)
