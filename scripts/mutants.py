@@ -81,7 +81,7 @@ PROTOCOL: Final = (
     "savepoints/checkpoint_copy.py",
     "sinks/bucket_files/sink.py",
     "sinks/file_marks.py",
-    "sinks/marks.py",
+    "api/sinks.py",
     "storage/local_folder.py",
 )
 LINES: Final[Mapping[str, Sequence[str]]] = {

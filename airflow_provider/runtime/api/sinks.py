@@ -250,6 +250,16 @@ class OnePhaseSink(NamedSink, Protocol):
     def provider(self) -> str | None:
         """The format whose connector Spark loads; None where every Spark has it."""
 
+    def check_not_ahead(self, planned: int) -> None:
+        """Refuse an output that has batches which the checkpoint does not know.
+
+        Args:
+            planned: the last batch that the checkpoint has planned; -1 for none.
+
+        Raises:
+            CheckpointError: Spark would skip the query's next batches there.
+        """
+
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
         """Return *writer* with the format and options of this output."""
 

@@ -125,7 +125,7 @@ class SparkSink:
             CheckpointError: the list is that of another checkpoint, or of a newer one.
         """
         path = self.location
-        if path is None or not self.writes_files or (last := _last_listed(path)) <= planned:
+        if path is None or not self.holds_files or (last := _last_listed(path)) <= planned:
             return
         has = f"has planned none after {planned}" if planned >= 0 else "is new"
         msg = (
