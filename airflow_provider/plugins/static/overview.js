@@ -102,7 +102,7 @@ function Query({ query }) {
       ${query.operators.length
         ? html`<${Column} title="Stateful operators" parts=${query.operators} /><span className="ss-arrow" aria-hidden="true">→</span>`
         : null}
-      <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `committed through batch ${query.batch}`} />
+      <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `batch ${query.batch}`} />
     </div>
     ${query.pacing ? html`<p className="ss-muted">Batch size ${query.pacing}</p>` : null}
   </section>`;
