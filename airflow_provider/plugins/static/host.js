@@ -8,7 +8,6 @@ const Router = globalThis.ReactRouterDOM;
 export const isComplete = Boolean(React?.useSyncExternalStore && Router?.Link);
 
 export const html = isComplete ? htm.bind(React.createElement) : () => null;
-export const Link = Router?.Link;
 
 const queryChanges = new EventTarget();
 const subscribe = (notify) => {
@@ -20,19 +19,34 @@ const subscribe = (notify) => {
   };
 };
 
+const changeQuery = (query, replace = false) => {
+  history[replace ? "replaceState" : "pushState"](history.state, "", `${location.pathname}${query}`);
+  queryChanges.dispatchEvent(new Event("change"));
+};
+
 /**
  * The query of the address, and a function that changes it, as the router's of that name.
- * When the router changes it, Airflow mounts the page again: the focus and what is open would be lost.
+ * The router is not asked: Airflow may mount the page again when the router changes the query, which
+ * loses the focus and what is open, or may not, and the page would stay as it was.
  */
 export function useSearchParams() {
   const search = React.useSyncExternalStore(subscribe, () => location.search);
   const params = React.useMemo(() => new URLSearchParams(search), [search]);
-  const setParams = (change, { replace = false } = {}) => {
-    const address = `${location.pathname}?${change(new URLSearchParams(location.search))}`;
-    history[replace ? "replaceState" : "pushState"](history.state, "", address);
-    queryChanges.dispatchEvent(new Event("change"));
-  };
+  const setParams = (change, { replace = false } = {}) =>
+    changeQuery(`?${change(new URLSearchParams(location.search))}`, replace);
   return [params, setParams];
+}
+
+/** A link: to another view of the page when *to* begins with "?", else to a page of Airflow's. */
+export function Link({ to, ...rest }) {
+  if (!to.startsWith("?")) return html`<${Router.Link} to=${to} ...${rest} />`;
+  const query = to === "?" ? "" : to;
+  const onClick = (event) => {
+    if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    changeQuery(query);
+  };
+  return html`<a href=${`${location.pathname}${query}`} onClick=${onClick} ...${rest} />`;
 }
 
 /** An address below Airflow's own, whatever prefix it has. */
