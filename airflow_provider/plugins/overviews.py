@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.history_reader import batch_times, read_histories
@@ -53,10 +54,15 @@ class Overviews:
     def read(self, task: IndexedTask, job_dir: str) -> OverviewView:
         """Return the overview of a job.
 
+        Args:
+            task: whose job it is.
+            job_dir: the directory of the version in force, which another version may have begun.
+
         Raises:
             OSError: the storage cannot be read.
             SparkStreamError: a document beside those of its newest run cannot be.
         """
+        task = dataclasses.replace(task, job_dir=job_dir)
         try:
             observed = self._jobs.look(job_dir)
         except SparkStreamError as error:

@@ -113,7 +113,9 @@ def job_routes(service: StreamService) -> APIRouter:
     @router.get("/runs")
     async def runs(task: JobTask) -> RunsView:
         """Return the newest runs with their attempts."""
-        return await service.read(task, service.runs.read)
+        return await service.read(
+            task, lambda job_dir: service.runs.read(job_dir, str(task.job_dir))
+        )
 
     @router.get("/failures")
     async def failures(task: JobTask) -> FailuresView:
@@ -184,7 +186,7 @@ def log_routes(service: StreamService) -> APIRouter:
         """Return the end of a driver's log."""
         return await service.read(
             task,
-            lambda job_dir: service.runs.log(job_dir, spark_run_id, driver_id),
+            lambda job_dir: service.runs.log(job_dir, str(task.job_dir), spark_run_id, driver_id),
             run_id=spark_run_id,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from airflow_provider.hooks.airflow_settings import history_server
@@ -25,10 +25,12 @@ from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentErro
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
+from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from airflow_provider.plugins.observed_jobs import ObservedJobs
@@ -67,8 +69,12 @@ class RunViews:
         self._clock = clock
         self._log_folder = log_folder
 
-    def read(self, job_dir: str) -> RunsView:
+    def read(self, job_dir: str, first: str) -> RunsView:
         """Return the newest runs, newest first.
+
+        Args:
+            job_dir: the directory of the version in force.
+            first: the address of the job, from which upgrades have led there.
 
         Raises:
             OSError: the storage cannot be read.
@@ -77,7 +83,7 @@ class RunViews:
         lease, liveness = self._jobs.lease(job_dir)
         return RunsView(
             lease=lease_view(lease, liveness) if lease is not None else None,
-            runs=[self._run(directory, run_id) for run_id in newest_run_ids(directory)],
+            runs=[self._run(directory, run_id, first) for run_id in newest_run_ids(directory)],
         )
 
     def batches(self, job_dir: str, run_id: str | None) -> BatchesView:
@@ -98,21 +104,26 @@ class RunViews:
             configuration={name: getattr(record, name) for name in _OPTIONS},
         )
 
-    def log(self, job_dir: str, run_id: str, driver_id: str) -> LogView:
+    def log(self, job_dir: str, first: str, run_id: str, driver_id: str) -> LogView:
         """Return the end of a driver's log, if it lies where this process can read it.
+
+        Args:
+            job_dir: the directory of the run.
+            first: as of :meth:`read`.
+            run_id: the run.
+            driver_id: the driver.
 
         Raises:
             LookupError: there is no such run or driver.
             OSError: the storage cannot be read.
         """
-        directory = directory_at(job_dir)
-        run = listed_run(directory, run_id)
-        submission = next((s for s in run.submissions() if s.driver_id == driver_id), None)
+        submitted = _submitted(listed_run(directory_at(job_dir), run_id), job_dir, first)
+        submission = submitted.by_driver.get(driver_id)
         if submission is None:
             raise LookupError(driver_id)
         if submission.log is None:
-            return LogView(lines=[], problem=_no_log(run, submission))
-        log = LogFollower(submission.log, log_folders(job_dir, run_id, self._log_folder))
+            return LogView(lines=[], problem=_no_log(submitted.run, submission))
+        log = LogFollower(submission.log, log_folders(submitted.job_dir, run_id, self._log_folder))
         try:
             log.offset = begin = max(0, log.size_bytes() - _TAIL_BYTES)
         except FileNotFoundError:
@@ -122,17 +133,17 @@ class RunViews:
         lines = log.new_lines()
         return LogView(lines=lines[1:] if begin else lines, is_cut=begin > 0)
 
-    def _run(self, directory: JobDirectory, run_id: str) -> RunView:
+    def _run(self, directory: JobDirectory, run_id: str, first: str) -> RunView:
         run = directory.run(run_id)
         try:
-            return self._readable(directory, run)
+            return self._readable(directory, run, first)
         except CheckpointError as error:
             found = damaged(str(error))
             return RunView(
                 run_id=run_id, problem=found.error, state=found.state, next_step=found.next_step
             )
 
-    def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
+    def _readable(self, directory: JobDirectory, run: RunDirectory, first: str) -> RunView:
         watcher = RunWatcher(directory.storage, run.run_id, self._clock)
         view = without_log(watcher.look())
         condition = run_condition(
@@ -140,7 +151,7 @@ class RunViews:
         )
         record, final = run.record(), view.final
         counted = final or view.progress
-        submissions = {each.driver_id: each for each in run.submissions()}
+        submitted = _submitted(run, directory.url, first)
         attempts = run.attempts()[-_MOST_ATTEMPTS:]
         return RunView(
             run_id=run.run_id,
@@ -165,10 +176,32 @@ class RunViews:
             params=_params(record) if record else None,
             launch=launch_line(view),
             attempts=[
-                _attempt(run, each, submissions.get(each.driver_id), is_last=each is attempts[-1])
+                _attempt(run, each, submitted, is_last=each is attempts[-1])
                 for each in reversed(attempts)
             ],
         )
+
+
+class _Submitted(NamedTuple):
+    """Where the drivers of a run were submitted: their records and their logs are there."""
+
+    job_dir: str
+    run: RunDirectory
+    by_driver: Mapping[str, SubmissionRecord]
+
+
+def _submitted(run: RunDirectory, job_dir: str, first: str) -> _Submitted:
+    """Return where a run's drivers were submitted.
+
+    An upgrade submits the new version's driver from the directory of the version before. That one
+    is found from the job's address, not from what the new directory says of itself.
+    """
+    found = run.submissions()
+    if not found and directory_at(first).url != directory_at(job_dir).url:
+        job_dir = version_in_force(Version(first, "", ""), before=job_dir).job_dir
+        run = directory_at(job_dir).run(run.run_id)
+        found = run.submissions()
+    return _Submitted(job_dir, run, {each.driver_id: each for each in found})
 
 
 def _params(record: RunRecord) -> str | None:
@@ -211,12 +244,13 @@ def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:
 def _attempt(
     run: RunDirectory,
     attempt: AttemptRecord,
-    submission: SubmissionRecord | None,
+    submitted: _Submitted,
     *,
     is_last: bool,
 ) -> AttemptView:
     raw = _raw_attempt(run, attempt.attempt)
-    ended = run.exit_of(attempt.driver_id) if submission is not None else None
+    submission = submitted.by_driver.get(attempt.driver_id)
+    ended = submitted.run.exit_of(attempt.driver_id) if submission is not None else None
     failure = Failure.from_dict(attempt.failure).describe() if attempt.failure else None
     is_over = attempt.ended is not None or ended is not None or not is_last
     return AttemptView(

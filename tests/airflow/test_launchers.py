@@ -566,13 +566,13 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
         pass
     views = RunViews(ObservedJobs(SystemClock()), SystemClock(), tmp_path)
     handle = present(place.job.run.handle_of(place.driver_id()))
-    shown = views.read(place.job.url).runs[0]
+    shown = views.read(place.job.url, place.job.url).runs[0]
     failure = read_failures(place.job.url, ObservedJobs(SystemClock())).failures[0]
 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
     assert "the driver ended with exit code 3" == failure.reason
     assert failure.root_cause == shown.launch
-    log = views.log(place.job.url, RUN, place.driver_id())
+    log = views.log(place.job.url, place.job.url, RUN, place.driver_id())
     assert f"its log is on {place.kind} {handle.id}" == log.problem
 
 

@@ -423,7 +423,8 @@ def test_the_page_opens_a_job_as_its_task_does(
         return row.state
 
     def runs(conn_id: str | None) -> Any:
-        return asyncio.run(service.read(index_of(finished, conn_id), service.runs.read))
+        task = index_of(finished, conn_id)
+        return asyncio.run(service.read(task, lambda url: service.runs.read(url, url)))
 
     assert "finished" == state("lake")
     assert [RUN] == [run.run_id for run in runs("lake").runs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import json
 import re
@@ -529,6 +530,38 @@ def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) ->
     said = page.get("finished", "overview")["upgrade"]
 
     assert ("rejected", "/jobs/version_2", reason) == (said["step"], said["to"], said["reason"])
+
+
+def test_the_log_of_an_upgrades_driver_is_found_where_it_was_submitted(page: Page) -> None:
+    """
+    The directory of the version before has the submission of the new version's driver, and its log.
+    """
+    first, new = page.jobs["finished"], page.jobs["failed"]
+    log = first.root / "runs" / "r1" / "logs" / "upgraded.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("a line of the new version\n")
+    first.submit("upgraded", log=log)
+    shutil.rmtree(new.root / "runs" / "r1" / "submissions")
+    (attempt,) = new.run.attempts()
+    new.run.put_attempt(dataclasses.replace(attempt, driver_id="upgraded"))
+    record = UpgradeRecord(
+        number=1,
+        by="d1",
+        id="r1",
+        to=new.url,
+        entry="jobs.py:daily",
+        old_run_id="r1",
+        began="2026-01-01T00:00:00.000Z",
+        step=UpgradeStep.ACCEPTED,
+    )
+    put_upgrade(JobDirectory(first.storage), record)
+
+    runs = page.get("finished", "runs")["runs"]
+    shown = page.get("finished", "log", spark_run_id="r1", driver_id="upgraded")
+
+    assert [("upgraded", True)] == [(a["driver_id"], a["has_log"]) for a in runs[0]["attempts"]]
+    assert ["a line of the new version"] == shown["lines"]
+    assert page.get("finished", "overview")["job"]["job_dir"] == new.url
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class PageViews:
         _sent(self._overviews.read(self._task("running"), self._job_dir))
 
     def runs(self) -> None:
-        _sent(self._runs.read(self._job_dir))
+        _sent(self._runs.read(self._job_dir, self._job_dir))
 
     def batches(self) -> None:
         for run_id in (None, "r1", "r3"):
@@ -58,7 +58,9 @@ class PageViews:
 
     def log(self) -> None:
         for number in ("1", "2", "3"):
-            _if_there(self._runs.log, self._job_dir, f"r{number}", f"driver-r{number}")
+            _if_there(
+                self._runs.log, self._job_dir, self._job_dir, f"r{number}", f"driver-r{number}"
+            )
 
     def failures(self) -> None:
         _sent(read_failures(self._job_dir, self._jobs))
