@@ -80,8 +80,8 @@ def get_provider_info() -> dict[str, Any]:
             "spark_savepoint",
             "spark_stop",
             "spark_streaming",
-            "spark_upgrade",
-        ),
+        )
+        + _modules("extensions.upgrades", "operator"),
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),
         "triggers": _modules(

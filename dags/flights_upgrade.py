@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
 
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", f"{HERE.parent}/.work/flights")

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-from airflow_provider.runtime.control.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import DEEPEST, Check

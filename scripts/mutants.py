@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _Piece = ast.stmt | ast.expr  # a node with a place in the text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-RUNTIME: Final = "airflow_provider/runtime"
+PACKAGE: Final = "airflow_provider"
 PROTOCOL: Final = (
     "jobdir/batch_commit.py",
     "jobdir/end_of_input.py",
@@ -74,54 +74,44 @@ PROTOCOL: Final = (
     "typed_json.py",
     "jobdir/watches.py",
     "jobdir/upgrade_record.py",
-    "control/upgrade_steps.py",
+    "extensions/upgrades/upgrade_steps.py",
     "checkpoint/logs.py",
     "control/driver_slots.py",
     "jobdir/identity.py",
     "savepoints/checkpoint_copy.py",
-    "sinks/bucket_files/sink.py",
+    "extensions/bucket_files/sink.py",
     "sinks/file_marks.py",
     "api/sinks.py",
     "storage/local_folder.py",
 )
-LINES: Final[Mapping[str, Sequence[str]]] = {
-    "jobdir/lease.py": ("current", "is_lost", "_check", "_is_known", "_take_next", "release"),
-    "jobdir/lease_records.py": (
-        "read_lease",
-        "read_heartbeat",
-        "_check_token",
-        "is_there",
-        "has_ended",
-    ),
-    "host.py": ("ProcessIdentity", "_has_ended", "_is_unused"),
-    "sinks/delta/sink.py": (
-        *("recover", "commit", "abort", "revert", "_remove", "_published", "_has"),
-        "_check_all_after",
-    ),
-    "sinks/committer.py": ("EpochCommitter",),
-    "sinks/files.py": (
-        *("recover", "commit", "abort", "revert", "_publish", "_moves", "_staging"),
-    ),
-    "sinks/iceberg/sink.py": ("recover", "commit", "abort", "revert", "_remove", "_has"),
-    "jobdir/epoch_documents.py": ("HistoryRecord",),
-    "jobdir/epochs.py": ("EpochRecords",),
-    "sinks/recovery.py": ("plan_recovery", "check_complete", "unpublished"),
-    "sinks/postgres/bookkeeping.py": ("forget", "check_kept", "staged_for", "raise_fence"),
-    "sinks/postgres/publish.py": ("publish", "_look_or_make"),
-    "sinks/postgres/table_revert.py": ("revert", "_remove"),
-    "sinks/postgres/sink.py": ("recover", "commit", "abort", "revert"),
-    "sinks/postgres/undo.py": ("prepare", "restore"),
-    "sinks/staging.py": ("stage_files",),
-    "sinks/revert.py": ("Revert",),
-    "storage/local.py": ("put", "put_if_absent", "_refused", "_written", "make_folder", "_is_at"),
-    "storage/file_tree.py": ("flush", "_folders_above"),
-    "jobdir/watches.py": ("claim", "is_newest"),
-    "jobdir/upgrade_record.py": ("newest_upgrade", "last_step", "put_upgrade", "check_may_begin"),
-    "control/upgrade_steps.py": ("decide", "accept", "_go_on", "_stop", "_begin_or_take_over"),
+LINES: Final[Mapping[str, str]] = {
+    "jobdir/lease.py": "current is_lost _check _is_known _take_next release",
+    "jobdir/lease_records.py": "read_lease read_heartbeat _check_token is_there has_ended",
+    "host.py": "ProcessIdentity _has_ended _is_unused",
+    "extensions/delta/sink.py": "recover commit abort revert _remove _published _has "
+    "_check_all_after",
+    "sinks/committer.py": "EpochCommitter",
+    "sinks/files.py": "recover commit abort revert _publish _moves _staging",
+    "extensions/iceberg/sink.py": "recover commit abort revert _remove _has",
+    "jobdir/epoch_documents.py": "HistoryRecord",
+    "jobdir/epochs.py": "EpochRecords",
+    "sinks/recovery.py": "plan_recovery check_complete unpublished",
+    "extensions/postgres/bookkeeping.py": "forget check_kept staged_for raise_fence",
+    "extensions/postgres/publish.py": "publish _look_or_make",
+    "extensions/postgres/table_revert.py": "revert _remove",
+    "extensions/postgres/sink.py": "recover commit abort revert",
+    "extensions/postgres/undo.py": "prepare restore",
+    "sinks/staging.py": "stage_files",
+    "sinks/revert.py": "Revert",
+    "storage/local.py": "put put_if_absent _refused _written make_folder _is_at",
+    "storage/file_tree.py": "flush _folders_above",
+    "jobdir/watches.py": "claim is_newest",
+    "jobdir/upgrade_record.py": "newest_upgrade last_step put_upgrade check_may_begin",
+    "extensions/upgrades/upgrade_steps.py": "decide accept _go_on _stop _begin_or_take_over",
 }
 """Functions, or the methods of classes, of which every statement is a guard."""
 SLOWER: Final[Mapping[str, Sequence[str]]] = {
-    "control/upgrade_steps.py": ("tests/crash/test_upgrade_steps.py",),
+    "extensions/upgrades/upgrade_steps.py": ("tests/crash/test_upgrade_steps.py",),
     "sinks/": ("tests/crash/test_protocol.py",),
     "sinks/staging.py": ("tests/spark/test_staging.py",),
     "storage/local.py": ("tests/contract/test_storage.py",),
@@ -136,15 +126,16 @@ DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "pub
 
 _AGAIN: Final = "a restore has checked this before; this is the same check, under the lease"
 _EARLY: Final = "it ends a process that was overtaken sooner; its next step is refused anyway"
+_NONE: Final = "a function that ends returns None"
 _SAVES: Final = "it saves a look at the storage, which would find the same"
 SURVIVORS: Final[dict[str, str]] = {
     "jobdir/expiry.py:_remove_submission:order:1": "both are logs of one driver; what says whose "
     "they are goes after both",
-    "control/upgrade_steps.py:UpgradeSteps._go_on:check:1": _EARLY,
-    "control/upgrade_steps.py:UpgradeSteps._go_on:line:4": "a function that ends returns None",
-    "control/upgrade_steps.py:UpgradeSteps._stop:check:1": _EARLY,
-    "control/upgrade_steps.py:UpgradeSteps._check_lease:check:1": _EARLY,
-    "control/upgrade_steps.py:UpgradeSteps._check_lease:refusal:1": _EARLY,
+    "extensions/upgrades/upgrade_steps.py:UpgradeSteps._go_on:check:1": _EARLY,
+    "extensions/upgrades/upgrade_steps.py:UpgradeSteps._go_on:line:4": _NONE,
+    "extensions/upgrades/upgrade_steps.py:UpgradeSteps._stop:check:1": _EARLY,
+    "extensions/upgrades/upgrade_steps.py:UpgradeSteps._check_lease:check:1": _EARLY,
+    "extensions/upgrades/upgrade_steps.py:UpgradeSteps._check_lease:refusal:1": _EARLY,
     "savepoints/restore.py:begin_restore:check:1": _AGAIN,
     "savepoints/restore.py:begin_restore:check:2": _AGAIN,
     "savepoints/retention.py:_collect:order:1": "what a death between them leaves, readers or a "
@@ -157,8 +148,8 @@ SURVIVORS: Final[dict[str, str]] = {
     "sinks/committer.py:EpochCommitter._remember:line:1": _SAVES,
     "sinks/committer.py:EpochCommitter._remember:line:5": "it bounds what is kept in memory",
     "sinks/committer.py:EpochCommitter._remember:line:6": "it bounds what is kept in memory",
-    "sinks/delta/sink.py:DeltaSink._published:line:3": _SAVES,
-    "sinks/delta/sink.py:DeltaSink._published:line:10": _SAVES,
+    "extensions/delta/sink.py:DeltaSink._published:line:3": _SAVES,
+    "extensions/delta/sink.py:DeltaSink._published:line:10": _SAVES,
     "sinks/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
@@ -192,7 +183,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """Return what it is listed under."""
-        module = self.path.removeprefix(f"{RUNTIME}/")
+        module = _module_of(self.path)
         return f"{module}:{self.function}:{self.kind}:{self.number}"
 
 
@@ -232,7 +223,7 @@ class Source:
         return raw[self._place(node, end=False) : self._place(node, end=True)].decode()
 
     def _found(self) -> Iterator[tuple[str, str, _Piece, _Piece, str]]:
-        whole = LINES.get(self.path.removeprefix(f"{RUNTIME}/"), ())
+        whole = LINES.get(_module_of(self.path), "").split()
         for function, body in _bodies(ast.parse(self.text)):
             if any(part in whole for part in function.split(".")):
                 lines = [s for s in body if self._counts(s)]
@@ -269,6 +260,16 @@ class Source:
             if isinstance(node, ast.Call) and _called(node) == "put_if_absent":
                 anyway = self._segment(node).replace(".put_if_absent(", ".put(", 1)
                 yield "put", node, node, f"(({anyway}) or True)"
+
+
+def _path_of(module: str) -> str:
+    return (
+        f"{PACKAGE}/{module}" if module.startswith("extensions/") else f"{PACKAGE}/runtime/{module}"
+    )
+
+
+def _module_of(path: str) -> str:
+    return path.removeprefix(f"{PACKAGE}/").removeprefix("runtime/")
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
@@ -328,7 +329,7 @@ def find_mutants(root: Path, only: str, kinds: Sequence[str]) -> list[Mutant]:
     """Return the mutants of these kinds of all modules whose path contains *only*."""
     found: list[Mutant] = []
     for module in sorted({*PROTOCOL, *LINES}):
-        path = f"{RUNTIME}/{module}"
+        path = _path_of(module)
         if only in path:
             found += Source(path, (root / path).read_text()).mutants()
     return [mutant for mutant in found if not kinds or mutant.kind in kinds]
@@ -373,7 +374,7 @@ class Laboratory:
         arguments = ["-m", FAST, *IGNORED, "-n", str(jobs)]
         settings = self._folder / "coverage-mutants.toml"
         settings.write_text("[run]\nrelative_files = true\n")
-        cover = [f"--cov={RUNTIME}", "--cov-context=test", "--cov-report="]
+        cover = [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
         cover.append(f"--cov-config={settings}")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(
@@ -400,7 +401,7 @@ class Laboratory:
         file = self._folder / mutant.path
         text = file.read_text()
         file.write_text(Source(mutant.path, text).without(mutant))
-        module = mutant.path.removeprefix(f"{RUNTIME}/")
+        module = _module_of(mutant.path)
         slower = [t for start, tests in SLOWER.items() if module.startswith(start) for t in tests]
         try:
             fast = self.tests_of(mutant)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.control.launchers.emr_serverless import (
+from airflow_provider.extensions.emr_serverless.launcher import (
     EmrOptions,
     EmrServerlessLauncher,
 )
-from airflow_provider.runtime.control.launchers.livy import LivyLauncher, LivyOptions
+from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -29,13 +29,13 @@ from airflow_provider.runtime.control.observer import RunState, driver_at_work
 from airflow_provider.runtime.control.run_condition import COMING_UP
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
+from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
-from airflow_provider.runtime.programs.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options

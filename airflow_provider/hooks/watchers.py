@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec, UpgradeWatcher
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
-from airflow_provider.runtime.control.upgrade_request import UpgradeSpec, UpgradeWatcher
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 
 if TYPE_CHECKING:

@@ -27,12 +27,12 @@ from airflow_provider.runtime.control.observer import (
 )
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
+from airflow_provider.runtime.entry_point import check_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
-from airflow_provider.runtime.programs.entry_point import check_entry
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.programs.entry_point import is_program
 
 
 def name_job(job: str | None, script: str | None, sql: str | None) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider.extensions.state_tools.contents import describe_state
+from airflow_provider.extensions.state_tools.open_state import open_state
 from airflow_provider.plugins.responses import QueryStateView, StateView
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.state.contents import describe_state
-from airflow_provider.runtime.state.open_state import open_state
 
 
 def read_state(job_dir: str) -> StateView:

@@ -11,39 +11,30 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.context import JobContext as JobContext
     from airflow_provider.runtime.samples.in_memory import run_in_memory as run_in_memory
     from airflow_provider.runtime.samples.preview import preview as preview
-    from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.for_each_batch import for_each_batch as for_each_batch
-    from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg
-    from airflow_provider.runtime.sinks.postgres.sink import sql as sql
     from airflow_provider.runtime.sinks.spark_sink import spark_sink as spark_sink
 
 # Loaded when first used: a DAG file that names a sink must not pay for the whole runtime.
 _HOMES = {
     "FailureClass": "errors.failure",
     "JobContext": "queries.context",
-    "delta": "sinks.delta.sink",
     "fails_as": "failures.overrides",
     "files": "sinks.files",
     "for_each_batch": "sinks.for_each_batch",
-    "iceberg": "sinks.iceberg.sink",
     "preview": "samples.preview",
     "run_in_memory": "samples.in_memory",
     "spark_sink": "sinks.spark_sink",
-    "sql": "sinks.postgres.sink",
 }
 __all__ = [
     "FailureClass",
     "JobContext",
-    "delta",
     "fails_as",
     "files",
     "for_each_batch",
-    "iceberg",
     "preview",
     "run_in_memory",
     "spark_sink",
-    "sql",
 ]
 
 

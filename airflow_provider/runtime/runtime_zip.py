@@ -18,8 +18,8 @@ APPLICATION: Final = "spark_stream_driver.py"
 """The file that starts a driver; its name on a cluster, too."""
 _HEADING: Final = "# Made by 'spark-stream package', which replaces it when it is given again.\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
-# For tests of sinks and launchers: they need pytest, which no cluster has.
-_STAYS = ("runtime/testing.py", "runtime/control/launchers/testing.py")
+# What needs pytest, and what needs Airflow: no cluster has them.
+_STAYS = ("testing.py", "hook.py", "operator.py")
 _COMMENT = b"made by spark-stream, sha256 "
 
 
@@ -93,12 +93,14 @@ def _root() -> Path:
 def _contents() -> tuple[list[tuple[str, bytes]], str]:
     """Return the names and contents of the runtime's files, and their digest."""
     root = _root()
-    stays = {root / name for name in _STAYS}
-    runtime = root / "runtime"
-    sources = [
-        root / "__init__.py",
-        *sorted({*runtime.rglob("*.py"), *runtime.rglob("*.txt")} - stays),
+    found = [
+        path
+        for room in ("runtime", "extensions")
+        for kind in ("*.py", "*.txt")
+        for path in (root / room).rglob(kind)
+        if path.name not in _STAYS
     ]
+    sources = [root / "__init__.py", *sorted(found)]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]
     digest = hashlib.sha256(b"deflated, with a comment\0")
     for name, data in contents:

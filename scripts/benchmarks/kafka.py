@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3, help="after one that warms all sides")
     arguments = parser.parse_args()
-    from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
+    from airflow_provider.extensions.kafka.source import KafkaDataSource
     from airflow_provider.runtime.spark.session import start_spark
     from tests.unit.kafka_support import kafka_broker
 
@@ -84,9 +84,9 @@ def fill(broker: KafkaBroker, messages: int) -> None:
     Raises:
         SystemExit: the broker does not keep so many.
     """
-    from airflow_provider.runtime.sources.kafka.client import opened
-    from airflow_provider.runtime.sources.kafka.offsets import EARLIEST
-    from airflow_provider.runtime.sources.kafka.options import parse_options
+    from airflow_provider.extensions.kafka.client import opened
+    from airflow_provider.extensions.kafka.offsets import EARLIEST
+    from airflow_provider.extensions.kafka.options import parse_options
 
     for partition in range(PARTITIONS):
         numbers = range(partition, messages, PARTITIONS)
@@ -148,10 +148,10 @@ def run(spark: SparkSession, broker: KafkaBroker) -> int:
 
 def tuple_source() -> Any:
     """Return the source as it would be if it gave Spark one tuple for each message."""
+    from airflow_provider.extensions.kafka.client import opened
+    from airflow_provider.extensions.kafka.fetch import RangeFetcher
+    from airflow_provider.extensions.kafka.source import BatchReader, KafkaDataSource
     from airflow_provider.runtime.clock import SystemClock
-    from airflow_provider.runtime.sources.kafka.client import opened
-    from airflow_provider.runtime.sources.kafka.fetch import RangeFetcher
-    from airflow_provider.runtime.sources.kafka.source import BatchReader, KafkaDataSource
 
     class TupleReader(BatchReader):
         def read(self, partition: Any) -> Any:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import delta, files, iceberg, spark_sink, sql
+from airflow_provider.extensions.delta import delta
+from airflow_provider.extensions.iceberg import iceberg
+from airflow_provider.extensions.postgres import sql
+from airflow_provider.runtime import files, spark_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.state import StateReader, TableDiff
+    from airflow_provider.extensions.state_tools import StateReader, TableDiff
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "state"
@@ -200,8 +200,8 @@ class Bench:
 
     def bootstrap(self) -> int:
         """Bootstrap savepoint A; return how many batches that took."""
+        from airflow_provider.runtime.bootstrap import bootstrap_job
         from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-        from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
         ask = BootstrapSpec(
             job_dir=str(self.place / "job"),
@@ -235,7 +235,7 @@ class Bench:
 
     def reader(self, name: str) -> StateReader:
         """Open one of the savepoints."""
-        from airflow_provider.runtime.state import StateReader, open_state
+        from airflow_provider.extensions.state_tools import StateReader, open_state
 
         return StateReader(self.spark, open_state(str(self.place / name)))
 
@@ -253,7 +253,7 @@ class Bench:
 
     def compare(self, a: StateReader, b: StateReader) -> None:
         """Read, query and compare the states, and the same rows in Parquet, in turns."""
-        from airflow_provider.runtime.state import query_state
+        from airflow_provider.extensions.state_tools import query_state
 
         rows_a, rows_b = (self.spark.read.parquet(f"{self.place}/rows-{n}") for n in "ab")
         rows_a.createOrReplaceTempView("rows_a")
@@ -293,7 +293,7 @@ def all_of(rows: DataFrame) -> tuple[int, int]:
 
 def keyed_diff(a: StateReader, b: StateReader) -> TableDiff:
     """Compare the keyed state of two savepoints."""
-    from airflow_provider.runtime.state import diff_states
+    from airflow_provider.extensions.state_tools import diff_states
 
     return next(each for each in diff_states(a, b) if each.table == "keyed_state")
 

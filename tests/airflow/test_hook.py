@@ -597,10 +597,13 @@ def test_the_zip_holds_the_whole_runtime_and_nothing_of_airflow(tmp_path: Path) 
     Every module of the runtime travels, and its data; operators, triggers, hooks and the testing kit stay.
     """
     root = Path(airflow_provider.__file__).parent
-    files = [*(root / "runtime").rglob("*.py"), root / "runtime" / "spark" / "settings.txt"]
-    modules = {str(path.relative_to(root.parent)) for path in files}
-    testing = ("testing.py", "control/launchers/testing.py")
-    runtime = modules - {f"airflow_provider/runtime/{name}" for name in testing}
+    files = [
+        *(root / "runtime").rglob("*.py"),
+        *(root / "extensions").rglob("*.py"),
+        root / "runtime" / "spark" / "settings.txt",
+    ]
+    stays = ("testing.py", "operator.py", "hook.py")
+    runtime = {str(path.relative_to(root.parent)) for path in files if path.name not in stays}
 
     with zipfile.ZipFile(runtime_zip(tmp_path)) as archive:
         names = set(archive.namelist())

@@ -17,7 +17,7 @@ from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 
 HERE, PLACE, JOB_DIR = "/opt/dags", "/data", "/data/job"

@@ -14,19 +14,19 @@ from airflow_names import DagSerialization, TaskDeferred, import_string
 from handmade import AT, MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
+from airflow_provider.extensions.upgrades.upgrade_request import (
+    UpgradeSpec,
+    UpgradeView,
+    assess_upgrade,
+)
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunState
-from airflow_provider.runtime.control.upgrade_request import (
-    UpgradeSpec,
-    UpgradeView,
-    assess_upgrade,
-)
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory

@@ -13,12 +13,12 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.launchers.emr_serverless import (
+from airflow_provider.extensions.emr_serverless.launcher import (
     EmrOptions,
     EmrServerlessLauncher,
 )
-from airflow_provider.runtime.control.launchers.livy import LivyLauncher, LivyOptions
+from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.launchers.protocol import Application, Look
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.jobdir.layout import JobDirectory

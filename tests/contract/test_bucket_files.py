@@ -23,6 +23,11 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from airflow_provider.extensions.bucket_files import upload as upload_module
+from airflow_provider.extensions.bucket_files.lines import LineFormat
+from airflow_provider.extensions.bucket_files.parquet import ParquetFormat
+from airflow_provider.extensions.bucket_files.sink import BucketFilesSink
+from airflow_provider.extensions.bucket_files.upload import UploadTask, folder_of
 from airflow_provider.runtime import files
 from airflow_provider.runtime.api.sinks import Committable, EpochId, MarkedSink, Staged, Writer
 from airflow_provider.runtime.errors import (
@@ -34,11 +39,6 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.jobdir.identity import check_writers
-from airflow_provider.runtime.sinks.bucket_files import upload as upload_module
-from airflow_provider.runtime.sinks.bucket_files.lines import LineFormat
-from airflow_provider.runtime.sinks.bucket_files.parquet import ParquetFormat
-from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
-from airflow_provider.runtime.sinks.bucket_files.upload import UploadTask, folder_of
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID, OpenFence, RevertibleSinkContract
@@ -301,7 +301,7 @@ def test_files_end_where_they_are_large_enough(s3: StoreServer, monkeypatch):
     """
     A task begins another file after a number of rows or bytes, and of each folder.
     """
-    monkeypatch.setattr("airflow_provider.runtime.sinks.bucket_files.parquet._ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr("airflow_provider.extensions.bucket_files.parquet._ROW_GROUP_BYTES", 1)
     url = f"{s3.url}/{uuid.uuid4().hex}"
     batches = [
         pa.RecordBatch.from_pydict({"line": [f"{n}" * 9] * 4, "k": ["a", "a", "b", "b"]})

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from airflow_provider.extensions.delta.log import folder_of
+from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import UnsupportedStorageError
-from airflow_provider.runtime.sinks.delta.log import folder_of
-from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider.extensions.hdfs.storage import HdfsStorage
+from airflow_provider.extensions.hdfs.webhdfs import NameNode
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.file_tree import (
@@ -17,9 +19,7 @@ from airflow_provider.runtime.storage.file_tree import (
     remove_if_empty,
     remove_tree,
 )
-from airflow_provider.runtime.storage.hdfs import HdfsStorage
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.storage.webhdfs import NameNode
 from tests.contract.conftest import StoreServer
 from tests.contract.test_object_storage import DriversContract
 from tests.contract.test_storage import SharedStorageContract

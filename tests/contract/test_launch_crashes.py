@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import submit
-from airflow_provider.runtime.control.launchers.livy import LivyLauncher, LivyOptions
 from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.control.reconciler import Action, reconcile

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime import errors
-from airflow_provider.runtime.control.launchers import protocol
-from airflow_provider.runtime.control.launchers.emr_serverless import (
+from airflow_provider.extensions.emr_serverless.launcher import (
     EmrOptions,
     EmrServerlessLauncher,
 )
-from airflow_provider.runtime.control.launchers.livy import LivyLauncher, LivyOptions
+from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.runtime import errors
+from airflow_provider.runtime.control.launchers import protocol
 from airflow_provider.runtime.control.launchers.protocol import LaunchState
 from airflow_provider.runtime.control.launchers.testing import (
     LauncherContract,

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import JobContext, delta, files, iceberg, spark_sink, sql
+from airflow_provider.extensions.delta import delta
+from airflow_provider.extensions.iceberg import iceberg
+from airflow_provider.extensions.postgres import sql
+from airflow_provider.runtime import JobContext, files, spark_sink
 
 SCHEMA = "time timestamp, k string, v int"
 NOBODY = "no executor"

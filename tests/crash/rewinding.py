@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from airflow_provider.extensions.postgres.sink import sql
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
@@ -25,7 +26,6 @@ from airflow_provider.runtime.savepoints.rewind import (
     forget_older,
     replayable_runs,
 )
-from airflow_provider.runtime.sinks.postgres.sink import sql
 from tests.present import identified
 from tests.unit import delta_support, iceberg_support, sql_support
 from tests.unit.jobs import a_run

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
+from airflow_provider.extensions.state_tools.rewrite_plan import Changes
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
@@ -15,8 +17,6 @@ from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.state.rewrite import rewrite_savepoint
-from airflow_provider.runtime.state.rewrite_plan import Changes
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench
 

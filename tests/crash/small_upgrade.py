@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, StopError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory

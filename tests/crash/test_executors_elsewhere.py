@@ -19,7 +19,7 @@ import sys
 from airflow_provider.runtime.spark.session import using_spark
 
 def found(_):
-    from airflow_provider.runtime.sinks.postgres import copy
+    from airflow_provider.extensions.postgres import copy
     return [copy.__file__]
 
 with using_spark(None, "shipping", sys.argv[1], {"spark.executor.memory": "512m"}) as spark:
@@ -47,4 +47,4 @@ def test_executors_run_what_the_driver_has_sent(tmp_path):
         cluster.end()
 
     assert "/spark-stream-runtime-" in done.stdout, done.stderr[-3000:]
-    assert done.stdout.strip().endswith(".zip/airflow_provider/runtime/sinks/postgres/copy.py")
+    assert done.stdout.strip().endswith(".zip/airflow_provider/extensions/postgres/copy.py")

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from job_inputs import FAMILIES, SETTINGS, inputs, plans
 from streams import ROCKSDB, START, SUSPEND, Event, Place, Rows, read_with_pandas, write_events
 
+from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.queries.state_metrics import read_state_operators
 from airflow_provider.runtime.savepoints.catalog import Savepoint
-from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
 pytestmark = pytest.mark.spark
 

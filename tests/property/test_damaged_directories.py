@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from airflow_provider.extensions.state_tools import state_output
 from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime import clock
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.cli import main, state_output
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.handover import describe_running
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.observer import RunWatcher

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.control import upgrade_steps
+from airflow_provider.extensions.upgrades import upgrade_steps
 from airflow_provider.runtime.errors import SparkStreamError, StopError
 from airflow_provider.runtime.jobdir import upgrade_record
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep

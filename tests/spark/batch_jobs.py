@@ -13,7 +13,8 @@ import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import JobContext, files, spark_sink, sql
+from airflow_provider.extensions.postgres import sql
+from airflow_provider.runtime import JobContext, files, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
 

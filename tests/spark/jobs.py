@@ -21,7 +21,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from airflow_provider.runtime import JobContext, delta, files, iceberg, spark_sink, sql
+from airflow_provider.extensions.delta import delta
+from airflow_provider.extensions.iceberg import iceberg
+from airflow_provider.extensions.postgres import sql
+from airflow_provider.runtime import JobContext, files, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -267,7 +267,7 @@ def kafka_without_jar(ctx: JobContext) -> None:
 
 
 def to_sql(ctx: JobContext) -> None:
-    from airflow_provider.runtime import sql
+    from airflow_provider.extensions.postgres import sql
 
     ctx.write("counts", clicks(ctx), to=sql(ctx.params["dsn"], "counts"))  # here
 

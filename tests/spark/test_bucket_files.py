@@ -18,10 +18,10 @@ from scripting import flights_of, line_of, run_as_job, write_flights
 from stores import told_to_workers
 from streams import write_events
 
+from airflow_provider.extensions.scripts.declaring import has_spark_log
 from airflow_provider.runtime import files
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.programs.declaring import has_spark_log
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID

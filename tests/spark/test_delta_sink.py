@@ -10,9 +10,9 @@ import pytest
 from contracts import DyingElsewhere
 from deltalake import DeltaTable
 
+from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.testing import QUERY_ID, RevertibleSinkContract
 
 pytestmark = pytest.mark.spark

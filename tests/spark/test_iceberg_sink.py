@@ -21,9 +21,9 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
+from airflow_provider.extensions.iceberg.sink import iceberg
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.iceberg.sink import iceberg
 from airflow_provider.runtime.testing import RevertibleSinkContract
 
 pytestmark = pytest.mark.spark

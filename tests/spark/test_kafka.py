@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from airflow_provider.extensions.kafka import client
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
@@ -23,7 +24,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.sources.kafka import client
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
 from tests.unit.kafka_support import broker_with_times, kafka_broker

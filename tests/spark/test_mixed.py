@@ -21,10 +21,10 @@ from streams import (
     write_events,
 )
 
+from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.programs.entry_point import load_entry
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -20,12 +20,12 @@ from streams import (
     write_events,
 )
 
+from airflow_provider.extensions.state_tools import StateReader, open_state
+from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
+from airflow_provider.extensions.state_tools.rewrite_plan import Changes
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.runtime.state import StateReader, open_state
-from airflow_provider.runtime.state.rewrite import rewrite_savepoint
-from airflow_provider.runtime.state.rewrite_plan import Changes
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId
-from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.testing import RevertibleSinkContract
 from tests.unit.sql_support import QUERY_ID, Fence, postgres
 

@@ -23,19 +23,19 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from state_truths import In, Rows
 from streams import START, Place, new_session, read_with_duckdb, windows_of, write_events
 
-from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
-from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.queries.state_metrics import read_state_operators, reported_state
-from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
-from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.state import (
+from airflow_provider.extensions.state_tools import (
     StateReader,
     diff_states,
     open_state,
     query_state,
     state_growth,
 )
+from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.queries.state_metrics import read_state_operators, reported_state
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.present import present
 
 pytestmark = pytest.mark.spark

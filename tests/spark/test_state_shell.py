@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from streams import SUSPEND, write_events
 
-from airflow_provider.runtime.cli.state_shell import SparkThread, StateShell
-from airflow_provider.runtime.state.open_state import open_state
+from airflow_provider.extensions.state_tools.open_state import open_state
+from airflow_provider.extensions.state_tools.state_shell import SparkThread, StateShell
 from tests.pipes import stdin_of, stdout_of
 
 pytestmark = pytest.mark.spark

@@ -13,10 +13,10 @@ import pytest
 from driving import CLOCK, STREAM, Driver, driving
 from streams import Place, failing_at, read_with_pandas, windows_of, write_events
 
+from airflow_provider.extensions.upgrades import upgrade_steps
+from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
-from airflow_provider.runtime.control import upgrade_steps
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
+from airflow_provider.extensions.delta.log import folder_of
+from airflow_provider.extensions.delta.sink import DeltaSink
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
-from airflow_provider.runtime.sinks.delta.log import folder_of
-from airflow_provider.runtime.sinks.delta.sink import DeltaSink
 from tests.unit.frames import FrameBase
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
@@ -111,7 +111,7 @@ def visible(folder: Path) -> list[str]:
 _ACT = """
 import json, os, sys, time
 from pathlib import Path
-from airflow_provider.runtime.sinks.delta.sink import delta
+from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 task = json.load(sys.stdin)
 class Gate:

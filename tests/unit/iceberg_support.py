@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider.extensions.iceberg.schema import as_staged
+from airflow_provider.extensions.iceberg.sink import IcebergSink
+from airflow_provider.extensions.iceberg.tables import folder_of
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
-from airflow_provider.runtime.sinks.iceberg.schema import as_staged
-from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink
-from airflow_provider.runtime.sinks.iceberg.tables import folder_of
 from tests.unit.frames import FrameBase
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from pyspark.sql.types import StructType
 
+from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.bootstrap import bootstrap_job, check_seam, plan_seam
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.bootstrap_request import (
@@ -29,7 +30,6 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.runtime.state.bootstrap import bootstrap_job, check_seam, plan_seam
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 

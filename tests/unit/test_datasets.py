@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from airflow_provider.extensions.delta.sink import delta
+from airflow_provider.extensions.postgres.sink import sql
 from airflow_provider.runtime.jobdir.datasets import datasets_of, folder_dataset, table_dataset
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.discard import DiscardSink
 from airflow_provider.runtime.sinks.files import files
-from airflow_provider.runtime.sinks.postgres.sink import sql
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from tests.unit.jobs import an_attempt
 

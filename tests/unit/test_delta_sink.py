@@ -17,6 +17,9 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from airflow_provider.extensions.delta.add_file import partition_of
+from airflow_provider.extensions.delta.log import DeltaLog
+from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import (
@@ -29,9 +32,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.sinks.delta.add_file import partition_of
-from airflow_provider.runtime.sinks.delta.log import DeltaLog
-from airflow_provider.runtime.sinks.delta.sink import delta
 from tests.present import present
 from tests.unit.delta_support import (
     QUERY_ID,

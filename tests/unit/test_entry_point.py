@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.errors.job_lines import line_of
-from airflow_provider.runtime.programs.entry_point import (
+from airflow_provider.runtime.entry_point import (
     check_entry_file,
     load_before_spark,
     load_entry,
     split_entry,
 )
+from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
+from airflow_provider.runtime.errors.job_lines import line_of
 
 
 @pytest.fixture(autouse=True)

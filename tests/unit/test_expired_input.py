@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from airflow_provider.extensions.kafka.offsets import Partition, Range
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.sources.kafka.offsets import Partition, Range
 
 A0 = Partition("a", 0)
 

@@ -18,6 +18,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider.extensions.iceberg.ledger import Ledger
+from airflow_provider.extensions.iceberg.sink import IcebergSink, iceberg
 from airflow_provider.runtime.api.sinks import Committable, OpenFence
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -28,8 +30,6 @@ from airflow_provider.runtime.errors import (
     RevertError,
     SinkError,
 )
-from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
-from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink, iceberg
 from airflow_provider.runtime.testing import Child, LosingFence
 from tests.unit.iceberg_support import (
     QUERY_ID,
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.slow
 KEY = f"spark-stream.{QUERY_ID}"
 PAUSED = """
 import json, pathlib, sys, time
-from airflow_provider.runtime.sinks.iceberg.sink import iceberg
+from airflow_provider.extensions.iceberg.sink import iceberg
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 
 task = json.loads(sys.argv[1])

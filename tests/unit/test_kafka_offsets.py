@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.sources.kafka.offsets import (
+from airflow_provider.extensions.kafka.offsets import (
     Partition,
     Range,
     find_ranges,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition
+from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.queries.kafka_source import is_missing, missing_source, options_of
-from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition
-from airflow_provider.runtime.sources.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.spark.versions import fitting_packages
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}

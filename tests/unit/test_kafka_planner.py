@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from airflow_provider.extensions.kafka.client import Found
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition, Range
+from airflow_provider.extensions.kafka.options import parse_options
+from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError, LostInputError
-from airflow_provider.runtime.sources.kafka.client import Found
-from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition, Range
-from airflow_provider.runtime.sources.kafka.options import parse_options
-from airflow_provider.runtime.sources.kafka.planner import Planner
 from tests.unit.support import FakeClock
 
 T0, T1 = Partition("t", 0), Partition("t", 1)

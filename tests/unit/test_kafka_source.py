@@ -14,17 +14,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from airflow_provider.extensions.kafka import client
+from airflow_provider.extensions.kafka.check import check_options, latest_offsets, offsets_at
+from airflow_provider.extensions.kafka.columns import SCHEMA, Columns, schema_of
+from airflow_provider.extensions.kafka.fetch import fetch
+from airflow_provider.extensions.kafka.offsets import Partition, Range, to_json
+from airflow_provider.extensions.kafka.options import parse_options
+from airflow_provider.extensions.kafka.source import KafkaDataSource
+from airflow_provider.extensions.kafka.stream import PlainStreamReader
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.queries.kafka_source import check_connector
-from airflow_provider.runtime.sources.kafka import client
-from airflow_provider.runtime.sources.kafka.check import check_options, latest_offsets, offsets_at
-from airflow_provider.runtime.sources.kafka.columns import SCHEMA, Columns, schema_of
-from airflow_provider.runtime.sources.kafka.fetch import fetch
-from airflow_provider.runtime.sources.kafka.offsets import Partition, Range, to_json
-from airflow_provider.runtime.sources.kafka.options import parse_options
-from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
-from airflow_provider.runtime.sources.kafka.stream import PlainStreamReader
 from tests.unit.kafka_support import broker_with_times, kafka_broker, refusing_broker
 
 pytestmark = pytest.mark.slow

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.control.launchers import emr_serverless, gzip_tail, livy
-from airflow_provider.runtime.control.launchers.emr_serverless import (
+from airflow_provider.extensions.emr_serverless import gzip_tail
+from airflow_provider.extensions.emr_serverless import launcher as emr_serverless
+from airflow_provider.extensions.emr_serverless.launcher import (
     EmrOptions,
     EmrServerlessLauncher,
 )
-from airflow_provider.runtime.control.launchers.livy import LivyLauncher, LivyOptions
+from airflow_provider.extensions.livy import launcher as livy
+from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.control.launchers.protocol import (
     Application,
     LaunchState,

@@ -9,8 +9,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from airflow_provider.extensions.hdfs.storage import HdfsStorage
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.storage.hdfs import HdfsStorage
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage

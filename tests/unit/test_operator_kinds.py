@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.state_tools.layouts import tables_of
 from airflow_provider.runtime.checkpoint.operator_kinds import (
     KINDS,
     Setting,
@@ -14,7 +15,6 @@ from airflow_provider.runtime.checkpoint.operator_kinds import (
     kind_of_node,
 )
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.state.layouts import tables_of
 
 NO_FRAME: Any = None
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.output_places import OutputPlaces, place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider.runtime.cli import pool_command
-from airflow_provider.runtime.cli.standby import Run, wait_for_run
-from airflow_provider.runtime.control.pool import (
+from airflow_provider.extensions.warm_drivers import pool_command
+from airflow_provider.extensions.warm_drivers.pool import (
     GO,
     READY,
     Handover,
@@ -37,6 +36,7 @@ from airflow_provider.runtime.control.pool import (
     send,
     standby_socket,
 )
+from airflow_provider.extensions.warm_drivers.standby import Run, wait_for_run
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
 from tests.pipes import stdin_of, stdout_of
 from tests.present import present
@@ -65,14 +65,14 @@ NOBODY = 65534
 LIMIT_S = 30.0
 FOREIGN = """
 import json, os, socket, sys
-from airflow_provider.runtime.control.pool import receive, send
+from airflow_provider.extensions.warm_drivers.pool import receive, send
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 """
 # Everything of a standby but its JVM, in the place of which there is an object that says yes to all.
 DRIVER = """
 import os, signal, sys
-from airflow_provider.runtime.cli import standby
+from airflow_provider.extensions.warm_drivers import standby
 
 class Spark:
     def __getattr__(self, name):

@@ -7,10 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_provider.extensions.state_tools import StateReader
+from airflow_provider.extensions.state_tools.state_rewriter import state_session
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.state_metrics import read_state_operators
-from airflow_provider.runtime.state import StateReader
-from airflow_provider.runtime.state.state_rewriter import state_session
 
 LOGS = MagicMock()
 LOGS.offsets.return_value = SimpleNamespace(conf={})

@@ -15,15 +15,15 @@ from airflow_provider.runtime.cli.program_options import (
     split_arguments,
 )
 from airflow_provider.runtime.cli.request_options import add_options, read_options
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.programs.entry_point import (
+from airflow_provider.runtime.entry_point import (
     check_entry,
     file_of,
     is_program,
     program_file,
     shipped_entry,
 )
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
 def asked(*argv: str) -> RunSpec:

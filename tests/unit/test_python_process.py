@@ -15,7 +15,7 @@ from airflow_provider.runtime.python_process import current_umask, module_comman
 
 PACKAGE = Path(airflow_provider.__file__).parent
 STARTED = (
-    "airflow_provider.runtime.cli.standby",
+    "airflow_provider.extensions.warm_drivers.standby",
     "airflow_provider.runtime.control.launcher",
     "airflow_provider.runtime.spark.class_archive",
 )

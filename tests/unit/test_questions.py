@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.cli.questions import Questions, completions, history_file
+from airflow_provider.extensions.state_tools.repl_input import Questions, completions, history_file
 
 
 @pytest.mark.parametrize(

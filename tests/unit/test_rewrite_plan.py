@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.extensions.state_tools.rewrite_plan import Changes, Replacement, plan_changes
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavepointRecord
-from airflow_provider.runtime.state.rewrite_plan import Changes, Replacement, plan_changes
 
 COUNT = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}
 DEDUPE = {"id": 1, "name": "dedupe", "partitions": 2, "provider": "rocksdb"}

@@ -35,7 +35,7 @@ def test_executors_elsewhere_get_the_runtime(master):
     """
     (file,) = shipped_to(master)
 
-    assert "airflow_provider/runtime/sinks/postgres/copy.py" in zipfile.ZipFile(file).namelist()
+    assert "airflow_provider/extensions/postgres/copy.py" in zipfile.ZipFile(file).namelist()
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.extensions.state_tools.growth import state_growth
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -28,7 +29,6 @@ from airflow_provider.runtime.savepoints.retention import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.runtime.state.growth import state_growth
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.programs.call_sites import CallSites, late_starts
-from airflow_provider.runtime.programs.mapping import (
+from airflow_provider.extensions.scripts.call_sites import CallSites, late_starts
+from airflow_provider.extensions.scripts.mapping import (
     WriterCalls,
     describe_trigger,
     is_bounded,
@@ -20,14 +18,16 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.runtime.programs.program import check_program
-from airflow_provider.runtime.programs.sql_statements import (
+from airflow_provider.extensions.scripts.program import check_program
+from airflow_provider.extensions.scripts.sql_statements import (
     ParameterError,
     fill,
     markers,
     split_statements,
     split_view,
 )
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 

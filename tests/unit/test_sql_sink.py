@@ -18,6 +18,13 @@ import psycopg
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructType
 
+from airflow_provider.extensions.postgres.columns import (
+    TargetColumn,
+    columns_for,
+    is_compatible,
+    is_own_type,
+)
+from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
 from airflow_provider.runtime.errors import (
@@ -31,13 +38,6 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.sinks.postgres.columns import (
-    TargetColumn,
-    columns_for,
-    is_compatible,
-    is_own_type,
-)
-from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from tests.present import present
 from tests.unit.sql_support import (
     QUERY_ID,

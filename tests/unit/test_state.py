@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.state_tools import describe_state, open_state, state_growth
+from airflow_provider.extensions.state_tools.layouts import tables_of
+from airflow_provider.extensions.state_tools.reader import is_at_home, link_view
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import StateVariable, describe_operator
 from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas, type_text
@@ -28,9 +31,6 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.state import describe_state, open_state, state_growth
-from airflow_provider.runtime.state.layouts import tables_of
-from airflow_provider.runtime.state.reader import is_at_home, link_view
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeSink
 from tests.unit.test_inventory import Tree

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider.runtime.programs.turns import ScriptLeftError, Turns
+from airflow_provider.extensions.scripts.turns import ScriptLeftError, Turns
 
 
 class Script:

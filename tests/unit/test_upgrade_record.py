@@ -7,9 +7,9 @@ import datetime as dt
 
 import pytest
 
+from airflow_provider.extensions.upgrades.probation import MOST_BATCHES, Probation, Terms
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.health import Limits, QueryLook
-from airflow_provider.runtime.control.probation import MOST_BATCHES, Probation, Terms
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     ConfigError,

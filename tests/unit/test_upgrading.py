@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
+from airflow_provider.extensions.upgrades.probation import Terms
+from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.health import Limits
-from airflow_provider.runtime.control.probation import Terms
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,

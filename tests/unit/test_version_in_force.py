@@ -132,13 +132,23 @@ ONE_VERSION = {
     "runtime/cli/driver_command.py": "the driver of one version",
     "runtime/cli/job_commands.py": "cleans up, or undoes a run of, one version",
     "runtime/cli/list_command.py": "lists directories",
-    "runtime/cli/upgrading.py": "the upgrade itself",
+    "extensions/state_tools/growth.py": "what it measures is one directory's",
+    "extensions/state_tools/open_state.py": "opens what its caller has addressed",
+    "extensions/upgrades/upgrading.py": "the upgrade itself",
 }
 
 
 def modules() -> Iterator[tuple[str, str]]:
     """Yield the modules of both sides that people or tasks give an address to."""
-    for room in ("hooks", "operators", "plugins", "sensors", "triggers", "runtime/cli"):
+    for room in (
+        "hooks",
+        "operators",
+        "plugins",
+        "sensors",
+        "triggers",
+        "runtime/cli",
+        "extensions",
+    ):
         for path in sorted((ROOT / room).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
 

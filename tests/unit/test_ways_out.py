@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import (
     PACKAGES,
@@ -22,18 +23,17 @@ from airflow_provider.runtime.errors.ways_out import (
 )
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_options import parse_interval
-from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.queries.params import Params
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Texts that only a user of a shell gets, and the command lines that launchers put together.
 ONLY_IN_A_SHELL = [
-    "control/launcher.py",
-    "control/launchers/spark_submit.py",
-    "jobdir/end_of_input.py",
-    "jobdir/run_options.py",
-    "runtime_zip.py",
+    "runtime/control/launcher.py",
+    "runtime/control/launchers/spark_submit.py",
+    "runtime/jobdir/end_of_input.py",
+    "runtime/jobdir/run_options.py",
+    "runtime/runtime_zip.py",
 ]
 NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):
@@ -92,10 +92,15 @@ def test_no_message_of_a_run_names_an_option_to_every_caller():
     Each text that a driver may show takes the name of an option from the ways out; modules that
     only a shell reaches are named here.
     """
-    runtime = ROOT / "airflow_provider" / "runtime"
-    modules = [path for path in runtime.rglob("*.py") if "cli" not in path.parts]
+    package = ROOT / "airflow_provider"
+    modules = [
+        path
+        for room in ("runtime", "extensions")
+        for path in (package / room).rglob("*.py")
+        if not (path.stem.endswith(("_command", "_commands", "_output")) or "cli" in path.parts)
+    ]
     found = {
-        path.relative_to(runtime).as_posix(): texts
+        path.relative_to(package).as_posix(): texts
         for path in modules
         if (texts := flags_outside_of_ways_out(path))
     }

@@ -9,8 +9,8 @@ import json
 import fsspec
 import pytest
 
+from airflow_provider.extensions.hdfs.webhdfs import NameNode, explain, user_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.webhdfs import NameNode, explain, user_name
 
 WHERE = "webhdfs://namenode:9870/job/final.json"
 

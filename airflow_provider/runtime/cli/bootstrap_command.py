@@ -41,7 +41,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 
 def bootstrap(spec: BootstrapSpec, *, as_json: bool = False) -> int:
     """Make a job's first state, and print the savepoint."""
-    from airflow_provider.runtime.state.bootstrap import bootstrap_job
+    from airflow_provider.runtime.bootstrap import bootstrap_job
 
     stop = threading.Event()
     with live_progress() as on_progress:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.cli.run_command import drive
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
-from airflow_provider.runtime.control.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.overrides import FailureOverrides
@@ -54,7 +54,7 @@ def _drive(arguments: argparse.Namespace) -> int:
         return bootstrap(BootstrapSpec.receive(*which))
     with _keeping_details(run.storage, arguments.driver_id):
         if arguments.request == UpgradeSpec.COMMAND:
-            from airflow_provider.runtime.cli.upgrade_command import upgrade
+            from airflow_provider.extensions.upgrades.upgrade_command import upgrade
 
             # The old version has a task of its own, with its own secrets and files.
             return upgrade(UpgradeSpec.receive(*which), spark=arguments.spark, resumes_old=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import with_arguments
-from airflow_provider.runtime.programs.entry_point import is_program
 
 if TYPE_CHECKING:
     import argparse

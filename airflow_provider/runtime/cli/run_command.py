@@ -36,7 +36,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _run(arguments: argparse.Namespace) -> int:
     spec = read_options(named_program(arguments), RunSpec)
     if arguments.pool and arguments.spark is None:
-        from airflow_provider.runtime.cli.standby_client import run_by_standby
+        from airflow_provider.extensions.warm_drivers.standby_client import run_by_standby
 
         code = run_by_standby(spec)
         if code is not None:

@@ -1,6 +1,6 @@
 """Bootstrap requests: what was requested, and how far it is; without Spark.
 
-:mod:`airflow_provider.runtime.state.bootstrap` makes it. This is what those use as well who
+:mod:`airflow_provider.runtime.bootstrap` makes it. This is what those use as well who
 only ask for it and wait: the documents, where they lie, and whether it is made.
 """
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.pool import check_folder, pool_folder
+from airflow_provider.extensions.warm_drivers.pool import check_folder, pool_folder
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,19 +18,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
+from airflow_provider.extensions.warm_drivers.pool import (
+    Handover,
+    StandbySpec,
+    Taken,
+    hand_over,
+    pool_folder,
+)
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.control.driver_slots import (
     DriverSlot,
     SlotQueue,
     machine_limits,
     slot_folder,
-)
-from airflow_provider.runtime.control.pool import (
-    Handover,
-    StandbySpec,
-    Taken,
-    hand_over,
-    pool_folder,
 )
 from airflow_provider.runtime.control.submit import enter, enter_again, entered_with
 from airflow_provider.runtime.errors import (

@@ -14,9 +14,9 @@ from airflow_provider.runtime.driver.prepare import (
     find_requested_run,
 )
 from airflow_provider.runtime.driver.records import run_record
+from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
-from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
 from airflow_provider.runtime.spark.session import using_spark
 

@@ -22,11 +22,11 @@ from airflow_provider.runtime.driver.prepare import (
     judging_input,
     load_job_in,
 )
+from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
-from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.queries.finished_sources import bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import ending_alone

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.extensions.scripts.program import check_program, load_program
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.driver.check_outputs import check_outputs
 from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
@@ -17,6 +18,13 @@ from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     resolve_plan,
+)
+from airflow_provider.runtime.entry_point import (
+    check_entry_file,
+    is_entry_file,
+    is_program,
+    load_before_spark,
+    load_entry,
 )
 from airflow_provider.runtime.errors import (
     AbsentInputError,
@@ -40,14 +48,6 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.programs.entry_point import (
-    check_entry_file,
-    is_entry_file,
-    is_program,
-    load_before_spark,
-    load_entry,
-)
-from airflow_provider.runtime.programs.program import check_program, load_program
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint

@@ -15,9 +15,9 @@ from airflow_provider.runtime.driver.prepare import (
     endless_lines,
     find_requested_run,
 )
+from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.spark.secrecy import settings_without_ui
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
 

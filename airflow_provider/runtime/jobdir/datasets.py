@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.extensions.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.shown_address import shown_address
-from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
 from airflow_provider.runtime.typed_json import read_json
 

@@ -6,10 +6,10 @@ import logging
 import pickle
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.kafka.offsets import Range
+from airflow_provider.extensions.kafka.options import goes_on_after_loss
 from airflow_provider.runtime.queries.kafka_source import is_ours
 from airflow_provider.runtime.queries.plan import planned_tasks
-from airflow_provider.runtime.sources.kafka.offsets import Range
-from airflow_provider.runtime.sources.kafka.options import goes_on_after_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

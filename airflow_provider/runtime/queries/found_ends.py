@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.kafka.options import FORMAT
 from airflow_provider.runtime.checkpoint.source_end import (
     NO_OFFSET,
     SourceEnd,
@@ -27,7 +28,6 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.end_option import tells_its_end
 from airflow_provider.runtime.queries.file_source import listed_files, private_value
 from airflow_provider.runtime.queries.plan import items
-from airflow_provider.runtime.sources.kafka.options import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.extensions.kafka.options import CONNECTOR, FORMAT, has_start
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
-from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, has_start
 from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
             brokers refuse us.
         OutageError: no broker answers.
     """
-    from airflow_provider.runtime.sources.kafka.check import check_options
+    from airflow_provider.extensions.kafka.check import check_options
 
     if importlib.util.find_spec("pyspark.sql.datasource") is None:
         msg = (
@@ -73,7 +73,7 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
         msg = f"source {name!r} ({FORMAT}): {error}"
         raise type(error)(msg) from error
     if not is_registered(spark, FORMAT):
-        from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
+        from airflow_provider.extensions.kafka.source import KafkaDataSource
 
         spark.dataSource.register(KafkaDataSource)
 
@@ -114,8 +114,8 @@ def end_at(
         ConfigError: the client is missing, does not know an option, or the brokers refuse us.
         OutageError: no broker answers.
     """
-    from airflow_provider.runtime.sources.kafka.check import offsets_at
-    from airflow_provider.runtime.sources.kafka.offsets import to_json
+    from airflow_provider.extensions.kafka.check import offsets_at
+    from airflow_provider.extensions.kafka.offsets import to_json
 
     try:
         return to_json(offsets_at(options, moment))
@@ -137,7 +137,7 @@ def check_connector(name: str, options: Mapping[str, str]) -> None:
         ConfigError: a topic is not there.
         OutageError: no broker answers.
     """
-    from airflow_provider.runtime.sources.kafka.check import check_topics
+    from airflow_provider.extensions.kafka.check import check_topics
 
     given = {key.lower(): str(value) for key, value in options.items()}
     is_plain = given.get("kafka.security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
@@ -156,8 +156,8 @@ def check_schema(name: str, options: Mapping[str, str], schema: StructType) -> N
     Raises:
         ConfigError: it has none of that name and type.
     """
-    from airflow_provider.runtime.sources.kafka.columns import Columns
-    from airflow_provider.runtime.sources.kafka.options import parse_options
+    from airflow_provider.extensions.kafka.columns import Columns
+    from airflow_provider.extensions.kafka.options import parse_options
 
     try:
         Columns.of(schema, has_headers=parse_options(options).has_headers)

@@ -16,12 +16,12 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt
 from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.prepare import Declaration
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.programs.entry_point import is_program
 from airflow_provider.runtime.samples.result import SampleRun, result_of
 from airflow_provider.runtime.samples.sample_context import SampleContext
 from airflow_provider.runtime.samples.sources import Samples

@@ -139,7 +139,7 @@ def _schema_of(definition: SourceDefinition, session: SparkSession) -> StructTyp
         return _struct(session, definition.schema)
     if definition.format.lower() not in KAFKA_FORMATS:
         return None
-    from airflow_provider.runtime.sources.kafka.columns import schema_of
+    from airflow_provider.extensions.kafka.columns import schema_of
 
     options = {key.lower(): str(value).lower() for key, value in definition.options.items()}
     return schema_of(has_headers=options.get("includeheaders") == "true")

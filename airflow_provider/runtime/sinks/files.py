@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.extensions.bucket_files.sink import BucketFilesSink
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -29,7 +30,6 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
 from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
 from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
 from airflow_provider.runtime.sinks.staging import (

@@ -117,7 +117,7 @@ def _objects(url: str) -> ObjectStorage:
 
 def _hdfs(url: str) -> RemoteStorage:
     try:
-        from airflow_provider.runtime.storage.hdfs import open_hdfs
+        from airflow_provider.extensions.hdfs.storage import open_hdfs
 
         return open_hdfs(url)
     except ImportError as error:

@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
 
 JOBS = f"{Path(__file__).resolve().parent}/jobs/nights.py"
 BOTH: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset
 
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
 
 HERE = Path(__file__).resolve().parent
 PLACE = Path(os.environ["TEST_DATA"]) / "upgraded"

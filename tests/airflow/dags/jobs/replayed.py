@@ -5,7 +5,10 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from airflow_provider.runtime import JobContext, delta, files, iceberg, sql
+from airflow_provider.extensions.delta import delta
+from airflow_provider.extensions.iceberg import iceberg
+from airflow_provider.extensions.postgres import sql
+from airflow_provider.runtime import JobContext, files
 
 
 def write_everywhere(ctx: JobContext) -> None:

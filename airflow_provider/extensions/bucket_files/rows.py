@@ -1,0 +1,157 @@
+"""Rows of a batch, in the form in which Spark's tasks upload them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.extensions.bucket_files import lines, parquet
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from airflow_provider.extensions.bucket_files.upload import FileFormat
+
+FORMATS: Final = ("parquet", "json", "csv")
+_PARQUET_OPTIONS: Final = frozenset({"compression", "maxrecordsperfile"})
+_PLACE: Final = "spark_stream_folder_{}"
+_UTF8: Final = frozenset({"utf8", "utf-8"})
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFormat:
+    """How rows become files.
+
+    Attributes:
+        format: ``parquet``, ``json`` or ``csv``.
+        partition_by: the columns that become folders.
+        options: of Spark's writer.
+    """
+
+    format: str
+    partition_by: tuple[str, ...]
+    options: Mapping[str, str]
+
+    @property
+    def most_rows(self) -> int:
+        """Return after how many rows a file ends; 0 for any number."""
+        return int(self._option("maxRecordsPerFile", "0"))
+
+    def check(self, schema: StructType) -> None:
+        """Refuse what could not be written as Spark writes it.
+
+        Raises:
+            ConfigError: the message names the thing and the way out.
+        """
+        if self.format not in FORMATS:
+            msg = (
+                f"format {self.format!r} is not written to buckets; use one of {', '.join(FORMATS)}"
+            )
+            raise ConfigError(msg)
+        data = self._data_schema(schema)
+        if not data.fields:
+            msg = "all columns are in partition_by, so that the files would have none"
+            raise ConfigError(msg)
+        if not self._option("maxRecordsPerFile", "0").isdigit():
+            msg = "the option maxRecordsPerFile is a number of rows"
+            raise ConfigError(msg)
+        if self.format == "parquet":
+            self._check_parquet(data)
+        else:
+            self._check_lines(data)
+
+    def _check_parquet(self, data: StructType) -> None:
+        parquet.check_codec(self._option("compression", "snappy").lower())
+        parquet.check_types(data)
+        unknown = sorted(n for n in self.options if n.lower() not in _PARQUET_OPTIONS)
+        if unknown:
+            msg = (
+                f"the option {unknown[0]!r} is not known for Parquet in buckets; there are "
+                "'compression' and 'maxRecordsPerFile'"
+            )
+            raise ConfigError(msg)
+
+    def _check_lines(self, data: StructType) -> None:
+        lines.check_codec(self._option("compression", "none").lower())
+        if self._option("encoding", self._option("charset", "UTF-8")).lower() not in _UTF8:
+            msg = "text in buckets is written in UTF-8; leave the option 'encoding' out"
+            raise ConfigError(msg)
+        nested = [f.name for f in data.fields if not _is_simple(f.dataType)]
+        if self.format == "csv" and nested:
+            msg = f"column {nested[0]!r} is no single value, which CSV needs; use json or parquet"
+            raise ConfigError(msg)
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """Return what the tasks get: the columns of the files, then the folders' as strings."""
+        names = [name for name in df.columns if name not in self.partition_by]
+        folders = [
+            _column(name).cast("string").alias(_PLACE.format(number))
+            for number, name in enumerate(self.partition_by)
+        ]
+        return df.select(*self._data(names), *folders)
+
+    def file_format(self, df: DataFrame) -> FileFormat:
+        """Return what the tasks write."""
+        if self.format == "parquet":
+            return parquet.ParquetFormat(
+                codec=self._option("compression", _codec_of(df)).lower(),
+                schema=self._data_schema(df.schema).json(),
+                spark_version=df.sparkSession.version,
+            )
+        return lines.LineFormat(
+            self.format,
+            self._option("compression", "none").lower(),
+            self._option("lineSep", "\n"),
+            self._header(df),
+        )
+
+    def _data(self, names: list[str]) -> list[Column]:
+        from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+        columns = [_column(name) for name in names]
+        if self.format == "parquet":
+            return columns
+        as_line = F.to_json if self.format == "json" else F.to_csv
+        return [as_line(F.struct(*columns), dict(self.options)).alias("line")]
+
+    def _header(self, df: DataFrame) -> str | None:
+        """Return the line of names, quoted by Spark."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+        if self.format != "csv" or self._option("header", "false").lower() != "true":
+            return None
+        names = [name for name in df.columns if name not in self.partition_by]
+        line = F.to_csv(
+            F.struct(*(F.lit(name).alias(f"c{i}") for i, name in enumerate(names))),
+            dict(self.options),
+        )
+        return str(df.sparkSession.range(1).select(line.alias("line")).collect()[0]["line"])
+
+    def _data_schema(self, schema: StructType) -> StructType:
+        kept = [field for field in schema.fields if field.name not in self.partition_by]
+        return type(schema)(kept)
+
+    def _option(self, name: str, otherwise: str) -> str:
+        """Return an option, whose name Spark reads in any case of letters."""
+        return next((v for n, v in self.options.items() if n.lower() == name.lower()), otherwise)
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")
+
+
+def _codec_of(df: DataFrame) -> str:
+    return str(df.sparkSession.conf.get("spark.sql.parquet.compression.codec", "snappy"))
+
+
+def _is_simple(data_type: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    return not isinstance(data_type, (ArrayType, BinaryType, MapType, StructType))

@@ -1,0 +1,298 @@
+"""A Delta table's log: opened once, read on from where it was, written by compare-and-swap.
+
+delta-rs retries a lost race by itself by default, and then lets two creators of one table both
+win, the second by replacing the first one's schema. So retries are off, everywhere: what is
+written rests on the very version that was looked at, or is not written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_provider.extensions.delta.add_file import partition_of
+from airflow_provider.runtime.api.sinks import key_of, reading, tampered_record_error
+from airflow_provider.runtime.sinks.staging import folder_name, is_inside
+from airflow_provider.runtime.storage.file_tree import flush
+from airflow_provider.runtime.storage.open import local_path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from deltalake import CommitProperties, DeltaTable
+
+    from airflow_provider.extensions.delta.add_file import DataFile
+    from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
+
+
+@dataclasses.dataclass(frozen=True)
+class TableChange:
+    """One version of the table to be.
+
+    Attributes:
+        added: files that get part of the table.
+        removed: path and bytes of files that no longer are.
+        transactions: numbers by application id, remembered as long as the table lives.
+        facts: for people who read the table's history.
+    """
+
+    transactions: Mapping[str, int]
+    facts: Mapping[str, Any]
+    added: Sequence[DataFile] = ()
+    removed: Sequence[tuple[str, int]] = ()
+
+
+class DeltaLog:
+    """The log of the table at *url*; not safe for threads.
+
+    Args:
+        url: the table's folder, as delta-rs calls it.
+        storage_options: delta-rs' own.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
+        self.url = url
+        self._storage_options = dict(storage_options) if storage_options else None
+        self._table: DeltaTable | None = None
+
+    @property
+    def version(self) -> int:
+        """Return the version that was last seen; -1 when none was."""
+        return self._table.version() if self._table is not None else -1
+
+    def load(self) -> DeltaTable | None:
+        """Return the table as it is now, or None when there is none."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        if self._table is not None:
+            try:
+                self._table.update_incremental()
+            except Exception:  # noqa: BLE001 - opening it again raises what matters
+                self._table = None
+            else:
+                return self._table
+        try:
+            self._table = DeltaTable(self.url, storage_options=self._storage_options)
+        except TableNotFoundError:
+            return None
+        return self._table
+
+    def create(self, schema: Mapping[str, Any], partition_by: Sequence[str]) -> None:
+        """Make the table without files; raises when another one was faster.
+
+        Crash safety: the table or nothing.
+        """
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        create_table_with_add_actions(
+            self.url,
+            Schema.from_json(json.dumps(schema)),
+            [],
+            mode="error",
+            partition_by=list(partition_by),
+            storage_options=self._storage_options,
+            commit_properties=_swapping({}, {}),
+        )
+        self._flush(0)
+
+    def write(self, table: DeltaTable, change: TableChange) -> None:
+        """Make *change* the version after the one that *table* was loaded at.
+
+        Raises:
+            Exception: of delta-rs; it may or may not have happened, which the next load tells.
+
+        Crash safety: the whole version or nothing.
+        """
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                file.path, file.size, file.partition, now_ms, data_change=True, stats=file.stats
+            )
+            for file in change.added
+        ]
+        actions += [
+            RemoveAction(path, True, now_ms, size, partition_of(path))  # noqa: FBT003 - its own form
+            for path, size in change.removed
+        ]
+        version = table.version() + 1
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            partition_by=table.metadata().partition_columns,
+            commit_properties=_swapping(change.transactions, change.facts),
+        )
+        self._flush(version)
+
+    def _flush(self, version: int) -> None:
+        """Make the entry survive a loss of power, as the record of its epoch does."""
+        if local_path_of(self.url) is not None:
+            flush(f"{self.url}/_delta_log", [f"{version:020d}.json"])
+
+
+def active_paths(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
+    """Return the paths below *prefixes* that are part of the table and that have all their rows.
+
+    Args:
+        table: a loaded table.
+        prefixes: folders relative to the table, each with a ``/`` at its end.
+    """
+    import pyarrow as pa
+
+    wanted = tuple(prefixes)
+    # The log has paths as URLs; delta-rs takes them plain and gives them back escaped.
+    listed = pa.table(table.get_add_actions()).column("path").to_pylist()
+    return {path for quoted in listed if (path := unquote(quoted)).startswith(wanted)}
+
+
+def partly_deleted(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
+    """Return the addresses below *prefixes* of files that somebody deleted single rows of."""
+    features = table.protocol().reader_features or ()
+    if "deletionVectors" not in features:
+        return set()
+    import pyarrow as pa
+
+    wanted = tuple(prefixes)
+    marked = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
+    return {uri for uri in marked if any(prefix in uri for prefix in wanted)}
+
+
+def _swapping(transactions: Mapping[str, int], facts: Mapping[str, Any]) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata=dict(facts) or None,
+        max_commit_retries=0,
+        app_transactions=[Transaction(app, number) for app, number in transactions.items()],
+    )
+
+
+def folder_of(epoch: EpochId) -> str:
+    """Return where an epoch is staged and stays, relative to the table."""
+    return f"{home_of(epoch.query_id)}/{folder_name(epoch)}"
+
+
+def home_of(query_id: str) -> str:
+    """Return where a query's epochs are, relative to the table."""
+    return f"spark-stream-{query_id}"
+
+
+def files_of(committable: Committable) -> list[tuple[str, int]]:
+    """Return the path relative to the table, and the bytes, of each file that was staged.
+
+    Raises:
+        CorruptDocumentError: a path is not in the folder in which the epoch was staged.
+    """
+    epoch, kind = committable.epoch, "delta"
+    with reading(kind, committable):
+        files = [(path, int(size)) for path, size in committable.data["files"]]
+    for path, _ in files:
+        if not (is_inside(path) and path.startswith(f"{folder_of(epoch)}/")):
+            raise tampered_record_error(kind, epoch, path)
+    return files
+
+
+def last_epoch(table: DeltaTable, query_id: str) -> int:
+    """Return the last epoch that is settled: it and those before are never published (again)."""
+    version = table.transaction_version(query_id)
+    return -1 if version is None else version
+
+
+def is_reverted(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether the epoch was reverted, published or not."""
+    first = table.transaction_version(_first_mark(epoch.query_id))
+    return first is not None and epoch.epoch >= first
+
+
+def has_files_of(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether the table has files of the epoch, from any of its drivers."""
+    return bool(active_paths(table, [f"{home_of(epoch.query_id)}/{epoch.epoch}-"]))
+
+
+def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether a version of the table that somebody may read names the staging's files."""
+    if epoch.epoch > last_epoch(table, epoch.query_id):
+        return False
+    if is_reverted(table, epoch):
+        # VACUUM removes them when nobody can read the older version any more.
+        return epoch.epoch < (table.transaction_version(_published_mark(epoch.query_id)) or 0)
+    return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
+
+
+def epochs_after(table: DeltaTable, query_id: str, epoch: int) -> set[int]:
+    """Return the query's epochs from *epoch* on of which files are part of the table."""
+    home = f"{home_of(query_id)}/"
+    folders = {path.removeprefix(home).partition("/")[0] for path in active_paths(table, [home])}
+    numbers = (name.partition("-")[0] for name in folders)
+    return {int(number) for number in numbers if number.isdecimal() and int(number) >= epoch}
+
+
+def _first_mark(query_id: str) -> str:
+    return f"{query_id}/reverted-from"
+
+
+def _published_mark(query_id: str) -> str:
+    return f"{query_id}/published-below"
+
+
+def removal(
+    table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
+) -> TableChange:
+    """Return the version that takes *epochs* back.
+
+    Args:
+        table: as it is now.
+        one: any of them, for the query.
+        epochs: their numbers.
+        published: the stagings that were published.
+    """
+    first, last = _first_mark(one.query_id), _published_mark(one.query_id)
+    before, had = table.transaction_version(first), table.transaction_version(last)
+    settled = last_epoch(table, one.query_id)
+    marks = {
+        one.query_id: max(settled, *epochs),
+        first: min(epochs) if before is None else min(before, *epochs),
+        last: settled + 1 if had is None else had,
+    }
+    return TableChange(
+        marks,
+        {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
+        removed=[file for committable in published for file in files_of(committable)],
+    )
+
+
+def mark_of(writer: Writer | None) -> dict[str, int]:
+    """Return the transaction that says which job directory has published; none for nobody."""
+    return {} if writer is None else {_mark(writer.key): int(writer.identity, 16)}
+
+
+def marked(table: DeltaTable, job_dir: str) -> list[str]:
+    """Return the identity that has published last for a job directory's address."""
+    number = table.transaction_version(_mark(key_of(job_dir)))
+    return [] if number is None else [f"{number:015x}"]
+
+
+def _mark(key: str) -> str:
+    return f"spark-stream/{key}"
+
+
+def commit_info(committable: Committable) -> dict[str, Any]:
+    """Return what the table's history tells people of an epoch."""
+    epoch, writer = committable.epoch, committable.writer
+    job = {"jobDir": writer.job_dir, "job": writer.identity} if writer is not None else {}
+    return {
+        "sparkStream": {
+            "query": epoch.query,
+            "queryId": epoch.query_id,
+            "epoch": epoch.epoch,
+            "token": epoch.token,
+            **job,
+        }
+    }

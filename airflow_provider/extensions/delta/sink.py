@@ -1,0 +1,482 @@
+"""The ``delta`` sink: an epoch is one version of a Delta Lake table.
+
+Spark stages Parquet files in a folder of the table, where no reader sees a file that the log does
+not name; publishing is one entry of the log, a put-if-absent of the next version. It adds the files
+and, in the same step, records the epoch as Delta's own application transaction, which lives as long
+as the table. A committer that was overtaken fails to put its version, looks again, and finds the
+epoch. The folder's name does not begin with ``_`` or ``.``: ``VACUUM`` would never clean it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.delta.add_file import DataFile, has_rows, read_data_file
+from airflow_provider.extensions.delta.log import (
+    DeltaLog,
+    TableChange,
+    active_paths,
+    commit_info,
+    epochs_after,
+    files_of,
+    folder_of,
+    has_files_of,
+    home_of,
+    is_reverted,
+    last_epoch,
+    mark_of,
+    marked,
+    may_be_named,
+    partly_deleted,
+    removal,
+)
+from airflow_provider.extensions.delta.schema import (
+    TableFacts,
+    as_stored,
+    check_fits,
+    check_partitions,
+)
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    Dataset,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    skipped_epoch_error,
+)
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    RevertError,
+    SinkError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.extras import require_extra
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.retry import Retries, RetryPolicy
+from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
+from airflow_provider.runtime.sinks.table_format import (
+    PARQUET,
+    check_append_only,
+    own_errors,
+)
+from airflow_provider.runtime.storage.file_tree import remove_tree
+from airflow_provider.runtime.storage.open import local_path_of, open_objects, scheme_of, spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame
+
+_FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
+# Other writers may win for this long before a start is failed.
+_LOST: Final = RetryPolicy(first_s=0.01, longest_s=1.0, for_s=300.0, jitter=0.5)
+_FIRST_FILE: Final = "/part-00000-"
+_LIBRARIES: Final = ("deltalake", "pyarrow")
+_TRIALS: Final = "_spark-stream-trials"  # no reader of tables looks into what begins with "_"
+
+
+def delta(
+    path: str,
+    partition_by: Sequence[str] = (),
+    *,
+    options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Append a query's rows to a Delta Lake table, one version per epoch.
+
+    The table is made with the first epoch when it is missing. Other programs may write to it,
+    compact it and clean it up meanwhile.
+
+    Args:
+        path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
+        partition_by: its partition columns, the same as the table's when it exists.
+        options: further options of Spark's Parquet writer, such as ``compression``.
+        storage_options: what delta-rs needs to reach *path* beyond the environment. Spark and
+            fsspec, which write and list the staged files, are configured in their own ways.
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return DeltaSink(path, columns, dict(options or {}), dict(storage_options or {}))
+
+
+class DeltaSink:
+    """See :func:`delta`, which makes one."""
+
+    def __init__(
+        self,
+        path: str,
+        partition_by: tuple[str, ...],
+        options: dict[str, str],
+        storage_options: dict[str, str],
+        clock: Clock | None = None,
+    ) -> None:
+        local = local_path_of(path)
+        self._url = (local if local is not None else path).rstrip("/")
+        self._partition_by = partition_by
+        self._options = options
+        self._storage_options = storage_options
+        self._clock = clock or SystemClock()
+        self._open()
+
+    def _open(self) -> None:
+        # delta-rs says gs:// as Hadoop does.
+        self._log = DeltaLog(re.sub(r"^gcs://", "gs://", self._url), self._storage_options)
+        self._one_at_a_time = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open table behind: another process opens its own."""
+        return {k: v for k, v in self.__dict__.items() if k not in {"_log", "_one_at_a_time"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    @property
+    def name(self) -> str:
+        """Return the sink's name: its kind and its table."""
+        return f"delta:{self._url}"
+
+    @property
+    def location(self) -> str:
+        """Return the table's folder, by which a query of the same job that reads it is known."""
+        return self._url
+
+    @property
+    def holds_files(self) -> bool:
+        """False: the table's log says which files are its rows."""
+        return False
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the dataset that it writes."""
+        return (folder_dataset(self._url),)
+
+    # --- before anything is written ---------------------------------------------------------------
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what the table cannot take; its log is only read.
+
+        In a bucket an object of a few bytes is written and removed: a version of the table is a
+        write on the condition that there is none, and a store that ignores it is refused.
+        """
+        require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
+        self.check_shape(df, output_mode)
+        self._check_place()
+        schema = as_stored(df.schema.jsonValue(), self.name)
+        try:
+            table = self._log.load()
+        except Exception as error:  # delta-rs has errors of its own for each store
+            msg = f"{self.name}: the table cannot be read: {error}"
+            raise refusal_of(error, msg) from error
+        if table is not None:
+            check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no table could take."""
+        check_append_only(self.name, output_mode)
+        check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
+
+    def _check_place(self) -> None:
+        local = local_path_of(self._url)
+        if local is None:
+            objects = open_objects(self._url)
+            if objects is None:
+                msg = (
+                    f"{self.name}: the scheme {scheme_of(self._url)!r} is not known; use a local "
+                    "path, s3://, gs:// or abfss://"
+                )
+                raise ConfigError(msg)
+            spark_url(self._url)
+            try:
+                objects.prove_writes(_TRIALS)
+            except OSError as error:
+                raise refusal_of(error, f"{self.name}: {error}") from error
+            return
+        folder = Path(local)
+        if folder.exists() and not folder.is_dir():
+            msg = f"{self.name}: this is a file; name a folder"
+            raise ConfigError(msg)
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
+            msg = f"{self.name}: no permission to write in {existing}"
+            raise ConfigError(msg)
+
+    # --- staging ----------------------------------------------------------------------------------
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Write the rows as Parquet files in a folder of the table that its log does not name.
+
+        Crash safety: a crash leaves files that no reader sees.
+        """
+        schema = as_stored(df.schema.jsonValue(), self.name)
+        folder = folder_of(epoch)
+        url = f"{self._url}/{folder}"
+        with settings(df.sparkSession, PARQUET):
+            staged = stage_files(
+                df,
+                spark_url(url),
+                "parquet",
+                partition_by=self._partition_by,
+                options=self._options,
+            )
+        if staged.rows == 0:
+            remove_tree(url)
+        files = [(f"{folder}/{path}", size) for path, size in staged.files if staged.rows]
+        return Staged({"schema": schema, "files": self._with_rows(files, schema)}, staged.rows)
+
+    def _with_rows(
+        self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
+    ) -> list[tuple[str, int]]:
+        """Leave the file out that Spark writes of its first partition also when that has no rows.
+
+        With partition columns it writes none.
+        """
+        doubtful = [] if self._partition_by else [f for f in files if _FIRST_FILE in f[0]]
+        empty = {f.path for f in self._read_files(doubtful, schema) if not has_rows(f)}
+        return [file for file in files if file[0] not in empty]
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Add the staged files in one version, unless the table has recorded the epoch.
+
+        An epoch without rows makes the table if need be, and no version: there is nothing that
+        could be there twice.
+        """
+        epoch = committable.epoch
+        read: list[DataFile] = []
+
+        def attempt() -> None:
+            table = self._ensure_table(committable, fence)
+            if not files_of(committable) or self._has(table, epoch, fence):
+                return
+            try:
+                check_fits(
+                    TableFacts.of(table), committable.data["schema"], self._partition_by, self.name
+                )
+            except ConfigError as error:  # it was made or changed after check()
+                raise SinkError(str(error)) from error
+            read[:] = read or self._read_staged(committable)
+            change = TableChange(
+                {epoch.query_id: epoch.epoch, **mark_of(committable.writer)},
+                commit_info(committable),
+                added=read,
+            )
+            fence.check()
+            failpoints.hit("delta.committing")
+            self._log.write(table, change)
+            failpoints.hit("delta.committed")
+
+        self._until_settled(attempt)
+
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        table = self._loaded()
+        return marked(table, job_dir) if table is not None else []
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that the table has recorded; -1 for none."""
+        table = self._loaded()
+        return last_epoch(table, query_id) if table is not None else -1
+
+    def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
+        """Tell whether the table has, or had, the epoch.
+
+        Raises:
+            CheckpointError: it has a later one and not this one.
+        """
+        last = last_epoch(table, epoch.query_id)
+        if is_reverted(table, epoch):
+            return True
+        if epoch.epoch >= last:
+            return epoch.epoch == last
+        if not has_files_of(table, epoch):
+            fence.check()
+            raise skipped_epoch_error(self.name, epoch, last=last)
+        return True
+
+    def _ensure_table(self, committable: Committable, fence: Fence) -> DeltaTable:
+        """Return the table as it is now; make it if need be, which somebody else may do as well."""
+        table = self._log.load()
+        if table is None:
+            fence.check()
+            self._log.create(committable.data["schema"], self._partition_by)
+            table = self._log.load()
+        if table is None:
+            msg = f"{self.name}: the table was removed while it was written to"
+            raise SinkError(msg)
+        return table
+
+    def _read_staged(self, committable: Committable) -> list[DataFile]:
+        try:
+            return self._read_files(files_of(committable), committable.data["schema"])
+        except FileNotFoundError as error:
+            msg = (
+                f"{self.name}: a staged file of epoch {committable.epoch.epoch} is gone ({error}); "
+                "it was removed by hand, or by a VACUUM after more than the retention time: "
+                "restore it, or start a new job directory"
+            )
+            raise SinkError(msg) from error
+
+    def _read_files(
+        self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
+    ) -> list[DataFile]:
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
+        handler = DeltaStorageHandler(self._log.url, self._storage_options or None)
+        filesystem = pafs.PyFileSystem(handler)
+        return [read_data_file(filesystem, path, size, schema) for path, size in files]
+
+    def _until_settled(self, attempt: Callable[[], None]) -> None:
+        """Call *attempt* again and again while other writers win.
+
+        Also when it is not known whether its version was put: either the next look finds it, or the
+        next attempt and the one on its way are for the same version, of which one fails.
+        """
+        retries = Retries(_LOST, self._clock)
+        failures = 0
+        while True:
+            try:
+                with self._one_at_a_time:
+                    attempt()
+            except SparkStreamError:
+                raise
+            except Exception as error:  # delta-rs and the stores have errors of their own
+                seen = self._log.version
+                table = self._loaded()
+                moved = table is not None and table.version() != seen
+                failures = 0 if moved else failures + 1
+                if failures >= _FAILURES or not retries.failed():
+                    msg = f"{self.name}: {type(error).__name__}: {error}"
+                    raise SinkError(msg) from error
+            else:
+                return
+            retries.pause()
+
+    def _loaded(self) -> DeltaTable | None:
+        require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
+        with own_errors(self.name), self._one_at_a_time:
+            return self._log.load()
+
+    # --- what is not published --------------------------------------------------------------------
+
+    def abort(self, committable: Committable) -> None:
+        """Remove the epoch's files, unless the log has named one."""
+        with own_errors(self.name):
+            self._remove(self._loaded(), committable.epoch)
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Remove garbage that the log has not named; the put-if-absent needs no other fence."""
+        del fence
+        table = self._loaded()
+        with own_errors(self.name):
+            for epoch in staged_epochs(f"{self._url}/{home_of(query_id)}", query_id):
+                if is_garbage(epoch.epoch, epoch.token):
+                    self._remove(table, epoch)
+
+    def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
+        """Remove a staging folder if it is certain that it was not published."""
+        if table is None or not may_be_named(table, epoch):
+            remove_tree(f"{self._url}/{folder_of(epoch)}")
+
+    # --- reverting ------------------------------------------------------------------------------
+
+    def check_revert(self, committables: Sequence[Committable]) -> None:
+        """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        written = [c for c in committables if files_of(c)]
+        table = self._loaded()
+        if table is not None:
+            with own_errors(self.name):
+                self._published(table, written)
+                if written:
+                    self._check_all_after(table, written)
+
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Remove the epochs' files in one version, and refuse their late commits from then on.
+
+        The files themselves stay until VACUUM, as with every removal in Delta.
+        """
+        written = [c for c in committables if files_of(c)]
+        if not written:
+            return
+
+        def attempt() -> None:
+            # Without a table nothing could refuse a late commit, which would make it.
+            table = self._ensure_table(written[0], fence)
+            published = self._published(table, written)
+            epochs = {c.epoch.epoch for c in written if not is_reverted(table, c.epoch)}
+            if not epochs:
+                return
+            self._check_all_after(table, written)
+            change = removal(table, written[0].epoch, epochs, published)
+            fence.check()
+            failpoints.hit("delta.reverting")
+            self._log.write(table, change)
+            failpoints.hit("delta.reverted")
+            others[:] = [c for c in written if c.epoch.epoch in epochs and c not in published]
+
+        others: list[Committable] = []
+        self._until_settled(attempt)
+        table = self._loaded()
+        with own_errors(self.name):
+            for committable in written:
+                if committable in others:  # another staging of its epoch was the published one
+                    remove_tree(f"{self._url}/{folder_of(committable.epoch)}")
+                else:
+                    self._remove(table, committable.epoch)
+
+    def _check_all_after(self, table: DeltaTable, committables: Sequence[Committable]) -> None:
+        given = {c.epoch.epoch for c in committables}
+        more = epochs_after(table, committables[0].epoch.query_id, min(given)) - given
+        if more:
+            msg = f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
+            raise RevertError(msg)
+
+    def _published(
+        self, table: DeltaTable, committables: Sequence[Committable]
+    ) -> list[Committable]:
+        """Return those of *committables* that are published and not reverted.
+
+        Raises:
+            RevertError: one of their files is no longer what was published.
+        """
+        standing: dict[int, list[Committable]] = {}
+        for c in committables:
+            settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
+            if settled and files_of(c) and not is_reverted(table, c.epoch):
+                standing.setdefault(c.epoch.epoch, []).append(c)
+        if not standing:
+            return []
+        self._check_removable(table)
+        prefixes = [f"{folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
+        active = active_paths(table, prefixes)
+        if changed := partly_deleted(table, prefixes):
+            msg = f"{self.name}: somebody has deleted rows of {min(changed)}"
+            raise RevertError(msg)
+        return [self._whole(stagings, active) for stagings in standing.values()]
+
+    def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
+        """Return the one of an epoch's stagings that was published, with all its files."""
+        for committable in stagings:
+            if {path for path, _ in files_of(committable)} <= active:
+                return committable
+        epoch = stagings[0].epoch.epoch
+        gone = next(path for path, _ in files_of(stagings[0]) if path not in active)
+        msg = (
+            f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
+            "compacted, overwritten or deleted it, so its rows are not known any more"
+        )
+        raise RevertError(msg)
+
+    def _check_removable(self, table: DeltaTable) -> None:
+        if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+            msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
+            raise RevertError(msg)

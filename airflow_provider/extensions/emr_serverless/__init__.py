@@ -1,0 +1,1 @@
+"""Launcher: drivers as job runs of Amazon EMR Serverless."""

@@ -1,0 +1,1 @@
+"""Storage: job directories on HDFS, by WebHDFS."""

@@ -1,0 +1,495 @@
+"""The ``iceberg`` sink: an epoch is one snapshot of an Apache Iceberg table.
+
+Spark stages plain Parquet files under the table's data folder, where no reader sees a file that no
+snapshot names. Publishing is a commit to the catalog, a compare-and-swap of the table's state: it
+adds the files and, in the same step, records the epoch in a property of the table. Snapshots can be
+expired by anybody and properties are not, so a repeated commit finds the epoch as long as the table
+lives. A committer that was overtaken fails the swap, looks again, and finds it too.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.iceberg.ledger import (
+    Ledger,
+    facts_of_epoch,
+    mark_of,
+    marked,
+    published_token,
+)
+from airflow_provider.extensions.iceberg.schema import (
+    as_staged,
+    check_fits,
+    new_partition_fields,
+    new_schema,
+    partition_columns,
+)
+from airflow_provider.extensions.iceberg.tables import (
+    DataFiles,
+    begin_change,
+    create_table,
+    data_folder,
+    folder_of,
+    has_rows,
+    is_below,
+    is_referenced,
+    live_files,
+    name_mapping_of,
+    paths_of,
+    swap,
+)
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    Dataset,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    skipped_epoch_error,
+    tampered_record_error,
+)
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    RevertError,
+    SinkError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.extras import require_extra
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.retry import Retries, RetryPolicy
+from airflow_provider.runtime.sinks.staging import (
+    StagedFiles,
+    settings,
+    stage_files,
+    staged_epochs,
+)
+from airflow_provider.runtime.sinks.table_format import (
+    PARQUET,
+    check_append_only,
+    own_errors,
+)
+from airflow_provider.runtime.spark.versions import arrow_schema
+from airflow_provider.runtime.storage.file_tree import remove_tree
+from airflow_provider.runtime.storage.open import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame
+
+# Other writers may win for this long before a start is failed.
+_LOST: Final = RetryPolicy(first_s=0.02, longest_s=2.0, for_s=300.0, jitter=0.5)
+_LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
+
+
+def iceberg(
+    table: str,
+    *,
+    catalog: str | Mapping[str, str],
+    partition_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> IcebergSink:
+    """Append a query's rows to an Iceberg table, one snapshot per epoch.
+
+    The table is made with the first epoch when it is missing; its namespace must exist. Other
+    programs may write to it, compact it and expire its snapshots meanwhile.
+
+    Args:
+        table: ``namespace.table``.
+        catalog: the name of a catalog that pyiceberg's own configuration describes, or a catalog's
+            properties as ``load_catalog`` takes them, with its ``name`` among them (``default``).
+        partition_by: columns that a new table is partitioned by, by value; an existing table's own
+            partitioning is kept to.
+        options: further options of Spark's Parquet writer, such as ``compression``.
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    named = catalog if isinstance(catalog, str) else dict(catalog)
+    return IcebergSink(table, named, columns, dict(options or {}))
+
+
+class IcebergSink:
+    """See :func:`iceberg`, which makes one."""
+
+    def __init__(
+        self,
+        table: str,
+        catalog: str | dict[str, str],
+        partition_by: tuple[str, ...],
+        options: dict[str, str],
+        clock: Clock | None = None,
+    ) -> None:
+        self._table_name = table
+        self._catalog_named = catalog
+        self._partition_by = partition_by
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._catalog: Catalog | None = None
+        self._opening = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open catalog behind: another process opens its own."""
+        return {**self.__dict__, "_catalog": None, "_opening": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _opening=threading.Lock())
+
+    @property
+    def name(self) -> str:
+        """Return the sink's name: its kind and its table."""
+        return f"iceberg:{self._table_name}"
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the folder of its table, by which Spark's own lineage names it; reads the catalog.
+
+        None of a new table whose folder only the catalog decides, as a REST catalog does.
+        """
+        table, catalog = self._load(), self._open()
+        if table is not None:
+            return (folder_dataset(table.metadata.location),)
+        resolve = getattr(catalog, "_resolve_table_location", None)
+        namespace, _, name = self._table_name.rpartition(".")
+        return (folder_dataset(resolve(None, namespace, name)),) if resolve is not None else ()
+
+    # --- before anything is written ---------------------------------------------------------------
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what the table cannot take; nothing is written, the catalog is only read."""
+        self.check_shape(df, output_mode)
+        arrow = self._arrow_schema(df)
+        namespace = self._table_name.rpartition(".")[0]
+        try:
+            catalog = self._open()
+            exists = catalog.namespace_exists(namespace)
+            table = self._load() if exists else None
+        except SparkStreamError:
+            raise
+        except Exception as error:  # each catalog has errors of its own
+            msg = f"{self.name}: the catalog cannot be reached: {error}"
+            raise refusal_of(error, msg) from error
+        if not exists:
+            msg = f"{self.name}: the catalog has no namespace {namespace!r}; create it first"
+            raise ConfigError(msg)
+        if table is None:
+            new_partition_fields(new_schema(arrow, self.name), self._partition_by, self.name)
+        else:
+            check_fits(table, arrow, self._partition_by, self.name)
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no table could take."""
+        check_append_only(self.name, output_mode)
+        namespace, _, table_name = self._table_name.rpartition(".")
+        if not namespace or not table_name:
+            msg = f"{self.name}: name the table with its namespace: 'namespace.table'"
+            raise ConfigError(msg)
+        missing = [column for column in self._partition_by if column not in df.columns]
+        if missing:
+            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
+            raise ConfigError(msg)
+
+    def _arrow_schema(self, df: DataFrame) -> pa.Schema:
+        require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
+        from pyspark.errors import PySparkException
+
+        try:
+            return as_staged(arrow_schema(df.schema))
+        except PySparkException as error:
+            msg = f"{self.name}: a column's type has no counterpart: {error}"
+            raise ConfigError(msg) from error
+
+    # --- staging ----------------------------------------------------------------------------------
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Write the rows as Parquet files below the table's data folder; make the table first.
+
+        Crash safety: a crash leaves a table without rows, and files that no snapshot names.
+        """
+        with self._errors():
+            table = self._ensure_table(self._arrow_schema(df))
+        folder = folder_of(table, epoch)
+        staged = self._write(df, spark_url(folder), table)
+        if staged.rows == 0:
+            remove_tree(folder)
+        found = [name for name, _ in staged.files] if staged.rows else []
+        with self._errors():
+            # Only what is published is named, so that a revert finds all that is named.
+            names = [name for name in found if has_rows(table, f"{folder}/{name}")]
+        uuid = str(table.metadata.table_uuid)
+        return Staged({"table_uuid": uuid, "folder": folder, "files": names}, staged.rows)
+
+    def _write(self, df: DataFrame, folder: str, table: Table) -> StagedFiles:
+        # A file must hold one partition's rows and all columns, but Spark takes the columns that it
+        # makes folders of out of the files: so it gets copies to take.
+        made = partition_columns(table, df, self.name)
+        copies = {f"__partition_{number}": column for number, column in enumerate(made)}
+        if copies:
+            df = df.withColumns(copies).hint("rebalance", *copies)
+        with settings(df.sparkSession, PARQUET):
+            return stage_files(
+                df, folder, "parquet", partition_by=tuple(copies), options=self._options
+            )
+
+    def _ensure_table(self, arrow: pa.Schema) -> Table:
+        table = self._load()
+        if table is None:
+            names = self._table_name, self.name
+            table = create_table(self._open(), *names, arrow, self._partition_by)
+        try:
+            check_fits(table, arrow, self._partition_by, self.name)
+        except ConfigError as error:  # it was made or changed after check()
+            raise SinkError(str(error)) from error
+        return table
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Add the staged files in one snapshot, unless the table has recorded the epoch."""
+        epoch = committable.epoch
+        paths = paths_of(committable)
+        if not paths:
+            return  # nothing to see, so nothing to repeat either
+        made = DataFiles(self.name)
+
+        def attempt(table: Table) -> None:
+            ledger = Ledger.of(table.metadata, epoch.query_id)
+            if self._has(table, ledger, committable, fence):
+                return
+            if not is_below(table, str(committable.data["folder"])):
+                raise tampered_record_error(self.name, epoch, committable.data["folder"])
+            change = begin_change(table)
+            producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
+            with producer:
+                for data_file in made.get(table, paths):
+                    producer.append_data_file(data_file)
+            after = ledger.with_published(epoch.epoch)
+            mark = mark_of(committable.writer)
+            change.set_properties({**name_mapping_of(table), **after.to_properties(), **mark})
+            fence.check()
+            failpoints.hit("iceberg.committing")
+            swap(table, change)
+            failpoints.hit("iceberg.committed")
+
+        self._until_settled(attempt, committable)
+
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        table = self._found()
+        return marked(table.metadata, job_dir) if table is not None else []
+
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch of a query that the table has recorded; -1 for none."""
+        table = self._found()
+        return Ledger.of(table.metadata, query_id).last if table is not None else -1
+
+    def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
+        """Tell whether the table has, or had, the epoch.
+
+        Raises:
+            CheckpointError: it has a later one and not this one.
+        """
+        epoch = committable.epoch
+        if epoch.epoch >= ledger.last:
+            return epoch.epoch == ledger.last
+        known = published_token(table.metadata, epoch) is not None
+        if known or not ledger.is_standing(epoch.epoch):
+            return True
+        if not is_referenced(table, str(committable.data["folder"])):
+            fence.check()
+            raise skipped_epoch_error(self.name, epoch, last=ledger.last)
+        return True
+
+    def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:
+        """Run *attempt* on the table as it is now, again and again while other writers win.
+
+        Also when it is not known whether a commit happened: either the next look finds it, or the
+        next commit makes the one on its way fail.
+        """
+        from pyiceberg import exceptions as iceberg_errors
+
+        lost = (
+            iceberg_errors.CommitFailedException,
+            iceberg_errors.CommitStateUnknownException,
+            iceberg_errors.WaitingForLockException,
+        )
+        retries = Retries(_LOST, self._clock)
+        with self._errors():
+            while True:
+                try:
+                    attempt(self._load_same(committable))
+                except lost:
+                    if not retries.failed():
+                        raise
+                else:
+                    return
+                retries.pause()
+
+    def _load_same(self, committable: Committable) -> Table:
+        table = self._load()
+        if table is None:
+            msg = f"{self.name}: the table is gone, and with it what was staged and published"
+            raise SinkError(msg)
+        if str(table.metadata.table_uuid) != committable.data["table_uuid"]:
+            msg = (
+                f"{self.name}: the table was dropped and made again since the epoch was staged; "
+                "start a new job directory"
+            )
+            raise SinkError(msg)
+        return table
+
+    # --- what is not published --------------------------------------------------------------------
+
+    def abort(self, committable: Committable) -> None:
+        """Remove the epoch's files, unless a snapshot names one, or they are not the table's."""
+        paths_of(committable)
+        with self._errors():
+            table = self._load()
+            if table is not None:
+                self._remove(table, committable.epoch, str(committable.data["folder"]))
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Remove garbage files that no snapshot names; the swap needs no other fence."""
+        del fence
+        with self._errors():
+            table = self._load()
+            if table is None:
+                return
+            for epoch in staged_epochs(f"{data_folder(table)}/{query_id}", query_id):
+                if is_garbage(epoch.epoch, epoch.token):
+                    self._remove(table, epoch, folder_of(table, epoch))
+
+    def _remove(self, table: Table, epoch: EpochId, folder: str) -> None:
+        """Remove a staging folder if it is certain that no snapshot names a file in it."""
+        ledger = Ledger.of(table.metadata, epoch.query_id)
+        maybe_published = epoch.epoch <= ledger.last and epoch.epoch not in ledger.refused
+        if maybe_published and is_referenced(table, folder):
+            return
+        if is_below(table, folder):
+            remove_tree(folder)
+
+    # --- reverting ------------------------------------------------------------------------------
+
+    def check_revert(self, committables: Sequence[Committable]) -> None:
+        """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        for committable in committables:
+            paths_of(committable)
+        table = self._found()
+        if table is not None and committables:
+            self._check_same(table, committables)
+            ledger = Ledger.of(table.metadata, committables[0].epoch.query_id)
+            self._published_files(table, ledger, committables)
+
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Remove the epochs' files in one snapshot, and refuse their late commits from then on."""
+        if not committables:
+            return
+        for committable in committables:
+            paths_of(committable)
+        if self._found() is None:
+            return
+        query_id = committables[0].epoch.query_id
+        epochs = {committable.epoch.epoch for committable in committables}
+
+        def attempt(table: Table) -> None:
+            ledger = Ledger.of(table.metadata, query_id)
+            if epochs <= ledger.reverted | ledger.refused:
+                return
+            published = self._published_files(table, ledger, committables)
+            after = ledger.with_reverted(epochs)
+            change = begin_change(table)
+            update = change.update_snapshot(after.facts_of_revert(epochs))
+            # A snapshot even when no file goes: it makes the commits fail that are on their way.
+            producer = update.overwrite() if published else update.fast_append()
+            with producer:
+                for data_file in published:
+                    producer.delete_data_file(data_file)
+            change.set_properties(after.to_properties())
+            fence.check()
+            failpoints.hit("iceberg.reverting")
+            swap(table, change)
+            failpoints.hit("iceberg.reverted")
+
+        self._until_settled(attempt, committables[0])
+        for committable in committables:
+            self.abort(committable)
+
+    def _check_same(self, table: Table, committables: Sequence[Committable]) -> None:
+        if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
+            msg = f"{self.name}: the table was dropped and made again since it was written to"
+            raise RevertError(msg)
+
+    def _published_files(
+        self, table: Table, ledger: Ledger, committables: Sequence[Committable]
+    ) -> list[DataFile]:
+        """Return the data files that are the epochs' and still the table's.
+
+        Raises:
+            RevertError: an epoch was published, and one of its files is no longer in the table.
+        """
+        standing = [c for c in committables if ledger.is_standing(c.epoch.epoch) and paths_of(c)]
+        wanted = {path for c in standing for path in paths_of(c)}
+        live = {f.file_path: f for f in live_files(table, wanted)}
+        chosen: list[DataFile] = []
+        for epoch in {c.epoch.epoch for c in standing}:
+            # Of several stagings of an epoch only one was published.
+            stagings = [c for c in standing if c.epoch.epoch == epoch]
+            known = published_token(table.metadata, stagings[0].epoch)
+            if known is not None:
+                stagings = [c for c in stagings if c.epoch.token == known]
+            whole = [c for c in stagings if all(path in live for path in paths_of(c))]
+            if stagings and not whole:
+                gone = next(path for path in paths_of(stagings[0]) if path not in live)
+                msg = (
+                    f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody "
+                    "has compacted, overwritten or deleted it, so its rows are not known any more"
+                )
+                raise RevertError(msg)
+            chosen += [live[path] for c in whole for path in paths_of(c)]
+        return chosen
+
+    # --- the catalog ------------------------------------------------------------------------------
+
+    def _open(self) -> Catalog:
+        require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
+        from pyiceberg.catalog import load_catalog
+
+        with self._opening:
+            if self._catalog is None:
+                named = self._catalog_named
+                properties = {"name": named} if isinstance(named, str) else dict(named)
+                # Opening a catalog must not write: its tables are made by its owner.
+                properties.setdefault("init_catalog_tables", "false")
+                self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+            return self._catalog
+
+    def _found(self) -> Table | None:
+        with self._errors():
+            return self._load()
+
+    def _load(self) -> Table | None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return self._open().load_table(self._table_name)
+        except NoSuchTableError:
+            return None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with own_errors(self.name):
+            try:
+                yield
+            except FileNotFoundError as error:
+                msg = (
+                    f"{self.name}: a staged file is gone ({error}); it was removed by hand or by "
+                    "a job that removes orphan files: restore it, or start a new job directory"
+                )
+                raise SinkError(msg) from error

@@ -1,0 +1,330 @@
+"""Brokers asked for partitions and offsets, within a bounded time, and their errors in our words.
+
+It imports the client library where it is used: the driver knows the options without it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from airflow_provider.extensions.kafka.offsets import Partition, listed
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
+from airflow_provider.runtime.extras import require_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_provider.extensions.kafka.offsets import Offsets
+    from airflow_provider.extensions.kafka.options import KafkaOptions
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.errors import SparkStreamError
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 15.0
+"""How long brokers may take to answer the questions of one plan."""
+
+_ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty a second
+_SAID_S: Final = 60.0  # and logs each of them: the same line comes once in this time
+FOUND_S: Final = 2.0
+"""How long an answer about partitions is kept: a query without new messages plans many times a
+second. A question repeated after that time gets a fresh answer."""
+_ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
+_LIBRARIES: Final = ("confluent_kafka", "pyarrow")
+_SECRET: Final = re.compile(r"password|secret|\.pem$|token|sasl\.oauthbearer\.config")
+_REFUSED: Final = (
+    "_AUTHENTICATION",
+    "_SSL",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "ILLEGAL_SASL_STATE",
+    "SASL_AUTHENTICATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TOPIC_EXCEPTION",
+    "UNSUPPORTED_SASL_MECHANISM",
+)
+_UNKNOWN: Final = (
+    "UNKNOWN_TOPIC_OR_PART",
+    "UNKNOWN_TOPIC_ID",
+    "_UNKNOWN_TOPIC",
+    "_UNKNOWN_PARTITION",
+)
+# How long an attempt to connect took, and how often it was made.
+_TIMES: Final = re.compile(r" \(after [^()]*(?:\(s\)[^()]*)?\)")
+_EXPIRED: Final = ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET")
+# A consumer needs a group's name and never joins it; its offsets and its end are ours to say.
+_READING: Final = {
+    "allow.auto.create.topics": "false",
+    "auto.offset.reset": "error",
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+}
+_DEFAULTS: Final = {
+    "check.crcs": "true",  # as in Java's client
+    "isolation.level": "read_committed",
+    "log.connection.close": "false",
+}
+
+
+class OncePerMinute(logging.Filter):
+    """Leaves out a line of the client that it has logged in the last minute.
+
+    Args:
+        clock: time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether the line is new."""
+        text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
+        self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
+        if text in self._said:
+            return False
+        self._said[text] = now
+        return True
+
+
+_CLIENT_LOG: Final = logging.getLogger(f"{__name__}.librdkafka")
+_CLIENT_LOG.addFilter(OncePerMinute(SystemClock()))
+
+
+class Found(NamedTuple):
+    """What there is of a subscription.
+
+    Attributes:
+        partitions: all of them.
+        missing: topics that are named and not there.
+    """
+
+    partitions: frozenset[Partition]
+    missing: tuple[str, ...]
+
+
+def client_settings(options: KafkaOptions, more: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a consumer; *more* gives way to what the user has said."""
+    defaults = {**_DEFAULTS, "group.id": options.group, **more}
+    return {**defaults, **options.client, **_READING}
+
+
+@contextlib.contextmanager
+def opened(options: KafkaOptions, **more: str) -> Iterator[Connection]:
+    """Open a consumer for the block.
+
+    Args:
+        options: of the source.
+        more: settings of librdkafka's, with ``_`` for each dot.
+
+    Raises:
+        ConfigError: the library is missing, or does not know a property, or its value.
+    """
+    connection = Connection(options, {name.replace("_", "."): v for name, v in more.items()})
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+class Connection:
+    """A consumer, and the errors that its brokers have reported beside their answers.
+
+    Args:
+        options: of the source.
+        more: further settings of librdkafka's, for what the user does not say.
+        clock: measures how long answers take.
+
+    Raises:
+        ConfigError: see :func:`opened`.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        more: Mapping[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        require_extra("format 'spark-stream-kafka'", "kafka", *_LIBRARIES, on_executors=True)
+        from confluent_kafka import Consumer, KafkaException
+
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._errors: collections.deque[Any] = collections.deque(maxlen=_ERRORS)
+        self._found: Found | None = None
+        self._found_at = 0.0
+        settings = client_settings(options, more or {})
+        try:
+            settings |= {"error_cb": self._errors.append, "logger": _CLIENT_LOG}
+            self.consumer = Consumer(settings)
+        except (KafkaException, ValueError, TypeError) as error:
+            msg = f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
+            raise ConfigError(msg) from None
+
+    def close(self) -> None:
+        """End the consumer and its threads."""
+        self.consumer.close()
+
+    def find(self) -> Found:
+        """Return the partitions that the source reads, as they were some seconds ago at most.
+
+        Raises:
+            ConfigError: brokers refuse us.
+            OutageError: no broker answers.
+        """
+        now = self._clock.monotonic()
+        if self._found is None or now - self._found_at >= FOUND_S:
+            self._found, self._found_at = self._find(), now
+        return self._found
+
+    def _find(self) -> Found:
+        options = self._options
+        if options.pattern is not None:
+            matches = re.compile(options.pattern).fullmatch
+            topics = {name: t for name, t in self._topics(None).items() if matches(name)}
+            return Found(_partitions_of(topics), ())
+        names = options.topics or tuple(dict.fromkeys(p.topic for p in options.assigned))
+        found: dict[str, Any] = {}
+        for name in names:
+            found |= {key: topic for key, topic in self._topics(name).items() if key == name}
+        missing = tuple(name for name in names if name not in found)
+        partitions = _partitions_of(found)
+        return Found(partitions.intersection(options.assigned or partitions), missing)
+
+    def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
+        """Return an offset for each partition that is there: the first, the next, that of a time.
+
+        Args:
+            wanted: ``EARLIEST``, ``LATEST`` or milliseconds since 1970; -1 is returned where no
+                message is of that time or later.
+
+        Raises:
+            ConfigError: brokers refuse us.
+            OutageError: no answer.
+        """
+        from confluent_kafka import TopicPartition
+
+        if not wanted:
+            return {}
+        ask = [TopicPartition(p.topic, p.number, at) for p, at in sorted(wanted.items())]
+        answer = self._answer(listed(wanted), lambda wait_s: self._looked_up(ask, wait_s))
+        return {Partition(each.topic, each.partition): each.offset for each in answer}
+
+    def failure(self, error: Any, where: str) -> SparkStreamError:
+        """Return what an error of the client means, in one line.
+
+        Args:
+            error: a ``KafkaError``.
+            where: what was read or asked.
+        """
+        name, text = error.name(), self._text(error.str())
+        servers = self._options.servers
+        if name in _REFUSED:
+            return ConfigError(f"{where}: Kafka at {servers} refuses us: {text}")
+        if name in _UNKNOWN:
+            return LostInputError(f"{where}: not there any more at {servers}: {text}")
+        if name in _EXPIRED:
+            return LostInputError(f"{where}: {text}")
+        return OutageError(f"{where}: Kafka at {servers}: {text}")
+
+    def refusal(self) -> SparkStreamError | None:
+        """Return why brokers refuse us, if one of them has said so."""
+        refused = [error for error in self._errors if error.name() in _REFUSED]
+        return self.failure(refused[0], "connection") if refused else None
+
+    def last_problem(self) -> str:
+        """Return what the client has last reported beside its answers."""
+        telling = [e for e in self._errors if e.name() != "_ALL_BROKERS_DOWN"] or [*self._errors]
+        return self._text(telling[-1].str()) if telling else "no answer"
+
+    def _topics(self, name: str | None) -> dict[str, Any]:
+        """Return the topics that are there, all of them or one, by name."""
+        where = "topics" if name is None else f"topic {name!r}"
+        answer = self._answer(where, lambda wait_s: self._listed(name, wait_s))
+        for topic in answer.values():
+            if topic.error is not None and topic.error.name() in _REFUSED:
+                raise self.failure(topic.error, where)
+        return {key: topic for key, topic in answer.items() if topic.error is None}
+
+    def _listed(self, name: str | None, wait_s: float) -> dict[str, Any]:
+        """Ask for topics; one whose leader is being elected is an error that passes."""
+        from confluent_kafka import KafkaException
+
+        metadata = self.consumer.list_topics(timeout=wait_s, **({"topic": name} if name else {}))
+        found: dict[str, Any] = metadata.topics
+        for topic in found.values():
+            final = (None, *_UNKNOWN, *_REFUSED)
+            if name is not None and (topic.error and topic.error.name()) not in final:
+                raise KafkaException(topic.error)
+        return found
+
+    def _looked_up(self, ask: list[Any], wait_s: float) -> list[Any]:
+        """Ask for offsets; return those of the partitions that the brokers know."""
+        from confluent_kafka import KafkaException
+
+        try:
+            answer: list[Any] = self.consumer.offsets_for_times(ask, wait_s)
+        except KafkaException as error:
+            if error.args[0].name() in _UNKNOWN:  # all of them
+                return []
+            raise
+        for each in answer:
+            if each.error is not None and each.error.name() not in _UNKNOWN:
+                raise KafkaException(each.error)
+        return [each for each in answer if each.error is None]
+
+    def _answer(self, where: str, ask: Callable[[float], T]) -> T:
+        """Return what brokers answer; ask again until the time is over, or they refuse us."""
+        from confluent_kafka import KafkaException
+
+        self._listen()
+        self._errors.clear()  # of earlier questions, which were answered in the end
+        deadline = self._clock.monotonic() + ANSWER_S
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            try:
+                return ask(max(min(_ASK_S, left_s), 0.1))
+            except KafkaException as error:
+                problem = error.args[0]
+            if problem.name() in _REFUSED:
+                raise self.failure(problem, where) from None
+            self._listen()
+            if (refusal := self.refusal()) is not None:
+                raise refusal from None
+            if left_s <= _ASK_S:
+                break
+            self._clock.sleep(0.1)  # an error that was there at once
+        msg = (
+            f"Kafka at {self._options.servers} does not answer within {ANSWER_S:.0f} s: "
+            f"{self.last_problem()}; see option kafka.bootstrap.servers, and whether it runs"
+        )
+        raise OutageError(msg)
+
+    def _listen(self) -> None:
+        """Let the client call back; nothing is assigned while questions are asked."""
+        self.consumer.consume(1, 0)
+
+    def _text(self, text: str) -> str:
+        for name, value in self._options.client.items():
+            if _SECRET.search(name) and value:
+                text = text.replace(value, "***")
+        return _TIMES.sub("", text)
+
+
+def _partitions_of(topics: Mapping[str, Any]) -> frozenset[Partition]:
+    return frozenset(
+        Partition(name, number) for name, topic in topics.items() for number in topic.partitions
+    )
+
+
+def _reason(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return str(first.str() if hasattr(first, "str") else first)

@@ -1,0 +1,287 @@
+"""Options of the source: those of Spark's connector, checked by name and value. Pure.
+
+No message has the value of an option that begins with ``kafka.``: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition, from_json
+from airflow_provider.extensions.kafka.properties import PREFIX, client_properties
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.shown_address import shown_address
+from airflow_provider.runtime.typed_json import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.extensions.kafka.offsets import Offsets
+
+FORMAT: Final = "spark-stream-kafka"
+"""The name by which jobs read the source."""
+CONNECTOR: Final = "kafka"
+"""The name of Spark's own connector, a jar that Spark does not come with."""
+
+_SERVERS: Final = "kafka.bootstrap.servers"
+_SUBSCRIPTIONS: Final = ("assign", "subscribe", "subscribePattern")
+_STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+_LIMIT: Final = "maxOffsetsPerTrigger"
+_OTHERS: Final = (
+    _STRATEGY,
+    _LIMIT,
+    "minPartitions",
+    "includeHeaders",
+    "failOnDataLoss",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+)
+_KNOWN: Final = {
+    name.lower(): name for name in (*_SUBSCRIPTIONS, *_STARTS, *_ENDS, *_OTHERS, _SERVERS)
+}
+_ONLY_THERE: Final = {
+    "minoffsetspertrigger": "minOffsetsPerTrigger",
+    "maxtriggerdelay": "maxTriggerDelay",
+    "maxrecordsperpartition": "maxRecordsPerPartition",
+    "fetchoffset.numretries": "fetchOffset.numRetries",
+    "fetchoffset.retryintervalms": "fetchOffset.retryIntervalMs",
+}
+_INTERNAL: Final = "spark-stream."  # the runtime's own, such as the source's name
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Where a source starts or ends, before any broker was asked.
+
+    Attributes:
+        everywhere: ``EARLIEST`` or ``LATEST``, for partitions that are not named.
+        offsets: offsets by partition, also these two; None when none are named.
+        timestamp_ms: the first message of this time or later, in every partition.
+        timestamps_ms: the same by partition.
+        is_given: whether an option says so, and not the default.
+    """
+
+    everywhere: int
+    offsets: Offsets | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: Offsets | None = None
+    is_given: bool = True
+
+    @property
+    def named(self) -> Offsets | None:
+        """Return what is said of single partitions; None when nothing is."""
+        return self.offsets if self.offsets is not None else self.timestamps_ms
+
+
+@dataclasses.dataclass(frozen=True)
+class KafkaOptions:
+    """What a source reads, and how.
+
+    Attributes:
+        servers: the addresses to begin with, as messages show them.
+        client: the client's properties, with secrets; never shown.
+        topics: those of ``subscribe``.
+        pattern: ``subscribePattern``, which matches whole names.
+        assigned: those of ``assign``.
+        start: where a new query starts.
+        end: where it ends.
+        is_strict_in_time: whether a time after the last message is an error.
+        limit: the most offsets of a batch; None for no limit.
+        min_partitions: at least so many tasks for a batch.
+        has_headers: whether there is a column of them.
+        fails_on_loss: whether messages that are gone before they are read end the query.
+        group: the prefix of the client's group, which it never joins.
+        poll_timeout_s: how long a task waits for the next message of its range.
+    """
+
+    servers: str
+    client: Mapping[str, str] = dataclasses.field(repr=False)
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: tuple[Partition, ...]
+    start: Bound
+    end: Bound
+    is_strict_in_time: bool
+    limit: int | None
+    min_partitions: int
+    has_headers: bool
+    fails_on_loss: bool
+    group: str
+    poll_timeout_s: float
+
+
+def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaOptions:
+    """Read the options of a source.
+
+    Args:
+        given: as the job has them; their case does not matter.
+        is_batch: whether it is read as a batch, which begins with the earliest offsets by default,
+            as with Spark's connector.
+
+    Raises:
+        ConfigError: one is unknown, missing, wrong, or contradicts another one; it is named.
+    """
+    options = {key.lower(): str(value).strip() for key, value in given.items()}
+    _check_names(given)
+    servers = options.get(_SERVERS, "")
+    if not servers:
+        msg = f"option {_SERVERS} is missing; it is HOST:PORT, or several with commas"
+        raise ConfigError(msg)
+    _check_subscription(options)
+    return KafkaOptions(
+        servers=shown_address(servers),
+        client=client_properties(options),
+        topics=_topics(options.get("subscribe", "")),
+        pattern=_pattern(options.get("subscribepattern")),
+        assigned=_assigned(options.get("assign")),
+        start=_bound(options, _STARTS, EARLIEST if is_batch else LATEST),
+        end=_bound(options, _ENDS, LATEST),
+        is_strict_in_time=_one_of(options, _STRATEGY, ("error", "latest")) == "error",
+        limit=_number(options, _LIMIT),
+        min_partitions=_number(options, "minPartitions") or 0,
+        has_headers=_boolean(options, "includeHeaders", default=False),
+        fails_on_loss=_boolean(options, "failOnDataLoss", default=True),
+        group=options.get("groupidprefix") or "spark-stream",
+        poll_timeout_s=(_number(options, "kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
+    )
+
+
+def has_start(given: Mapping[str, str]) -> bool:
+    """Tell whether options say where a new query starts."""
+    return not {name.lower() for name in _STARTS}.isdisjoint(key.lower() for key in given)
+
+
+def what_is_read(given: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a source's options that say which topics it reads, and how to reach them."""
+    known = {name.lower() for name in _SUBSCRIPTIONS}
+    return {k: v for k, v in given.items() if k.lower() in known or k.lower().startswith(PREFIX)}
+
+
+def goes_on_after_loss(given: Mapping[str, str]) -> bool:
+    """Tell whether options let a query go on without messages that are gone."""
+    options = {key.lower(): str(value).strip() for key, value in given.items()}
+    return not _boolean(options, "failOnDataLoss", default=True)
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    for name in given:
+        key = name.lower()
+        if key in _KNOWN or key.startswith((PREFIX, _INTERNAL)):
+            continue
+        if key in _ONLY_THERE:
+            msg = (
+                f"option {_ONLY_THERE[key]} is one of Spark's connector, format 'kafka', and "
+                f"{FORMAT} has none like it; leave it out"
+            )
+            raise ConfigError(msg)
+        known = ", ".join(sorted(_KNOWN.values(), key=str.lower))
+        msg = f"unknown option {name!r}; {FORMAT} has {known}, and kafka.* for its client"
+        raise ConfigError(msg)
+
+
+def _check_subscription(options: Mapping[str, str]) -> None:
+    found = [name for name in _SUBSCRIPTIONS if options.get(name.lower())]
+    if len(found) != 1:
+        given = " and ".join(found) or "none"
+        msg = f"one of the options {', '.join(_SUBSCRIPTIONS)} says what is read, found {given}"
+        raise ConfigError(msg)
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        re.compile(text)
+    except re.error as error:
+        msg = f"option subscribePattern: {text!r} is no regular expression: {error}"
+        raise ConfigError(msg) from None
+    return text
+
+
+def _assigned(text: str | None) -> tuple[Partition, ...]:
+    if not text:
+        return ()
+    found = _json("assign", text)
+    is_list = isinstance(found, dict) and all(
+        isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+        for numbers in found.values()
+    )
+    if not is_list:
+        msg = 'option assign: expected {"topic": [0, 1]}'
+        raise ConfigError(msg)
+    return tuple(sorted({Partition(topic, n) for topic, ns in found.items() for n in ns}))
+
+
+def _bound(options: Mapping[str, str], names: tuple[str, str, str], default: int) -> Bound:
+    """Return where a source starts or ends; of several options the first of *names* counts."""
+    at, by_partition, offsets = names
+    if (when := _number(options, at, least=0)) is not None:
+        return Bound(LATEST, timestamp_ms=when)
+    if (text := options.get(by_partition.lower())) is not None:
+        return Bound(LATEST, timestamps_ms=_offsets(by_partition, text, least=0))
+    if (text := options.get(offsets.lower())) is None:
+        return Bound(default, is_given=False)
+    word, is_end = text.lower(), names == _ENDS
+    if word not in _WORDS:
+        return Bound(LATEST, offsets=_offsets(offsets, text, least=LATEST if is_end else EARLIEST))
+    if is_end and _WORDS[word] == EARLIEST:
+        msg = "option endingOffsets: 'earliest' would end before anything is read; use 'latest'"
+        raise ConfigError(msg)
+    return Bound(_WORDS[word], is_given=not is_end)  # a source ends at the latest anyway
+
+
+def _offsets(name: str, text: str, *, least: int) -> Offsets:
+    value = _json(name, text)
+    try:
+        found = from_json(value)
+    except ValueError as error:
+        msg = f"option {name}: {error}"
+        raise ConfigError(msg) from None
+    below = [p for p, offset in found.items() if offset < least]
+    if below:
+        msg = f"option {name}: {below[0]} has {found[below[0]]}, which is less than {least}"
+        raise ConfigError(msg)
+    return found
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return read_json(text)
+    except ValueError:
+        msg = f"option {name}: {text[:80]!r} is no JSON"
+        raise ConfigError(msg) from None
+
+
+def _number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        msg = f"option {name}: expected a whole number from {least} on, found {text[:80]!r}"
+        raise ConfigError(msg)
+    return int(text)
+
+
+def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    choice = options.get(name.lower(), str(default)).lower()
+    if choice not in {"true", "false"}:
+        msg = f"option {name}: expected true or false, found {choice[:80]!r}"
+        raise ConfigError(msg)
+    return choice == "true"
+
+
+def _one_of(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    choice = options.get(name.lower(), choices[0]).lower()
+    if choice not in choices:
+        msg = f"option {name}: expected {' or '.join(choices)}, found {choice[:80]!r}"
+        raise ConfigError(msg)
+    return choice

@@ -1,0 +1,266 @@
+"""Plans of batches: where a query starts, how far it may read, and the ranges of each batch."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from airflow_provider.extensions.kafka.client import FOUND_S
+from airflow_provider.extensions.kafka.offsets import (
+    EARLIEST,
+    LATEST,
+    Loss,
+    find_ranges,
+    listed,
+    not_after,
+    split,
+)
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError, LostInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider.extensions.kafka.client import Found
+    from airflow_provider.extensions.kafka.offsets import Offsets, Partition, Range
+    from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
+    from airflow_provider.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_NOT_THERE: Final = (
+    "missing from two answers of the brokers; the topic was deleted, or the right to see it revoked"
+)
+
+
+class Broker(Protocol):
+    """What a plan asks of Kafka."""
+
+    def find(self) -> Found:
+        """Return the partitions of the subscription."""
+
+    def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
+        """Return an offset for each that is there: ``EARLIEST``, ``LATEST`` or that of a time."""
+
+
+class Planner:
+    """Plans the batches of one source.
+
+    One answer in which a partition is missing proves nothing: a broker that has just started
+    answers from old metadata, and a right may be taken away and given back. So the brokers are
+    asked twice before a partition counts as gone, and its offset stays in the query's offsets.
+
+    Args:
+        options: of the source.
+        broker: Kafka.
+        clock: for the pause between the two questions; None for the machine's.
+    """
+
+    def __init__(
+        self, options: KafkaOptions, broker: Broker, *, clock: Clock | None = None
+    ) -> None:
+        self._options = options
+        self._broker = broker
+        self._clock = clock or SystemClock()
+        self._gone: set[Partition] = set()
+
+    def first(self) -> Offsets:
+        """Return where a new query starts, by its options.
+
+        Raises:
+            ConfigError: the options do not fit to the partitions, or no topic is there.
+        """
+        partitions = self.known()
+        start = self._options.start
+        if start.offsets is not None:
+            _check_all_named("startingOffsets", start.offsets, partitions)
+            self._check_reached(start.offsets)
+        if start.timestamps_ms is not None:
+            _check_all_named("startingOffsetsByTimestamp", start.timestamps_ms, partitions)
+        return self._resolved(start, partitions, is_strict=self._options.is_strict_in_time)
+
+    def end(self) -> Offsets | None:
+        """Return where a query ends, by its options; None where they say nothing.
+
+        A partition that they do not name was not there when the end was chosen: nothing is read.
+        """
+        end = self._options.end
+        if not end.is_given:
+            return None
+        partitions = self.known()
+        if end.named is not None:
+            unnamed = partitions.difference(end.named)
+            if unnamed:
+                log.warning("no end is given for %s: nothing of it is read", listed(unnamed))
+            partitions = partitions.intersection(end.named)
+        return self._resolved(end, partitions, is_strict=False)
+
+    def latest(self) -> Offsets:
+        """Return the offset of the next message of each partition that is there now."""
+        return self._broker.offsets(dict.fromkeys(self._broker.find().partitions, LATEST))
+
+    def complete(self, start: Mapping[Partition, int], there: Mapping[Partition, int]) -> Offsets:
+        """Return *there*, with the partitions of *start* that a second question finds.
+
+        Raises:
+            LostInputError: some are not found again, and that is to be an error.
+        """
+        missing = set(start).difference(there)
+        if back := self._gone.difference(missing):
+            log.warning("%s: there again; the query goes on where it was", listed(back))
+        self._gone &= missing
+        new = missing.difference(self._gone)
+        if not new:
+            return dict(there)
+        self._clock.sleep(FOUND_S)
+        found = self._broker.find().partitions.intersection(new)
+        there = {**there, **self._broker.offsets(dict.fromkeys(found, LATEST))}
+        if gone := new.difference(there):
+            self._lost(f"{listed(gone)}: {_NOT_THERE}")
+            self._gone |= gone
+        return there
+
+    def onward(
+        self, start: Mapping[Partition, int], there: Mapping[Partition, int], end: Offsets | None
+    ) -> Offsets:
+        """Return how far a query may read that has read up to *start*.
+
+        Args:
+            start: its offsets; a partition that is not in it is a new one.
+            there: what :meth:`latest` has returned.
+            end: where the query ends; None where it goes on.
+
+        Raises:
+            LostInputError: a partition is gone or was made again, and that is to be an error.
+        """
+        there = self.complete(start, there)
+        again = {p: to for p, to in there.items() if to < start.get(p, 0)}
+        for partition, to in sorted(again.items()):
+            self._lost(Loss(partition, start[partition], to, None).describe())
+        allowed = not_after({p: to for p, to in there.items() if p not in again}, end)
+        kept = {p: offset for p, offset in start.items() if p not in again}
+        found = {p: max(allowed.get(p, 0), kept.get(p, 0)) for p in {*allowed, *kept}}
+        return {**found, **again}
+
+    def ranges(self, start: Mapping[Partition, int], end: Mapping[Partition, int]) -> list[Range]:
+        """Return what the tasks of a batch read.
+
+        Raises:
+            LostInputError: Kafka does not have all of it any more, and that is to be an error.
+        """
+        read = {p: to for p, to in end.items() if to != start.get(p, 0)}
+        if not read:
+            return []
+        earliest = self._asked_twice(dict.fromkeys(read, EARLIEST))
+        if gone := set(read).difference(earliest):
+            self._lost(f"{listed(gone)}: {_NOT_THERE}")
+            earliest |= {p: read[p] for p in gone}  # all of its range is lost, and counted
+        ranges, losses = find_ranges(start, read, earliest)
+        for loss in losses:
+            self._lost(loss.describe())
+        return split(ranges, self._options.min_partitions)
+
+    def check_end(self, end: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
+        """Refuse an end that Kafka has not reached.
+
+        Raises:
+            LostInputError: a run to this end could not read all of it.
+        """
+        short = {p: to for p, to in end.items() if latest.get(p, 0) < to}
+        for partition, to in sorted(short.items()):
+            msg = (
+                f"{partition} is to be read up to offset {to}, and ends at "
+                f"{latest.get(partition, 0)}: it has lost messages, or the end is wrong"
+            )
+            raise LostInputError(msg)
+
+    def _check_reached(self, start: Offsets) -> None:
+        there = self._all_of(dict.fromkeys(start, LATEST))
+        for partition, offset in sorted(start.items()):
+            if offset > there[partition]:
+                msg = (
+                    f"option startingOffsets: {partition} ends at {there[partition]}, before "
+                    f"{offset}"
+                )
+                raise ConfigError(msg)
+
+    def known(self) -> frozenset[Partition]:
+        """Return the partitions of the subscription.
+
+        Raises:
+            ConfigError: the options name a topic or a partition that two answers do not have.
+        """
+        if self._absent(self._broker.find()) is not None:
+            self._clock.sleep(FOUND_S)
+        found = self._broker.find()
+        if (absent := self._absent(found)) is not None:
+            raise ConfigError(absent)
+        return found.partitions
+
+    def _absent(self, found: Found) -> str | None:
+        """Return in one line what the options name and the brokers do not have, or None."""
+        options = self._options
+        if found.missing:
+            names = ", ".join(repr(topic) for topic in found.missing)
+            return (
+                f"no topic {names} at {options.servers}, or no right to see it; create it, or "
+                "correct the option subscribe or assign"
+            )
+        absent = found.partitions.symmetric_difference(options.assigned)
+        if options.assigned and absent:
+            return f"option assign: {listed(absent)}: no such partition at {options.servers}"
+        return None
+
+    def _asked_twice(self, wanted: Mapping[Partition, int]) -> Offsets:
+        found = self._broker.offsets(wanted)
+        if missing := {p: at for p, at in wanted.items() if p not in found}:
+            self._clock.sleep(FOUND_S)
+            found |= self._broker.offsets(missing)
+        return found
+
+    def _all_of(self, wanted: Mapping[Partition, int]) -> Offsets:
+        found = self._asked_twice(wanted)
+        if missing := set(wanted).difference(found):
+            msg = f"{listed(missing)}: {_NOT_THERE}"
+            raise LostInputError(msg)
+        return found
+
+    def _resolved(
+        self, bound: Bound, partitions: Iterable[Partition], *, is_strict: bool
+    ) -> Offsets:
+        """Return an offset for each partition."""
+        if bound.offsets is not None:
+            given = {p: bound.offsets[p] for p in partitions}
+            words = {p: at for p, at in given.items() if at in {EARLIEST, LATEST}}
+            return given | self._all_of(words)
+        if bound.timestamps_ms is None and bound.timestamp_ms is None:
+            return self._all_of(dict.fromkeys(partitions, bound.everywhere))
+        times = bound.timestamps_ms or dict.fromkeys(partitions, bound.timestamp_ms or 0)
+        found = self._all_of({p: times[p] for p in partitions})
+        after = [p for p, offset in found.items() if offset < 0]
+        if after and is_strict:
+            msg = (
+                f"{listed(after)}: no message is of the starting time or later; "
+                "startingOffsetsByTimestampStrategy=latest starts with the next one"
+            )
+            raise ConfigError(msg)
+        return found | self._all_of(dict.fromkeys(after, LATEST))
+
+    def _lost(self, what: str) -> None:
+        if self._options.fails_on_loss:
+            msg = f"{what}; failOnDataLoss=false goes on with what is left"
+            raise LostInputError(msg)
+        log.warning("%s; the query goes on without (failOnDataLoss=false)", what)
+
+
+def _check_all_named(
+    option: str, named: Mapping[Partition, int], partitions: frozenset[Partition]
+) -> None:
+    """Refuse offsets for other partitions than there are: Spark's connector does so, too."""
+    unnamed, unknown = partitions.difference(named), set(named).difference(partitions)
+    if unnamed:
+        msg = f"option {option}: no value for {listed(unnamed)}; name every partition"
+        raise ConfigError(msg)
+    if unknown:
+        msg = f"option {option}: {listed(unknown)}: no such partition in what is read"
+        raise ConfigError(msg)

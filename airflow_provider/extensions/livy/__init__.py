@@ -1,0 +1,1 @@
+"""Launcher: drivers as batches of Apache Livy."""

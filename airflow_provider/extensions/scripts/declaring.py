@@ -1,0 +1,414 @@
+"""Takes what a script declares, as the job's sources and queries; and says what it leaves out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.scripts.mapping import (
+    CHECKPOINT,
+    describe_trigger,
+    is_bounded,
+    query_name,
+    refusals_of,
+    sink_of,
+    unused,
+)
+from airflow_provider.extensions.scripts.starts import Starts
+from airflow_provider.runtime.api.sinks import OnePhaseSink, VisibleSink
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG, SparkSink
+from airflow_provider.runtime.spark.versions import fitting_packages
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.scripts.call_sites import CallSites
+    from airflow_provider.extensions.scripts.mapping import WriterCalls
+    from airflow_provider.extensions.scripts.turns import Turns
+    from airflow_provider.runtime.queries.context import JobContext
+
+log = logging.getLogger(__name__)
+
+_EXACT: Final = "exactly once"
+LATE_START: Final = (
+    "a query is started behind one that the script has waited for; a job's queries are all known "
+    "before it runs: start it before the first wait, or make it a script of its own, whose task "
+    "follows this one"
+)
+_A_THREAD_EACH: Final = (
+    "a thread waits for the query that it has started, and others may still start theirs; a job's "
+    "queries are all known before it runs: start all of them, and then wait for them"
+)
+_BY_ORDER: Final = (
+    "several threads declare, and {name!r} would be the name of whichever comes second, in each "
+    "attempt another one; {way}, or declare in one thread"
+)
+_ITS_OWN: Final = "this session is not the job's; take SparkSession.builder.getOrCreate()"
+_PAST_US: Final = (
+    "query {name} has started past the runtime, without its guarantees, and is stopped; start it "
+    "with df.writeStream, where df comes from SparkSession.builder.getOrCreate()"
+)
+_NO_END: Final = (
+    "processAllAvailable() of query {name!r} waits for what is there now, and its run has no end; "
+    "{way}, or leave the call out where awaitTermination() follows"
+)
+_READ_ONCE: Final = (
+    "processAllAvailable() of query {name!r} is called again, and the run has read once what was "
+    "there; call it once, and let another run read what comes later"
+)
+_MASTER: Final = "spark.master"
+_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.\w+")
+_NO_CLASS: Final = (
+    "Spark has no such class, and would look for it at the next statement; give the run its "
+    "package if the script needs the catalog"
+)
+_CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
+
+
+class Declaring:
+    """The declarations of one script, and what of them was refused.
+
+    A script may catch an error, or meet it in a thread that nobody waits for. So what is refused is
+    remembered here, and ends the attempt whatever becomes of the error: before the run begins, once
+    a second while it goes on, and at its end.
+
+    Args:
+        context: the job's.
+        sites: says where in the script something happens.
+        turns: of the script and its driver.
+        until: how the run is to end, where it says so.
+        given: the settings of Spark that the run gives, which win.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        sites: CallSites,
+        turns: Turns,
+        *,
+        until: str | None,
+        given: Collection[str],
+    ) -> None:
+        self.queries: list[str] = []
+        self._refused: list[SparkStreamError] = []
+        self._context = context
+        self.sites = sites
+        self.starts = Starts(context.spark)
+        self._turns = turns
+        self._until = until
+        self._given = given
+        self._ignored: set[str] = set()
+        self._readers: set[threading.Thread] = set()
+        self._writers: set[threading.Thread] = set()
+        # Of the queries that have an end, whether their own trigger gives it.
+        self._ends: dict[str, bool] = {}
+        self._read: set[str] = set()  # queries that were waited for until all was read
+        self._has_empty_table = False
+        # Looks at queries by instruction and name, since the last query was declared.
+        self._looked: set[tuple[tuple[str, int], str]] = set()
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the job's own session, in which its queries will run."""
+        return self._context.spark
+
+    # --- what is declared -------------------------------------------------------------------------
+
+    def read(
+        self,
+        *,
+        format: str,
+        path: str | None,
+        schema: StructType | str | None,
+        options: Mapping[str, str],
+        name: str | None,
+    ) -> DataFrame:
+        """Declare a source; its name is its format's, with a number, unless the script has one.
+
+        Raises:
+            ConfigError: Spark cannot read it; the message begins with the place.
+        """
+        with self._declaring(self._readers):
+            given, name = name, name or unused(format, self._context.source_names)
+            if given is None and not self._turns.has_rested:
+                self._check_order(name, unused(format, ()), self._readers, way="name it: .name(…)")
+            try:
+                return self._context.read(
+                    name,
+                    format=format,
+                    path=path,
+                    schema=schema,
+                    options=options,
+                    bounded=is_bounded(self._until, None),
+                )
+            except SparkStreamError as error:
+                error.at(self.sites.here())
+                raise
+
+    def write(self, df: DataFrame, calls: WriterCalls) -> str:
+        """Declare a query, and return its name.
+
+        What the runtime or Spark cannot run is remembered, and refused when the script has waited.
+
+        Raises:
+            ConfigError: the script has waited before; the message begins with the place.
+        """
+        with self._declaring(self._writers):
+            if self._turns.has_rested:
+                raise self.refuse(LATE_START)
+            name = query_name(calls, self.queries)
+            self.queries.append(name)
+            self._looked.clear()  # a loop that starts a query each time round does not wait
+            try:
+                if calls.name is None:
+                    way = "name it: queryName(…)"
+                    self._check_order(name, query_name(calls, ()), self._writers, way=way)
+                self._write(name, df, calls)
+            except ConfigError as error:  # of which there may be more
+                self.refuse(str(error))
+            return name
+
+    def _write(self, name: str, df: DataFrame, calls: WriterCalls) -> None:
+        from pyspark.sql import DataFrame as PlainFrame
+
+        bounded = is_bounded(self._until, calls.trigger)
+        if bounded:
+            self._ends[name] = is_bounded(None, calls.trigger)
+        plain = PlainFrame(df._jdf, self._context.spark)
+        for each in refusals_of(calls):
+            self.refuse(each)
+        if refusals_of(calls.of_sink()):
+            self._make_table(plain, calls)
+            return  # nothing more can be said of it
+        sink = sink_of(calls, has_spark_log=has_spark_log)
+        self._context.let_end(plain, bounded=bounded)
+        self._context.write(
+            name,
+            plain,
+            to=sink,
+            output_mode=calls.output_mode,
+            takes_over=self._checkpoint_of(calls),
+        )
+        self._tell(name, calls, sink, bounded=bounded)
+
+    def _make_table(self, df: DataFrame, calls: WriterCalls) -> None:
+        """Make the table of a sink that is refused, without rows.
+
+        So a script that reads it next goes on, and names what else it writes.
+        """
+        if calls.format == "memory" and calls.name is not None:
+            empty = self._context.spark.createDataFrame([], df.schema)
+            empty.createOrReplaceTempView(calls.name)
+            self._has_empty_table = True
+
+    @contextlib.contextmanager
+    def _declaring(self, threads: set[threading.Thread]) -> Iterator[None]:
+        """Let a thread of the script declare; a failure outside of its own thread is remembered."""
+        with self._turns.declaration():
+            threads.add(threading.current_thread())
+            try:
+                yield
+            except SparkStreamError as error:
+                if not self._turns.has_this_thread and error not in self._refused:
+                    self._refused.append(error)
+                raise
+            except Exception as error:
+                if not self._turns.has_this_thread:
+                    self._refused.append(refusal_of(error, place=self.sites.of_error(error)))
+                raise
+
+    def _check_order(
+        self, name: str, first: str, threads: Collection[threading.Thread], *, way: str
+    ) -> None:
+        """Refuse a name with a number, which other attempts may give to another thread's.
+
+        Raises:
+            ConfigError: several threads declare, and the name is not the first of its kind.
+        """
+        if name != first and len(threads) > 1:
+            raise ConfigError(_BY_ORDER.format(name=name, way=way))
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Take what the script's builder configures, as far as a JVM that runs can have it."""
+        from pyspark.errors import AnalysisException
+
+        self._turns.is_over()  # or the script was left
+        session = self._context.spark
+        has = dict(session.sparkContext.getConf().getAll())
+        for key, value in settings.items():
+            if key in self._given or key == "spark.app.name" or has.get(key) == value:
+                continue
+            if key == _MASTER:
+                way_out = of_caller(f"give the run --master {value}", f"connect to {value}")
+                self.ignore(f"{key}={value}", f"Spark runs already; {way_out}")
+                continue
+            if _CATALOG.fullmatch(key) and not has_class(session, value):
+                package = set_conf(PACKAGES, "…")
+                self.ignore(f"{key}={value}", f"{_NO_CLASS}: {package}")
+                continue
+            try:
+                session.conf.set(key, value)
+            except AnalysisException:
+                fitting = fitting_packages(session, value) if key == PACKAGES else value
+                way = set_conf(key, fitting)
+                self.ignore(f"{key}={value}", f"Spark runs already; run the script with {way}")
+
+    # --- how far the run is -----------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the run has ended; it raises nothing in a script that was left."""
+        return self._turns.is_left or self._turns.is_over()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end of the run, which begins when the script waits first.
+
+        Raises:
+            ConfigError: it is one of several threads that each start a query and wait for it.
+        """
+        is_first = not self._turns.has_rested
+        if is_first and not self._turns.has_this_thread and self._is_writer():
+            refused = self.refuse(_A_THREAD_EACH)
+            self._turns.rest()  # the driver refuses the script, whatever becomes of the thread
+            raise refused
+        return self._turns.wait(timeout_s)
+
+    def wait_for_available(self, query: str) -> None:
+        """Wait until a query has read what is there now: until the end of a run that has one.
+
+        Raises:
+            ConfigError: the run has no end, or has ended before, and the query would read more.
+        """
+        if query not in self._ends:
+            raise self.refuse(_NO_END.format(name=query, way=set_until("available")))
+        if query in self._read and not self._ends[query]:
+            raise self.refuse(_READ_ONCE.format(name=query))
+        self.wait(None)
+        self._read.add(query)
+
+    def looks_on(self, query: str) -> bool:
+        """Tell whether the run is over, to a script that looks at a query.
+
+        One that looks at it again at the same place goes round in a loop, which is a way to wait.
+        """
+        look = (self.sites.instruction(), query)
+        if look in self._looked:
+            return self.wait(0)
+        self._looked.add(look)
+        return self._turns.is_over()
+
+    def looks_at_tables(self) -> None:
+        """Count a look at tables as one at a query, while one of them will never have a row."""
+        if self._has_empty_table:
+            self.looks_on("")
+
+    def _is_writer(self) -> bool:
+        return threading.current_thread() in self._writers
+
+    # --- what is left out -------------------------------------------------------------------------
+
+    def refuse(self, why: str) -> ConfigError:
+        """Remember what the runtime cannot do for the script, which learns of all at once.
+
+        Returns:
+            What the caller raises if the script cannot go on behind it.
+        """
+        error = ConfigError(f"{self.sites.here()}: {why}")
+        self._refused.append(error)
+        return error
+
+    def refuse_end(self, error: ConfigError) -> None:
+        """Remember what has ended the script, unless it is what was refused."""
+        if not any(str(each) in str(error) for each in self._refused):
+            self._refused.append(error)
+
+    def refuse_session(self) -> ConfigError:
+        """Refuse a stream that the script writes in a session of its own, past the runtime."""
+        return self.refuse(_ITS_OWN)
+
+    def check(self) -> None:
+        """Look for queries that have started past the runtime, and at all that was refused.
+
+        Raises:
+            ConfigError: the script asks for what it cannot have.
+            OutageError: what one of its threads needs has not answered.
+        """
+        for query in self.starts.stop_others():
+            self.refuse(_PAST_US.format(name=query))
+        refused = list(self._refused)
+        outage = next((each for each in refused if not isinstance(each, ConfigError)), None)
+        if outage is not None:
+            raise outage
+        if len(refused) == 1:
+            raise refused[0]
+        if refused:
+            raise ConfigError("; ".join(dict.fromkeys(map(str, refused))))
+
+    def ignore(self, what: str, why: str) -> None:
+        """Say once that a call does nothing."""
+        line = f"{self.sites.here()}: {what} is left out: {why}"
+        if line not in self._ignored:
+            self._ignored.add(line)
+            log.warning("%s", line)
+
+    def _checkpoint_of(self, calls: WriterCalls) -> str | None:
+        if calls.checkpoint is not None:
+            return calls.checkpoint
+        folder = self._context.spark.conf.get(_CHECKPOINTS, None)
+        return f"{folder}/{calls.name}" if folder and calls.name else None
+
+    def _tell(self, name: str, calls: WriterCalls, sink: Any, *, bounded: bool) -> None:
+        guarantee = sink.guarantee if isinstance(sink, (OnePhaseSink, VisibleSink)) else _EXACT
+        log.info("%s: query=%s sink=%s: %s", self.sites.here(), name, sink.name, guarantee)
+        if calls.path is not None and isinstance(sink, SparkSink) and has_spark_log(calls.path):
+            log.warning(
+                "%s: %s has Spark's own list of its files (%s), so it stays Spark's own sink: "
+                "readers that honour the list would see nothing else. For the guarantees of "
+                "files(…), write to a new folder",
+                self.sites.here(),
+                calls.path,
+                SPARK_LOG,
+            )
+        said = describe_trigger(calls.trigger, bounded=bounded)
+        if said is not None:
+            log.info("%s: %s", self.sites.here(), said)
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Tell whether Spark finds a class by its name, as it would look for a catalog's."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def has_spark_log(path: str) -> bool:
+    """Tell whether Spark's own file sink has written in a folder of this machine or of a store.
+
+    Raises:
+        ConfigError: the store's client is not installed, or the store refuses to be listed.
+        OutageError: the store does not answer.
+    """
+    local = local_path_of(path)
+    if local is not None:
+        return (Path(local) / SPARK_LOG).is_dir()
+    try:
+        storage = open_objects(path)
+        return storage is not None and storage.exists(SPARK_LOG)
+    except OSError as error:
+        raise refusal_of(error, f"{path}: {error}") from error

@@ -1,0 +1,276 @@
+"""State as DataFrames, through Spark's own ``statestore`` reader."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.state_tools.contents import SOURCE_COLUMNS, SOURCE_KEYS
+from airflow_provider.extensions.state_tools.layouts import lay_out
+from airflow_provider.runtime.checkpoint.operators import readdress
+from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
+from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.spark.versions import Ability, check_can
+from airflow_provider.runtime.storage.open import has_escapes, local_path_of, spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.state_tools.contents import (
+        OperatorState,
+        QueryState,
+        State,
+        TableAddress,
+    )
+    from airflow_provider.extensions.state_tools.layouts import Column
+    from airflow_provider.runtime.checkpoint.state_schema import Field
+
+
+_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+class _Places:
+    """Where Spark can read the queries; views of what was moved are removed with this."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+
+    def of(self, query: QueryState) -> str:
+        if query.name not in self._found:
+            self._found[query.name] = self._readable(query)
+        return self._found[query.name]
+
+    def _readable(self, query: QueryState) -> str:
+        if query.holders:
+            msg = (
+                f"{query.checkpoint}: some of its files are held by the savepoints beside it "
+                f"({', '.join(query.holders)}), where Spark does not look for them; fork it into a "
+                "job directory, and read that"
+            )
+            raise ConfigError(msg)
+        if is_at_home(query) and not has_escapes(query.checkpoint):
+            return spark_url(query.checkpoint)
+        view = link_view(query)
+        weakref.finalize(self, shutil.rmtree, view, ignore_errors=True)
+        return spark_url(view)
+
+
+class StateReader:
+    """Reads what :func:`~.open_state.open_state` has found.
+
+    DataFrames are read when they are used: keep the reader until then.
+
+    Args:
+        spark: the session in which the DataFrames are made.
+        state: the place.
+
+    Raises:
+        ConfigError: this Spark cannot read state.
+    """
+
+    def __init__(self, spark: SparkSession, state: State) -> None:
+        check_can(spark, Ability.READ_STATE)
+        prepare_state(spark)
+        self.spark = spark
+        self.state = state
+        self._places = _Places()
+
+    def in_session(self, spark: SparkSession) -> StateReader:
+        """Return a reader of the same in another session; this one must be kept, too."""
+        other = StateReader(spark, self.state)
+        other._places = self._places
+        return other
+
+    def table(self, query: str, name: str) -> DataFrame:
+        """Return a table: key columns, then values, then ``partition_id``.
+
+        Args:
+            query: the query's name.
+            name: the table's, as :meth:`~.contents.QueryState.tables` has it.
+
+        Raises:
+            ConfigError: there is no such query or table, or its files lie where Spark cannot read
+                them together.
+            RefusedCheckpointError: Spark cannot read the state.
+        """
+        found = self.state.query(query)
+        return self.read(found, found.table(name))
+
+    def read(self, query: QueryState, address: TableAddress) -> DataFrame:
+        """Return a table of one of the queries; see :meth:`table`."""
+        return self.read_with_keys(query, address)[0]
+
+    def read_with_keys(
+        self, query: QueryState, address: TableAddress
+    ) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return a table of one of the queries, and the names of its key columns."""
+        if address.table is None or address.operator is None:
+            return self._sources(query), SOURCE_KEYS
+        reader = self.spark.read.format("statestore").options(**address.table.options)
+        reader = reader.option("operatorId", address.operator.id).option("batchId", query.batch)
+        with spark_errors(query.checkpoint):
+            raw = self._load(reader, query)
+            columns = lay_out(address.table, fields_of(raw))
+            return _tidy(raw, columns), tuple(each.name for each in columns if each.is_key)
+
+    def _load(self, reader: DataFrameReader, query: QueryState) -> DataFrame:
+        """Load state; all that tells of it lies beside it, but for the format of the checkpoint."""
+        before = self.spark.conf.get(_FORMAT)
+        self.spark.conf.set(_FORMAT, str(query.format_version))
+        try:
+            return reader.load(self._places.of(query))
+        finally:
+            self.spark.conf.set(_FORMAT, str(before))
+
+    def _sources(self, query: QueryState) -> DataFrame:
+        rows = [
+            (
+                source.id,
+                source.name,
+                None if source.offset is None else json.dumps(source.offset),
+                source.mark,
+                query.batch,
+                query.watermark,
+            )
+            for source in query.sources
+        ]
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in SOURCE_COLUMNS)
+        return self.spark.createDataFrame(rows, columns)
+
+
+@contextlib.contextmanager
+def spark_errors(where: str) -> Iterator[None]:
+    """Turn Spark's errors into one line.
+
+    Raises:
+        RefusedCheckpointError: Spark cannot read what is there.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        msg = f"{where}: Spark cannot read this state: {reason_of(error)}"
+        raise RefusedCheckpointError(msg) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what Spark says, of the innermost cause when it is a failed job."""
+    thrown = getattr(error, "java_exception", None)
+    text = str(thrown.toString()) if thrown is not None else str(error)
+    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def fields_of(frame: DataFrame) -> list[Field]:
+    """Return a DataFrame's columns as JSON has them."""
+    fields: list[Field] = frame.schema.jsonValue()["fields"]
+    return fields
+
+
+def _tidy(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Return what Spark's reader gives as the columns that the table has.
+
+    Where two fields of a struct have one name, as the values of two sums have, Spark 4.3 reads one
+    of them for both, even by ``value.*``. So each is first given the name of its place.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+    from pyspark.sql.types import StructType
+
+    placed = []
+    for field in frame.schema.fields:
+        column = F.col(f"`{field.name}`")
+        if isinstance(field.dataType, StructType) and field.dataType.fields:
+            column = column.cast(_by_place(field.dataType)).alias(field.name)
+        placed.append(column)
+    by_name = {field["name"]: field for field in fields_of(frame)}
+    return frame.select(*placed).select(
+        *(_column(F, by_name, each).alias(each.name) for each in columns)
+    )
+
+
+def _by_place(kind: StructType) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType(
+        [StructField(f"c{place}", each.dataType) for place, each in enumerate(kind.fields)]
+    )
+
+
+def _column(functions: Any, fields: Mapping[str, Field], column: Column) -> Any:
+    name, *places = column.path
+    found = functions.col(f"`{name}`")
+    if not places:
+        return found
+    found = found.getField(f"c{places[0]}")
+    if len(places) == 1:
+        return found
+    inner = fields[name]["type"]["fields"][places[0]]["type"]["fields"]
+    return found.getField(inner[places[1]]["name"])
+
+
+def is_at_home(query: QueryState) -> bool:
+    """Tell whether all that names a place names the one where the query's files lie."""
+    here = _path_of(spark_url(query.checkpoint))
+    return all(_path_of(root) == here for each in query.operators for root in each.roots)
+
+
+def link_view(query: QueryState) -> str:
+    """Make a view of a query's checkpoint that can be read where it is.
+
+    Returns:
+        The view's folder, which the caller removes.
+
+    Raises:
+        ConfigError: the checkpoint is not on a local filesystem.
+    """
+    local = local_path_of(query.checkpoint)
+    if local is None:
+        why = "Spark finds no state at an address with letters that a URI must escape"
+        if not is_at_home(query):
+            why = "it was moved, and its metadata names the place of its schemas"
+        msg = f"{query.checkpoint}: {why}; restore or fork it into a job directory, and read that"
+        raise ConfigError(msg)
+    root = Path(tempfile.mkdtemp(prefix="spark-stream-state-"))
+    try:
+        moved = {each.id: each for each in query.operators if each.metadata_path is not None}
+        _link_all(Path(local), root, but={"state"})
+        _link_all(Path(local, "state"), root / "state", but={str(number) for number in moved})
+        for number, operator in moved.items():
+            _link_operator(Path(local), root, number, operator)
+    except BaseException:
+        shutil.rmtree(root)
+        raise
+    return str(root)
+
+
+def _link_operator(checkpoint: Path, root: Path, number: int, operator: OperatorState) -> None:
+    own, view = checkpoint / "state" / str(number), root / "state" / str(number)
+    _link_all(own, view, but={"_metadata"})
+    path = str(operator.metadata_path)
+    written = root / path
+    written.parent.mkdir(parents=True)
+    data = (checkpoint / path).read_bytes()
+    written.write_bytes(readdress(data, root=f"file:{root}", where=f"{checkpoint}/{path}"))
+
+
+def _link_all(folder: Path, view: Path, *, but: set[str]) -> None:
+    view.mkdir(exist_ok=True)
+    for entry in os.scandir(folder):
+        if entry.name not in but:
+            (view / entry.name).symlink_to(entry.path)
+
+
+def _path_of(address: str) -> str:
+    """Return a local address as a path: Spark writes ``file:/…`` and ``file:///…``."""
+    return re.sub(r"^file:/*", "/", address).rstrip("/")

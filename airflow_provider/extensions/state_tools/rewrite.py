@@ -1,0 +1,395 @@
+"""Rewrite of a savepoint: a new one from an existing one, with changes; never in place.
+
+The savepoint is restored into a folder beside the new one, as it would be into a job directory.
+What is to change is changed there, and a savepoint is taken of it, as of any job. The folder is
+claimed meanwhile; one whose owner died is no savepoint, and the same command starts again.
+
+=====================================  =============================================================
+a crash                                the same command
+=====================================  =============================================================
+until the new savepoint is put         removes what was left, and starts again
+with ``savepoint.json`` put            is refused: there is one; the rest is garbage, as retention
+                                       collects it
+=====================================  =============================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.state_tools.rewrite_plan import (
+    Changes,
+    QueryPlan,
+    RewritePlan,
+    plan_changes,
+)
+from airflow_provider.extensions.state_tools.rewrite_rows import Chooser, Deleted, QueryRows
+from airflow_provider.extensions.state_tools.state_rewriter import check_rewriter
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.operators import (
+    drop_operators,
+    fingerprint_without,
+    topology_without,
+)
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint, put_fingerprint
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.queries.spark_repartition import spark_repartition
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
+from airflow_provider.runtime.savepoints.claims import (
+    TAKE,
+    check_claimable,
+    claim,
+    is_held,
+    release,
+)
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.repartition import check_repartitionable, partitions_of
+from airflow_provider.runtime.savepoints.restore import (
+    begin_restore,
+    check_restorable,
+    finish_restore,
+)
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.session import using_spark
+from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.open import has_escapes, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.storage.base import Storage
+
+log = logging.getLogger(__name__)
+
+ORIGIN: Final = "rewrite"
+_FROM: Final = "rewritten-from"
+_SCRATCH: Final = ".rewriting"
+_WORK: Final = "queries"
+"""What garbage collection removes of a folder that is no savepoint."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """What was made, or with a dry run would be.
+
+    Attributes:
+        plan: what became of each query.
+        deleted: per query what was deleted from its operators.
+        savepoint: the new one; None after a dry run.
+    """
+
+    plan: RewritePlan
+    deleted: Mapping[str, list[Deleted]]
+    savepoint: Savepoint | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        made = self.savepoint
+        return {
+            "version": 1,
+            **self.plan.to_dict(),
+            "deleted": {n: [dataclasses.asdict(d) for d in ds] for n, ds in self.deleted.items()},
+            "made": {**made.record.to_dict(), "url": made.url} if made is not None else None,
+        }
+
+
+def rewrite_savepoint(
+    url: str,
+    to: str,
+    changes: Changes,
+    *,
+    dry_run: bool = False,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> Rewritten:
+    """Make a new savepoint of an existing one, with changes.
+
+    Args:
+        url: the existing one, which stays byte for byte as it is.
+        to: the new one's own folder, which must not exist.
+        changes: what is to change.
+        dry_run: only say what would become of it. To count keys the savepoint is copied for that
+            time, by links where that is possible.
+        conf: Spark configuration, where Spark is needed.
+        spark: a session whose JVM is used and left running; None to start Spark if it is needed.
+        clock: time; None for the machine's.
+
+    Returns:
+        What was planned and made.
+
+    Raises:
+        UnknownJobError: no such savepoint.
+        ConfigError: something named is not there, cannot be changed, or would not change anything;
+            or the new folder is taken. Nothing is left.
+        JobDrainedError, RefusedCheckpointError: the savepoint cannot be restored.
+        CheckpointError: Spark could not rewrite the state. Nothing is left.
+
+    Crash safety: there is a new savepoint or none; what a death leaves, the same call removes.
+    """
+    clock = clock or SystemClock()
+    savepoint = open_savepoint(url)
+    check_restorable(savepoint)
+    others = {other: open_savepoint(other) for other in changes.replace.values()}
+    plan = plan_changes(savepoint, changes, others)
+    target = open_storage(to)
+    check_name(target.url.rpartition("/")[2], what="savepoint")
+    _check_target(target, [savepoint, *others.values()], needs_spark=plan.needs_spark)
+    _check_partitions(savepoint, plan, changes)
+    for other in others.values():
+        check_restorable(other)
+    if dry_run and changes.delete_keys is None:
+        return Rewritten(plan, {}, None)
+    with _session(plan, conf, spark) as session, _scratch(f"{target.url}{_SCRATCH}", clock) as root:
+        work = _Work(root, savepoint, plan, others=others, spark=session, clock=clock)
+        work.unfold(spread=not dry_run)
+        deleted = work.check_rows(changes)
+        if dry_run:
+            return Rewritten(plan, deleted, None)
+        work.change()
+        failpoints.hit("rewrite.changed")
+        made = take_savepoint(work.source(), target.url, origin=ORIGIN, labels=_labels(savepoint))
+    return Rewritten(plan, deleted, made)
+
+
+def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spark: bool) -> None:
+    """Refuse a folder that is a savepoint, lies in one, or is none for Spark."""
+    if target.exists(MANIFEST):
+        msg = f"{target.url}: there is a savepoint of this name; choose another one"
+        raise ConfigError(msg)
+    if needs_spark and has_escapes(target.url):
+        msg = (
+            f"{target.url}: Spark cannot change state at an address with letters that a URI must "
+            "escape, such as spaces; choose another folder"
+        )
+        raise ConfigError(msg)
+    for savepoint in savepoints:
+        if target.url.startswith(f"{savepoint.url}/"):
+            msg = f"{target.url}: lies in the savepoint {savepoint.url}; choose another folder"
+            raise ConfigError(msg)
+
+
+def _labels(savepoint: Savepoint) -> dict[str, str]:
+    return {**savepoint.record.labels, _FROM: savepoint.url}
+
+
+def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
+    """Refuse a number that is not possible, or that the state is spread over already."""
+    if changes.partitions is None:
+        return
+    names = [query.source for query in plan.queries if query.partitions is not None]
+    check_repartitionable(savepoint, names or [query.source for query in plan.queries])
+    if all(partitions_of(savepoint, name) == changes.partitions for name in names):
+        msg = (
+            f"{savepoint.url}: nothing would change: the state is spread over "
+            f"{changes.partitions} partitions already"
+        )
+        raise ConfigError(msg)
+
+
+@contextlib.contextmanager
+def _scratch(url: str, clock: Clock) -> Iterator[str]:
+    """Claim a folder for the time of the block; what a dead owner has left there is removed."""
+    place = open_storage(url)
+    with refusing(url, "written"):
+        check_claimable(place, place.list(""))
+        mine = claim(place, TAKE, clock)
+        place.delete(_WORK)
+    failpoints.hit("rewrite.claimed")
+    try:
+        yield f"{place.url}/{_WORK}"
+    finally:
+        with contextlib.suppress(OSError):  # it is garbage that retention collects
+            if is_held(place, mine):
+                remove_tree(place.at(_WORK))
+                release(place)
+                remove_if_empty(place.url)
+
+
+@contextlib.contextmanager
+def _session(
+    plan: RewritePlan, conf: Mapping[str, str] | None, spark: SparkSession | None
+) -> Iterator[SparkSession | None]:
+    """Yield a session that can do what is planned; None when Spark is not needed."""
+    if not plan.needs_spark:
+        yield None
+        return
+    with using_spark(spark, f"spark-stream rewrite {plan.savepoint}", None, conf) as session:
+        if any(query.rewrites_rows for query in plan.queries):
+            check_rewriter(session)
+        yield session
+
+
+class _Work:
+    """The copy in which a savepoint is changed.
+
+    Args:
+        root: an empty folder.
+        savepoint: the one that stays as it is.
+        plan: what becomes of it.
+        others: the savepoints that operators get their state from, by address.
+        spark: a session, where the plan needs one.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        savepoint: Savepoint,
+        plan: RewritePlan,
+        *,
+        others: Mapping[str, Savepoint],
+        spark: SparkSession | None,
+        clock: Clock,
+    ) -> None:
+        self._savepoint = savepoint
+        self._plan = plan
+        self._others = others
+        self._spark = spark
+        self._clock = clock
+        self._directory = JobDirectory(open_storage(f"{root}/new"))
+        self._theirs = {
+            url: JobDirectory(open_storage(f"{root}/other-{number}"))
+            for number, url in enumerate(others)
+        }
+        self._rows: dict[str, QueryRows] = {}
+
+    def unfold(self, *, spread: bool) -> None:
+        """Copy the savepoints, each as into a job directory of its own.
+
+        Args:
+            spread: over another number of partitions, if that is planned.
+        """
+        with contextlib.ExitStack() as holding:
+            for url in (self._savepoint.url, *self._theirs):
+                holding.enter_context(held_savepoint(url, self._clock))
+            self._unfold(spread=spread)
+
+    def _unfold(self, *, spread: bool) -> None:
+        names = {query.name: query.source for query in self._plan.queries}
+        asked = (q.partitions for q in self._plan.queries if q.partitions)
+        partitions = next(asked, None) if spread else None
+        for url, directory in self._theirs.items():
+            other = self._others[url]
+            self._restore(directory, other, {name: name for name in other.record.queries}, None)
+        self._restore(self._directory, self._savepoint, names, partitions)
+
+    def _restore(
+        self,
+        directory: JobDirectory,
+        savepoint: Savepoint,
+        names: Mapping[str, str],
+        partitions: int | None,
+    ) -> None:
+        fence, clock = OpenFence(), self._clock  # a scratch folder, which nobody else knows
+        record = begin_restore(
+            directory, savepoint, names=names, partitions=partitions, fence=fence, clock=clock
+        )
+        spread = None
+        if partitions is not None and self._spark is not None:
+            spread = spark_repartition(self._spark)
+        finish_restore(directory, record, savepoint, fence, clock, repartition=spread)
+
+    def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
+        """Return what is deleted, and refuse what cannot be done with the rows; writes nothing.
+
+        Raises:
+            ConfigError: no key is found, or the state of another savepoint does not fit.
+        """
+        if self._spark is None:
+            return {}
+        chooser = None
+        if changes.delete_keys is not None:
+            file = changes.key_file
+            chooser = Chooser(None if file else changes.delete_keys, file)
+        for query in self._plan.queries:
+            if query.rewrites_rows:
+                place, theirs = self._directory.checkpoint(query.name), self._theirs_for(query)
+                self._rows[query.name] = QueryRows(self._spark, place, query, chooser, theirs)
+        for rows in self._rows.values():
+            rows.check_replaced()
+        deleted = {name: found for name, r in self._rows.items() if (found := r.count_deleted())}
+        if chooser is not None and not any(d.keys for found in deleted.values() for d in found):
+            raise ConfigError(self._no_key(changes, deleted))
+        return deleted
+
+    def _theirs_for(self, query: QueryPlan) -> dict[int, Any]:
+        return {
+            number: self._theirs[other.savepoint].checkpoint(other.query)
+            for number, other in query.replaced.items()
+        }
+
+    def _no_key(self, changes: Changes, deleted: Mapping[str, list[Deleted]]) -> str:
+        there = "; ".join(
+            f"operator {each.operator} of query {name!r} has {', '.join(each.columns) or 'none'}"
+            for name, found in deleted.items()
+            for each in found
+        )
+        return (
+            f"{self._savepoint.url}: nothing would change: no key is one of "
+            f"{changes.delete_keys}. The columns of the keys: {there}"
+        )
+
+    def change(self) -> None:
+        """Change the copy.
+
+        Raises:
+            CheckpointError: Spark could not rewrite the state.
+        """
+        for query in self._plan.queries:
+            if query.name in self._rows:
+                self._rows[query.name].rewrite()
+            checkpoint = self._directory.checkpoint(query.name)
+            if query.dropped:
+                self._drop(query)
+            reset = [place for place, line in query.lines.items() if line == ANEW]
+            reset_positions(checkpoint, reset)
+            elsewhere = {place: line for place, line in query.lines.items() if line != ANEW}
+            set_positions(checkpoint, elsewhere)
+
+    def _drop(self, query: QueryPlan) -> None:
+        checkpoint = self._directory.checkpoint(query.name)
+        query_id = CheckpointLogs(checkpoint).query_id()
+        before = kept_topology(self._directory, query.name)
+        drop_operators(checkpoint, query.dropped)
+        if before is not None and query_id is not None:
+            after = topology_without(before, query.dropped)
+            put_topology(self._directory, query.name, query_id, after, replace=True)
+        made = kept_fingerprint(self._directory, query.name)
+        if made is not None and query_id is not None:
+            after_drop = fingerprint_without(made, query.dropped)
+            put_fingerprint(self._directory, query.name, query_id, after_drop, since=0)
+
+    def source(self) -> Source:
+        """Return the copy, as what a savepoint is taken of."""
+        record = self._savepoint.record
+        queries = []
+        for query in self._plan.queries:
+            checkpoint, saved = self._directory.checkpoint(query.name), record.queries[query.source]
+            added = CheckpointLogs(checkpoint).position().last_commit - saved.batch
+            queries.append(
+                SourceQuery(
+                    query.name,
+                    checkpoint,
+                    self._directory,
+                    administrative=saved.administrative + added,
+                    history=tuple(saved.history),
+                )
+            )
+        return Source(
+            self._savepoint.url, record.job, record.run_id, tuple(queries), is_driven=lambda: False
+        )

@@ -1,0 +1,101 @@
+"""``spark-stream state rewrite``: a new savepoint from an existing one, with changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.cli.output import print_json
+from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.run_options import parse_pairs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from airflow_provider.extensions.state_tools.rewrite import Rewritten
+
+
+def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the action.
+
+    Args:
+        actions: those of ``spark-stream state``.
+        add: makes one: where, its name, what it calls, what it does.
+    """
+    text = "make a new savepoint from an existing one, with changes; that one stays as it is"
+    rewrite = add(actions, "rewrite", _rewrite, text)
+    rewrite.add_argument("url", metavar="SAVEPOINT")
+    rewrite.add_argument(
+        "--to", required=True, metavar="URL", help="the new savepoint's own folder"
+    )
+    text = "the query that operators and sources are of"
+    rewrite.add_argument("--query", metavar="NAME", help=text)
+    text = "whose keys are deleted: its name, number or kind; default: all that have such keys"
+    rewrite.add_argument("--operator", metavar="O", help=text)
+    text = "a predicate over the columns of the key, or a file that lists keys (csv, json, parquet)"
+    rewrite.add_argument("--delete-keys", metavar="SQL|FILE", help=text)
+    text = "an operator that the job has no longer; later ones take their numbers"
+    rewrite.add_argument("--drop-operator", action="append", default=[], metavar="O", help=text)
+    text = "the operator gets the state that it has in another savepoint"
+    rewrite.add_argument(
+        "--replace-operator", action="append", default=[], metavar="O=SAVEPOINT", help=text
+    )
+    rewrite.add_argument("--rename-query", action="append", default=[], metavar="OLD=NEW")
+    text = "the source begins from its beginning"
+    rewrite.add_argument("--reset-source", action="append", default=[], metavar="NAME", help=text)
+    text = "the source goes on there"
+    rewrite.add_argument(
+        "--set-offset", action="append", default=[], metavar="NAME=JSON", help=text
+    )
+    text = "spread the state over N partitions"
+    rewrite.add_argument("--state-partitions", type=int, metavar="N", help=text)
+    text = "only print the plan"
+    rewrite.add_argument("--dry-run", action="store_true", help=text)
+    rewrite.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    rewrite.add_argument("--json", action="store_true")
+
+
+def _rewrite(arguments: argparse.Namespace) -> int:
+    from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
+    from airflow_provider.extensions.state_tools.rewrite_plan import Changes
+
+    changes = Changes(
+        query=arguments.query,
+        operator=arguments.operator,
+        delete_keys=arguments.delete_keys,
+        drop=tuple(arguments.drop_operator),
+        rename=parse_pairs(arguments.rename_query, "--rename-query"),
+        reset=tuple(arguments.reset_source),
+        offsets=parse_pairs(arguments.set_offset, "--set-offset"),
+        partitions=arguments.state_partitions,
+        replace=parse_pairs(arguments.replace_operator, "--replace-operator"),
+    )
+    rewritten = rewrite_savepoint(
+        arguments.url,
+        arguments.to,
+        changes,
+        dry_run=arguments.dry_run,
+        conf=parse_pairs(arguments.conf, "--conf"),
+    )
+    if arguments.json:
+        print_json(rewritten.to_dict())
+    else:
+        _print(rewritten)
+    return EXIT_OK
+
+
+def _print(rewritten: Rewritten) -> None:
+    for query in rewritten.plan.queries:
+        print(f"query {query.source}:")
+        for step in query.steps():
+            print(f"  {step}")
+        for each in rewritten.deleted.get(query.name, ()):
+            where = f"operator {each.operator} (keys of {', '.join(each.columns)})"
+            if each.fits:
+                print(f"  {where}: {each.keys:,} keys, {each.rows:,} rows deleted")
+            else:
+                print(f"  {where}: does not have these columns; all of it stays")
+        if not any(query.steps()):
+            print("  as it is")
+    made = rewritten.savepoint
+    print(f"{made.url}: made" if made is not None else "nothing was made (--dry-run)")

@@ -1,0 +1,291 @@
+"""Row changes of a query's state: which rows are removed or replaced; with Spark, over a copy.
+
+Rows are chosen by the key by which Spark spreads them over partitions, so that all that an operator
+keeps for a key goes together: both sides of a join, the variables and the timers of a processor.
+Its columns have the names that Spark gives them: those of the grouping, ``window`` for a time
+window, and ``field0``, ``field1``, … for the equal columns of a join, which also go by their names
+in the streams, as far as the savepoint has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING, Final, cast
+
+from airflow_provider.extensions.state_tools.state_rewriter import (
+    read_state,
+    rewrite_state,
+    state_session,
+)
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import describe_operator
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.spark_repartition import first_line
+from airflow_provider.runtime.storage.open import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.state_tools.rewrite_plan import QueryPlan
+    from airflow_provider.runtime.storage.base import Storage
+
+Names = dict[str, str]
+"""By what a column of the key may be called, its name in the state."""
+
+_KEY: Final = "partition_key"
+_LISTED: Final = "__listed_"
+_UNKNOWN: Final = "UNRESOLVED_COLUMN"
+
+
+@dataclasses.dataclass(frozen=True)
+class Deleted:
+    """What is deleted from one operator.
+
+    Attributes:
+        keys: how many keys.
+        rows: how many rows of all its stores.
+        columns: the columns of its key.
+        fits: whether it has the columns by which keys are chosen; if not, all of it stays.
+    """
+
+    operator: int
+    keys: int
+    rows: int
+    columns: tuple[str, ...]
+    fits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Chooser:
+    """Says which keys are deleted.
+
+    Attributes:
+        predicate: in SQL, over the columns of the key.
+        file: lists them, with the names of such columns; in place of a predicate.
+    """
+
+    predicate: str | None
+    file: str | None
+
+    def split(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
+        """Return the rows that are chosen, or all others, in the partitions in which they were.
+
+        Args:
+            rows: of one store.
+            names: what the columns of the key are called.
+            chosen: whether those that are chosen are wanted.
+
+        Returns:
+            None when the key has not the columns by which is chosen.
+
+        Raises:
+            ConfigError: the predicate is not one, or the file cannot be read.
+        """
+        from pyspark.errors import PySparkException
+
+        try:
+            if self.file is not None:
+                return self._by_file(rows, names, chosen=chosen)
+            return self._by_predicate(rows, names, chosen=chosen)
+        except PySparkException as error:
+            if str(error.getCondition()).startswith(_UNKNOWN):
+                return None
+            msg = f"keys to delete: {self.file or self.predicate}: {first_line(error)}"
+            raise ConfigError(msg) from error
+
+    def _by_predicate(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        is_chosen = sf.coalesce(sf.expr(str(self.predicate)).cast("boolean"), sf.lit(False))  # noqa: FBT003 - Spark's
+        # Spark makes nothing of a filter that it knows to let nothing through, and the partitions
+        # with it, which must be written even when they are empty. It knows nothing of this one.
+        opaque = sf.when(sf.spark_partition_id() >= 0, is_chosen if chosen else ~is_chosen)
+        named = [rows[_KEY][column].alias(name) for name, column in names.items()]
+        return rows.select("*", *named).where(opaque).select(*rows.columns)
+
+    def _by_file(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
+        from pyspark.sql import functions as sf
+
+        listed = _read_keys(rows.sparkSession, str(self.file))
+        if not set(listed.columns) <= set(names):
+            return None
+        key = _key_of(rows)
+        keys = listed.select(
+            *(
+                sf.col(f"`{name}`").cast(key[names[name]].dataType).alias(f"{_LISTED}{name}")
+                for name in listed.columns
+            )
+        ).distinct()
+        same: Iterable[Column] = (
+            rows[_KEY][names[name]].eqNullSafe(keys[f"{_LISTED}{name}"]) for name in listed.columns
+        )
+        both = functools.reduce(lambda one, other: one & other, same)
+        # Broadcast, so that the rows stay in their partitions.
+        return rows.join(sf.broadcast(keys), both, "left_semi" if chosen else "left_anti")
+
+
+def _read_keys(spark: SparkSession, file: str) -> DataFrame:
+    kind = file.rpartition(".")[2].lower()
+    reader = spark.read.option("header", "true")
+    found = reader.load(file, format=kind if kind in {"csv", "parquet"} else "json")
+    if not found.columns:
+        msg = f"keys to delete: {file}: it names no column"
+        raise ConfigError(msg)
+    return found
+
+
+class QueryRows:
+    """The rows of one query's state, in a checkpoint of its own.
+
+    Args:
+        spark: Spark.
+        checkpoint: a copy that is written to; no query runs on it.
+        plan: what becomes of the query.
+        chooser: which keys go; None for none.
+        others: the checkpoints from which operators get their state, by the operator.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Storage,
+        plan: QueryPlan,
+        chooser: Chooser | None,
+        others: Mapping[int, Storage],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._logs = CheckpointLogs(checkpoint)
+        self._session = state_session(spark, self._logs)
+        self._plan = plan
+        self._chooser = chooser
+        self._others = others
+
+    def count_deleted(self) -> list[Deleted]:
+        """Return what deleting would delete; nothing is written."""
+        return [self._count(operator) for operator in self._plan.deletes]
+
+    def check_replaced(self) -> None:
+        """Refuse state that does not fit the operator that would get it.
+
+        Raises:
+            ConfigError: its schema differs.
+        """
+        for number, other in self._others.items():
+            theirs = self._plan.replaced[number].operator
+            before, after = _schemas(self._checkpoint, number), _schemas(other, theirs)
+            if before != after:
+                msg = (
+                    f"operator {number} of query {self._plan.source!r}: the state in "
+                    f"{self._plan.replaced[number].savepoint} has another schema: expected "
+                    f"{' and '.join(before)}, found {' and '.join(after)}"
+                )
+                raise ConfigError(msg)
+
+    def rewrite(self) -> None:
+        """Append a batch with the rows as they are to be.
+
+        Raises:
+            CheckpointError: Spark could not; the checkpoint is of no use then.
+        """
+        address = spark_url(self._checkpoint.url)
+        rewrite_state(
+            self._session, self._checkpoint, self._logs, address=address, change=self._change
+        )
+
+    def _count(self, operator: int) -> Deleted:
+        from pyspark.sql import functions as sf
+
+        chosen: DataFrame | None = None
+        columns: tuple[str, ...] = ()
+        for rows in self._stores(operator):
+            names = self._names(rows, operator)
+            columns = tuple(names)
+            found = self._chooser.split(rows, names, chosen=True) if self._chooser else None
+            if found is not None:
+                keys = found.select(_KEY)
+                chosen = keys if chosen is None else chosen.union(keys)
+        if chosen is None:
+            return Deleted(operator, 0, 0, columns, fits=False)
+        counted = chosen.agg(sf.count("*"), sf.count_distinct(sf.to_json(_KEY))).first()
+        rows_found, keys_found = counted if counted is not None else (0, 0)
+        return Deleted(operator, keys_found, rows_found, columns, fits=True)
+
+    def _stores(self, operator: int) -> Iterator[DataFrame]:
+        batch = self._logs.position().last_commit
+        for store in describe_operator(self._checkpoint, operator).stores:
+            address = spark_url(self._checkpoint.url)
+            rows = read_state(self._session, address, batch, operator, store)
+            yield self._read_other(rows, operator, store) if operator in self._others else rows
+
+    def _names(self, rows: DataFrame, operator: int) -> Names:
+        """Return what the columns of an operator's key are called, and which these are."""
+        columns = _key_of(rows).names
+        names = dict(zip(columns, columns, strict=True))
+        for column, also in zip(columns, self._plan.keys.get(operator, ()), strict=False):
+            for name in also:
+                names.setdefault(name, column)
+        return names
+
+    def _change(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
+        """Return the new rows of a store."""
+        if operator in self._others:
+            rows = self._read_other(rows, operator, store)
+        if operator in self._plan.deletes and self._chooser is not None:
+            left = self._chooser.split(rows, self._names(rows, operator), chosen=False)
+            return rows if left is None else left
+        return rows
+
+    def _read_other(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
+        """Return the rows of another checkpoint, spread as those of this one are."""
+        from pyspark.sql import functions as sf
+
+        other = self._others[operator]
+        logs = CheckpointLogs(other)
+        number = self._plan.replaced[operator].operator
+        found = read_state(
+            state_session(self._session, logs),
+            spark_url(other.url),
+            logs.position().last_commit,
+            number,
+            store,
+        )
+        partitions = rows.rdd.getNumPartitions()
+        if found.rdd.getNumPartitions() == partitions:
+            return found
+        return found.repartition(partitions, sf.col(_KEY))
+
+
+def _key_of(rows: DataFrame) -> StructType:
+    return cast("StructType", rows.schema[_KEY].dataType)
+
+
+def _schemas(checkpoint: Storage, operator: int) -> list[str]:
+    """Return the schemas of an operator's state, as Spark keeps them beside it, sorted."""
+    folder = f"state/{operator}"
+    named = describe_operator(checkpoint, operator).schema_files
+    paths = [path for path in named if checkpoint.exists(path)] or [
+        path
+        for name in ("", *checkpoint.list(f"{folder}/0"))
+        if checkpoint.exists(
+            path := "/".join(filter(None, (folder, "0", name, "_metadata", "schema")))
+        )
+    ]
+    return sorted({text for path in paths for text in _documents(checkpoint.read(path))})
+
+
+def _documents(data: bytes) -> Iterator[str]:
+    """Yield the JSON objects in a schema file: strings among lengths in binary."""
+    text, at = data.decode("latin-1"), 0
+    decoder = json.JSONDecoder()
+    while (begin := text.find("{", at)) >= 0:
+        try:
+            found, at = decoder.raw_decode(text, begin)
+        except ValueError:
+            at = begin + 1
+            continue
+        yield json.dumps(found, sort_keys=True)

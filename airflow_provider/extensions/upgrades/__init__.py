@@ -1,0 +1,1 @@
+"""Upgrades: a new version of a job takes its stream over, and gives it back if it fails."""

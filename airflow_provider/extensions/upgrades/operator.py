@@ -1,0 +1,205 @@
+"""``SparkUpgradeOperator``: another version of a running stream, tried before it takes over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec, UpgradeWatcher
+from airflow_provider.hooks.watchers import upgrade_to
+from airflow_provider.operators.base import DriverOperator
+from airflow_provider.operators.job_params import own_params
+from airflow_provider.operators.run_arguments import run_options
+from airflow_provider.operators.secret_params import SecretParams
+from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
+from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.jobdir.late_policy import COUNT
+from airflow_provider.runtime.jobdir.layout import directory_at, known_job, open_job_directory
+from airflow_provider.runtime.jobdir.run_options import RETRY, check_secret_params
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeStep,
+    Version,
+    read_upgrade,
+    rejection_of,
+    upgrade_id,
+    version_in_force,
+)
+from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.control.observer import RunWatcher
+
+
+class SparkUpgradeOperator(DriverOperator):
+    """Put a new version of a running stream in the place of the old one, or leave the old one.
+
+    A driver checks the new version against the state of the old one, stops that with a savepoint,
+    starts the new version from it and watches it for *probation*; ``spark-stream upgrade`` does the
+    same. The task decides from the job directory alone, as :class:`.SparkStreamingOperator` does: a
+    retry or a clear goes on with the step that was recorded last, and adopts a driver that is
+    alive.
+
+    *Accepted*: the task is green, and the driver goes on with the new version. XCom, and the
+    ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id`` and ``from_savepoint``,
+    with which a ``SparkStreamingOperator`` adopts it, and ``replaces``, the old directory.
+    *Rejected*: what the new version has written is reverted in every sink, the task fails for
+    good with the reason, and the task of the old version resumes that, with its own connection,
+    files and secrets.
+
+    Args:
+        job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        job_dir: the directory of the version that runs; templated.
+        new_job_dir: the new version's own directory; a version that was rejected is tried again in
+            another one. Templated.
+        follow_upgrades: *job_dir* is where the job began: the version that runs is the one to
+            which accepted upgrades have led from there.
+        params: parameters of the new version; templated.
+        secret_params: further ones, as of ``SparkStreamingOperator``.
+        probation: how long the new version is watched.
+        progress_timeout: how long it may commit nothing while there is something to read.
+        stop_timeout: how long the old version may take to stop.
+        until: ``end`` or ``stopped``; None lets the job's sources decide.
+        at_end: ``drain`` or ``suspend``; None for what goes with *until*.
+        trigger: time between batches of the new version's run.
+        target_batch_time, allow_non_restored_state, allow_mixed_results, restart: of the new
+            version's run, as of ``SparkStreamingOperator``.
+        failover, fails_as, late, late_limit, missing_input: the same.
+        conn_id: a Spark connection; this and the other options of ``spark-submit`` as there.
+        on_kill: what happens to the driver when the task is killed, marked or cleared while it
+            waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and
+            neither version runs until a later try goes on.
+        kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "job_dir",
+        "new_job_dir",
+        "job_params",
+        "secret_params",
+        *SUBMIT_FIELDS,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "job_params": "json",
+        **SUBMIT_RENDERERS,
+    }
+    ui_color: str = "#e7f0f7"
+    kill_policies: ClassVar[Sequence[str]] = ("detach", "cancel")  # a stop would be a third version
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        job_dir: str,
+        new_job_dir: str,
+        follow_upgrades: bool = False,
+        params: Mapping[str, Any] | None = None,
+        secret_params: Mapping[str, str] | None = None,
+        probation: str | float = "10 minutes",
+        progress_timeout: str | float = "2 minutes",
+        stop_timeout: str | float = "10 minutes",
+        until: str | None = None,
+        at_end: str | None = None,
+        trigger: str | float | None = None,
+        target_batch_time: str | float | None = None,
+        allow_non_restored_state: bool = False,
+        allow_mixed_results: bool = False,
+        restart: str | Mapping[str, Any] | None = None,
+        failover: str = Failover.REGION.value,
+        fails_as: Mapping[str, str] | None = None,
+        late: str = COUNT,
+        late_limit: str | int | None = None,
+        missing_input: str = RETRY,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            job=job,
+            job_dir=job_dir,
+            secret_params=secret_params,
+            params=params,  # Airflow wraps them
+            **kwargs,
+        )
+        self.new_job_dir = new_job_dir
+        self.follow_upgrades = follow_upgrades
+        self.job_params = own_params(params)
+        check_secret_params(self.job_params, self.secret_params)
+        self.trial: dict[str, Any] = {
+            "probation_s": parse_duration(probation, name="probation"),
+            "progress_timeout_s": parse_duration(progress_timeout, name="progress_timeout"),
+            "stop_timeout_s": parse_duration(stop_timeout, name="stop_timeout"),
+        }
+        self.run_options = run_options(
+            mode="streaming",
+            until=until,
+            at_end=at_end,
+            trigger=trigger,
+            target_batch_time=target_batch_time,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_mixed_results=allow_mixed_results,
+            restart=restart,
+            failover=failover,
+            fails_as=fails_as,
+            late=late,
+            late_limit=late_limit,
+            missing_input=missing_input,
+        )
+
+    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+        if self.follow_upgrades:
+            first = Version(self.job_dir, self.job, "")
+            self.job_dir = version_in_force(first, before=self.new_job_dir).job_dir
+
+    def _run_id(self, context: Context) -> str:
+        return upgrade_id(open_storage(self.new_job_dir).url)
+
+    def _awaited(self) -> Mapping[str, str]:
+        return upgrade_to(local_path_of(self.new_job_dir) or self.new_job_dir)
+
+    def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
+        """Return what adopts the new version, and add it to the outlets' events."""
+        record = cast("UpgradeWatcher", watcher).record()
+        if record is None or not record.is_accepted:
+            return None
+        summary: dict[str, Any] = {
+            "job_dir": record.to,
+            "job": record.entry,
+            "run_id": record.id,
+            "from_savepoint": record.savepoint,
+            "replaces": directory_at(self.job_dir).url,
+        }
+        return self._announce(summary, context)
+
+    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+        super()._check(hook, context)
+        directory, new = known_job(self.job_dir), open_job_directory(self.new_job_dir)
+        record = read_upgrade(directory, self._run_id(context))
+        if record is None:
+            check_may_begin(directory, new)
+        elif record.step is UpgradeStep.ROLLED_BACK:
+            msg = f"{rejection_of(record)}; to try it again, give it another new_job_dir"
+            raise ConfigError(msg)
+
+    def _request(self, run_id: str, context: Context) -> UpgradeSpec:
+        return self._spec()
+
+    def _spec(self) -> UpgradeSpec:
+        """Return the request of a driver."""
+        return UpgradeSpec(
+            job_dir=self.job_dir,
+            to=self.new_job_dir,
+            entry=self.job,
+            params=self.job_params,
+            secret_params=SecretParams(self.secret_params).variables,
+            **self.trial,
+            **self.run_options,
+        )

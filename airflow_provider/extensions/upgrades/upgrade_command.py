@@ -1,0 +1,86 @@
+"""``spark-stream upgrade``: puts a new version of a running job in the place of the old one."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
+from airflow_provider.runtime.cli.request_options import add_options, read_options
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.health import Limits
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+_OURS: Final = ("from_savepoint", "replays", "run_id", "until", "state_partitions")
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    text = "stop a running job, try a new version of it, and go on with the better of the two"
+    upgrade = add(commands, "upgrade", _upgrade, text)
+    add_options(upgrade, UpgradeSpec)
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    asked = read_options(arguments, UpgradeSpec)
+    _check(asked)
+    return upgrade(asked, spark=arguments.spark)
+
+
+def upgrade(
+    asked: UpgradeSpec, *, spark: SparkSession | None = None, resumes_old: bool = True
+) -> int:
+    """Upgrade a job, drive the version that is in force, and print how it ended."""
+    from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
+    from airflow_provider.runtime.cli.output import live_progress
+    from airflow_provider.runtime.cli.run_summary import summary_lines
+    from airflow_provider.runtime.cli.stop_signals import stop_on_signals
+    from airflow_provider.runtime.spark.session import using_spark
+
+    clock, stop = SystemClock(), threading.Event()
+    began = clock.monotonic()
+    name = f"spark-stream upgrade {asked.job_dir}"
+    with (
+        using_spark(spark, name, asked.master, asked.conf) as session,
+        live_progress() as on_progress,
+    ):
+        stop_on_signals(stop)
+        final = Upgrade(
+            asked.job_dir,
+            asked.new_version(),
+            Trial(asked.probation_s, Limits(asked.progress_timeout_s), asked.stop_timeout_s),
+            spark=session,
+            stop=stop,
+            on_progress=on_progress,
+            clock=clock,
+            resumes_old=resumes_old,
+        ).run()
+    for line in summary_lines(final, took_s=clock.monotonic() - began):
+        print(line)
+    return EXIT_OK
+
+
+def _check(asked: UpgradeSpec) -> None:
+    """Refuse the options that an upgrade decides by itself.
+
+    Raises:
+        ConfigError: the message names the option.
+    """
+    default = RunSpec(job_dir=asked.job_dir, entry=asked.entry)
+    given = [name for name in _OURS if getattr(asked, name) != getattr(default, name)]
+    if given:
+        flag = given[0].replace("_", "-")
+        msg = f"--{flag} is decided by the upgrade; leave it out"
+        raise ConfigError(msg)

@@ -1,0 +1,170 @@
+"""Upgrade requests: what was requested, and how far it is; without Spark.
+
+Operators and triggers use it to request an upgrade and to ask whether the new version is in force;
+:mod:`airflow_provider.extensions.upgrades.upgrading` carries the upgrade out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_provider.runtime.control.observer import (
+    Assessment,
+    RunState,
+    RunWatcher,
+    View,
+    assess,
+)
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.run_options import duration_option, option
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    FOLDER,
+    UpgradeRecord,
+    last_step,
+    read_upgrade,
+    rejection_of,
+    upgrade_id,
+)
+from airflow_provider.runtime.storage.documents import Contents
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import Address, Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpgradeSpec(RunSpec):
+    """``submissions/<driver id>.upgrade.json``: which version is to take whose place, and how.
+
+    Attributes:
+        job_dir: the directory of the version that runs; all else of the run is the new version's.
+        to: the new version's directory.
+        probation_s: how long the new version is watched.
+        progress_timeout_s: how long it may commit nothing while there is something to read.
+        stop_timeout_s: how long the old version may take to stop.
+    """
+
+    COMMAND: ClassVar[str] = "upgrade"
+    CONTENTS = Contents.FACTS
+    PLACES = ("submissions/{driver_id}.upgrade.json",)
+
+    to: Address = option(
+        "--to", "of the new version", argument="new_job_dir", required=True, metavar="NEW_JOB_DIR"
+    )
+    probation_s: Seconds = duration_option(
+        "--probation",
+        "how long the new version is watched (default: 10 minutes)",
+        argument="probation",
+        default=600.0,
+    )
+    progress_timeout_s: Seconds = duration_option(
+        "--progress-timeout",
+        "how long it may commit nothing while there is something to read, meanwhile "
+        "(default: 2 minutes)",
+        argument="progress_timeout",
+        default=120.0,
+    )
+    stop_timeout_s: Seconds = duration_option(
+        "--stop-timeout",
+        "how long the old version may take to stop (default: 10 minutes)",
+        argument="stop_timeout",
+        default=600.0,
+    )
+
+    def new_version(self) -> RunSpec:
+        """Return the request of the new version's run."""
+        asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSpec)}
+        return RunSpec(**{**asked, "job_dir": self.to})
+
+
+@dataclasses.dataclass(frozen=True)
+class UpgradeView(View):
+    """What one look at an upgrade has shown.
+
+    Attributes:
+        record: how far it is; None before it has begun.
+    """
+
+    record: UpgradeRecord | None = None
+
+
+def assess_upgrade(view: UpgradeView, *, run_id: str) -> Assessment:
+    """Decide what is going on, from one look: the record decides, and until then the lease."""
+    record = view.record
+    if record is None or record.is_open:
+        return assess(view, run_id=run_id)
+    if record.is_accepted:
+        return Assessment(RunState.DONE)
+    return Assessment(RunState.FAILED, rejection_of(record), fatal=True)
+
+
+class UpgradeWatcher(RunWatcher):
+    """Looks at one upgrade again and again.
+
+    Submissions, the record and the lease of who works on it lie in the old version's directory;
+    attempts and requests are those of the new version.
+
+    Args:
+        directory: the old version's.
+        to: the new version's directory.
+        clock: measures how long a heartbeat has not changed.
+        driver_id: the submission to watch; None for the last one.
+        ask: as of :class:`RunWatcher`.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        to: str,
+        clock: Clock,
+        *,
+        driver_id: str | None = None,
+        ask: Callable[[HandleRecord], Look] | None = None,
+    ) -> None:
+        new = open_storage(to)
+        super().__init__(
+            directory.storage,
+            upgrade_id(new.url),
+            clock,
+            driver_id,
+            observer=LeaseObserver(directory.storage.at(FOLDER), clock),
+            ask=ask,
+        )
+        self._new = JobDirectory(new).run(self.run_id)
+        self._known: UpgradeRecord | None = None
+        self.requests = new
+
+    def record(self) -> UpgradeRecord | None:
+        """Return how far the upgrade is; None before it has begun."""
+        if self._known is None:
+            self._known = read_upgrade(self._directory, self.run_id)
+        else:
+            self._known = last_step(self._directory, self._known)
+        return self._known
+
+    def has_ended(self) -> bool:
+        """Tell whether it is known which version is in force; one read."""
+        record = self.record()
+        return record is not None and not record.is_open
+
+    def look(self) -> UpgradeView:
+        """Look once."""
+        seen = super().look()
+        # Read last: a driver records its step, and then gives its lease up or ends.
+        facts = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+        facts |= {"attempt": self._new.last_attempt(), "progress": self._new.progress()}
+        return UpgradeView(**facts, record=self.record())
+
+    def decide(self, view: View) -> Assessment:
+        """Decide from one look."""
+        if not isinstance(view, UpgradeView):
+            return super().decide(view)
+        return assess_upgrade(view, run_id=self.run_id)

@@ -1,0 +1,341 @@
+"""Upgrade of a running job: stop the old version, try the new one, and keep the better of the two.
+
+The process drives both, one after the other, in one JVM. See ``jobdir/upgrade_record.py`` for what
+each crash leaves. Nothing is lost and nothing doubled: the new version begins with the savepoint of
+the old one's stop; if it is rejected, what it has written is reverted in every sink, and the old
+version goes on from where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from airflow_provider.extensions.upgrades.probation import Probation, Terms
+from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.control.stop import request_stop, savepoint_address
+from airflow_provider.runtime.control.supervise import look_at_query
+from airflow_provider.runtime.driver.mode_choice import load_job
+from airflow_provider.runtime.driver.open_queries import starting_point
+from airflow_provider.runtime.driver.recover_sinks import clean_up
+from airflow_provider.runtime.driver.restore_job import rewind_job
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.entry_point import check_entry_file, form_of
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    RunCancelledError,
+    RunFailedError,
+    SavepointBusyError,
+    StopError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.errors.ways_out import addressing
+from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.requests import STOP_REQUEST
+from airflow_provider.runtime.jobdir.resolve_run import asked_of
+from airflow_provider.runtime.jobdir.run_options import read_secrets
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.session import jvm_pid
+
+if TYPE_CHECKING:
+    import threading
+
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.health import Limits
+    from airflow_provider.runtime.driver.attempt import OnProgress
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """How a new version is tried.
+
+    Attributes:
+        probation_s: for how long it is watched.
+        limits: what would show that it is not well.
+        stop_timeout_s: how long the old version may take to stop.
+    """
+
+    probation_s: float
+    limits: Limits
+    stop_timeout_s: float
+
+
+class Upgrade(UpgradeSteps):
+    """One upgrade, in a JVM that runs.
+
+    Args:
+        job_dir: the directory of the version that runs.
+        spec: the new version; its ``job_dir`` is a new directory.
+        trial: how it is tried.
+        spark: a session of the JVM.
+        stop: set by the caller to end the driver; the same call goes on.
+        on_progress: called about once a second while either version is driven.
+        clock: time.
+        resumes_old: whether it goes on with the old version when the new one is rejected; else it
+            ends, and who has driven the old version resumes that.
+    """
+
+    def __init__(
+        self,
+        job_dir: str,
+        spec: RunSpec,
+        trial: Trial,
+        *,
+        spark: SparkSession,
+        stop: threading.Event,
+        on_progress: OnProgress | None,
+        clock: Clock,
+        resumes_old: bool = True,
+    ) -> None:
+        super().__init__(
+            known_job(job_dir),
+            open_job_directory(spec.job_dir),
+            spec.entry,
+            driver_id=spec.driver_id,
+            clock=clock,
+        )
+        self._spec = dataclasses.replace(
+            spec,
+            job_dir=self._new.url,
+            run_id=self._id,
+            mode="streaming",
+            from_savepoint=None,
+            replayable_runs=1,
+        )
+        self._trial = trial
+        self._spark = spark
+        self._stop_signal = stop
+        self._on_progress = on_progress
+        self._resumes_old = resumes_old
+        self._probation: Probation | None = None
+        self._reason: str | None = None
+
+    def run(self) -> FinalCheckpoint:
+        """Upgrade the job, and drive the version that is in force until its run ends.
+
+        Returns:
+            The final checkpoint of the new version.
+
+        Raises:
+            ConfigError: it cannot be upgraded so; the old version was not touched.
+            StopNotYetError: the old version has not stopped; the same call goes on.
+            StopError: the new version was rejected; the old one has gone on, and has ended, or is
+                left to others; or the old version cannot be stopped with a savepoint.
+            RevertError: what the rejected version has written cannot be reverted; neither runs.
+            LeaseHeldError, LeaseLostError: another process is at work on it, or has gone on with
+                it; nothing of what that one has done is undone.
+            SparkStreamError: as of a run; the same call goes on.
+        """
+        final = self.decide()
+        if final is not None:
+            return final
+        msg = f"{self._directory.url}: {rejection_of(self.record)}"
+        if self._resumes_old:
+            final = self._drive_old()
+            msg += f"; the old one has gone on, and its run {final.run_id!r} is {final.outcome}"
+        raise StopError(msg)
+
+    def check(self) -> None:
+        """Check the new version against the state of the old one, which runs meanwhile."""
+        if self._resumes_old:
+            self._check_old()
+        with addressing(form=form_of(self._spec.entry)):
+            job = load_job(self._spec, self._directory, self._id, self._spark)
+        fixed = next((query for query in job.queries if query.native is not None), None)
+        if fixed is not None and fixed.native is not None:
+            msg = (
+                f"query {fixed.name!r} writes through Spark's own sink {fixed.native.name}, and "
+                "nobody could revert what a rejected version has written; use one of the sinks "
+                "with two phases, or stop the job and start the new version by hand"
+            )
+            raise ConfigError(msg)
+        starting_point(self._spec, self._directory, job, self._clock).check()
+
+    def _check_old(self) -> None:
+        """Refuse to stop an old version that could not go on here."""
+        before = last_run(self._directory)
+        try:
+            check_entry_file(before.entry)
+            read_secrets(before.secret_params, os.environ)
+        except ConfigError as error:
+            msg = f"the old version could not go on if the new one is rejected: {error}"
+            raise ConfigError(msg) from error
+
+    # --- the old version stops ------------------------------------------------------------------
+
+    def stop_old(self) -> str:
+        """Stop the old version, if it runs, and return the savepoint of its end. Idempotent."""
+        url = self._directory.url
+        where = str(savepoint_address(url, self._id))
+        observer = LeaseObserver(self._directory.storage, self._clock)
+        log.info("%s: stopping the old version", url)
+        saved = self._saved(where)
+        if saved is not None and observer.settle()[1] in TAKEABLE:
+            return saved
+        try:
+            call = request_stop(url, self._clock, savepoint=where, request_id=self._id)
+            taken = call.wait(self._clock, self._trial.stop_timeout_s).savepoint
+        except UnknownJobError:
+            if observer.settle()[1] not in TAKEABLE:
+                raise  # it has just been started
+            return self._save_what_has_ended(where)
+        return str(taken)
+
+    def _saved(self, where: str) -> str | None:
+        """Return the savepoint that was taken for this upgrade before a death; None for none."""
+        try:
+            found = open_savepoint(where)
+        except UnknownJobError:
+            return None
+        # Of a stop that had to be requested again the id has a number.
+        label = found.record.labels.get(STOP_REQUEST, "")
+        return found.url if f"{label}.".startswith(f"{self._id}.") else None
+
+    def _save_what_has_ended(self, where: str) -> str:
+        """Save a version that no driver runs; what it has committed is published before.
+
+        Its lease is taken for that: a driver that was taken for dead writes nothing any more.
+
+        Raises:
+            StopError: its sinks cannot be opened here, or it has nothing that can be saved.
+        """
+        url, labels = self._directory.url, {STOP_REQUEST: self._id}
+        try:
+            clean_up(url, spark=self._spark, clock=self._clock)
+            source = job_source(url, self._clock)
+            return take_savepoint(source, where, origin="upgrade", labels=labels).url
+        except SavepointBusyError:
+            raise
+        except ConfigError as error:
+            msg = (
+                f"{url}: no driver runs the old version, and it cannot be saved from here "
+                f"({error}); start it again, and upgrade it while it runs"
+            )
+            raise StopError(msg) from error
+
+    # --- the new version ------------------------------------------------------------------------
+
+    def drive_new(self) -> FinalCheckpoint | str:
+        """Drive the new version; return why it is rejected, if it is."""
+        # A driver that its cluster starts once more says nothing about the version.
+        check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
+        savepoint = str(self.record.savepoint)
+        spec = dataclasses.replace(self._spec, from_savepoint=savepoint)
+        if self.has_accepted():
+            return self._drive(spec, self._on_progress)
+        saved = open_savepoint(savepoint).record.queries
+        terms = Terms(
+            self._trial.probation_s,
+            self._trial.limits,
+            {name: query.batch for name, query in saved.items()},
+        )
+        log.info("%s: trying the version in %s", self._directory.url, self._new.url)
+        try:
+            final = self._drive(spec, self._watching(terms))
+        except RunCancelledError:
+            if self._reason is None:
+                raise  # a signal
+            return self._reason
+        except (RunFailedError, ConfigError) as error:
+            if self.has_accepted():
+                raise
+            return " ".join(str(error).split())
+        if self.has_accepted():
+            return final
+        return f"its run ended before its probation did ({final.outcome})"
+
+    def _watching(self, terms: Terms) -> OnProgress:
+        def look(progress: ProgressRecord) -> None:
+            if self._on_progress is not None:
+                self._on_progress(progress)
+            if self._reason is None and not self.has_accepted():
+                try:
+                    self._look(progress, terms)
+                except OSError as error:  # says nothing about the version; looked at again
+                    log.warning("%s: the storage cannot be reached: %s", self._new.url, error)
+
+        return look
+
+    def _look(self, progress: ProgressRecord, terms: Terms) -> None:
+        now_s = self._clock.monotonic()
+        probation = self._probation or Probation(terms, now_s)
+        queries = {
+            name: look_at_query(self._new, name, reported.get("backlog"))
+            for name, reported in progress.queries.items()
+        }
+        self._probation, decision = probation.after(queries, report=progress.at, now_s=now_s)
+        if decision:
+            self._reason = decision
+            self._stop_signal.set()
+        elif decision is not None:
+            self.accept()
+
+    def revert_new(self) -> None:
+        """Revert what the rejected version has written, and let it never run again."""
+        self._stop_signal.clear()
+        run = self._new.run(self._id)
+        if run.record() is None:
+            lease = acquire_lease(
+                self._new.storage,
+                run_id=self._id,
+                driver_id=self._driver_id,
+                owner=identify_this(jvm_pid(self._spark)),
+                clock=self._clock,
+            )
+            with lease:
+                if run.record() is None:  # a driver that comes late finds that it does not count
+                    now = to_iso(self._clock.now())
+                    run.put_rewound(RewoundRecord(run_id=self._id, savepoint=None, at=now))
+                    return
+        rewind_job(
+            self._new.url,
+            self._id,
+            entry=self._spec.entry,
+            conf=self._spec.conf,
+            spark=self._spark,
+            clock=self._clock,
+        )
+
+    # --- the old version goes on ----------------------------------------------------------------
+
+    def _drive_old(self) -> FinalCheckpoint:
+        """Let the old version go on, as the last attempt of its run was asked for."""
+        run = self._directory.run(self.record.old_run_id)
+        before, attempt = run.record(), run.last_attempt()
+        if before is None:
+            msg = f"{self._directory.url}: run {run.run_id!r} is not recorded any more"
+            raise UnknownJobError(msg)
+        log.info("%s: the old version goes on", self._directory.url)
+        spec = dataclasses.replace(
+            asked_of(before, attempt, self._directory.url),
+            run_id=f"after-{self._id}",
+            conf={**before.settings, **self._spec.conf},
+            master=self._spec.master,
+        )
+        return self._drive(spec, self._on_progress)
+
+    def _drive(self, spec: RunSpec, on_progress: OnProgress | None) -> FinalCheckpoint:
+        return run_job(
+            spec,
+            spark=self._spark,
+            stop=self._stop_signal,
+            on_progress=on_progress,
+            clock=self._clock,
+        )

@@ -1,0 +1,329 @@
+"""``spark-stream pool``: keeps standby drivers on this machine, and tells of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.warm_drivers.pool import (
+    POOL_SOCKET,
+    check_folder,
+    check_user,
+    listen,
+    pool_folder,
+    receive,
+    send,
+    standby_socket,
+)
+from airflow_provider.runtime.cli.output import print_json, text_table
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+from airflow_provider.runtime.host import file_lock
+from airflow_provider.runtime.jobdir.run_options import parse_pairs
+from airflow_provider.runtime.python_process import module_command
+from airflow_provider.runtime.spark.installation import check_classic, check_java
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.5
+_END_S: Final = 30.0
+_REST_S: Final = 3.0
+_LONGEST_PAUSE_S: Final = 60.0
+WARMING, READY, BUSY = "warming", "ready", "busy"
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``pool start``, ``pool status`` and ``pool stop``."""
+    text = "keep warm drivers on this machine, which take runs at once"
+    pool = commands.add_parser("pool", help=text, description=text)
+    actions = pool.add_subparsers(required=True, metavar="ACTION")
+    start = add(actions, "start", _start, "keep standby drivers until it is stopped")
+    start.add_argument("--size", type=int, default=1, metavar="N", help="of them; default: 1")
+    start.add_argument("--master", metavar="URL", help="default: local[*]")
+    start.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    status = add(actions, "status", _status, "show the pool's drivers")
+    status.add_argument("--json", action="store_true", help="for machines")
+    add(actions, "stop", _stop, "end the pool and its idle drivers; those with a run go on")
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    conf = parse_pairs(arguments.conf, "--conf")
+    if arguments.size < 1:
+        msg = f"--size {arguments.size}: a number of drivers, at least 1"
+        raise ConfigError(msg)
+    check_classic(arguments.master, conf)
+    check_java()
+    folder = pool_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_folder(folder)
+    with file_lock(folder / "pool.lock") as is_alone:
+        if not is_alone:
+            msg = f"{folder}: there is a pool already; see spark-stream pool status"
+            raise ConfigError(msg)
+        _Pool(folder, arguments.size, arguments.master, conf).serve()
+    return EXIT_OK
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    answer = _ask(pool_folder(), "status")
+    if arguments.json:
+        print_json({"version": 1, **answer})
+        return EXIT_OK
+    columns = ("pid", "state", "for s", "memory MiB")
+    rows = [
+        [str(d["pid"]), d["state"], f"{d['for_s']:.0f}", str(d["memory_mib"])]
+        for d in answer["drivers"]
+    ]
+    print("\n".join(text_table(columns, rows)))
+    return EXIT_OK
+
+
+def _stop(_: argparse.Namespace) -> int:
+    folder = pool_folder()
+    _ask(folder, "stop")
+    clock = SystemClock()
+    deadline = clock.monotonic() + _END_S
+    while clock.monotonic() < deadline:
+        if not (folder / POOL_SOCKET).exists():
+            return EXIT_OK
+        clock.sleep(_POLL_S / 10)
+    msg = f"{folder}: the pool has not ended within {_END_S:.0f} s"
+    raise ConfigError(msg)
+
+
+def _ask(folder: Path, what: str) -> dict[str, Any]:
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with channel:
+        channel.settimeout(_END_S)
+        try:
+            check_folder(folder)
+            channel.connect(str(folder / POOL_SOCKET))
+            check_user(channel)
+            send(channel, {"ask": what})
+            answer = receive(channel)
+        except (FileNotFoundError, ConnectionError):
+            answer = None
+    if answer is None:
+        msg = f"there is no pool in {folder}; start one: spark-stream pool start"
+        raise ConfigError(msg)
+    return answer
+
+
+@dataclasses.dataclass
+class _Driver:
+    """A child of the pool."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket | None
+    log: Path
+    state: str
+    since: float
+
+    def said(self) -> list[str]:
+        """Return what it has sent to the pool; nothing when it has closed the line."""
+        try:
+            return self.channel.recv(64).decode().split() if self.channel is not None else []
+        except OSError:
+            return []
+
+    def hang_up(self) -> None:
+        """Close the line; an idle standby ends then."""
+        if self.channel is not None:
+            self.channel.close()
+        self.channel = None
+
+
+class _Pool:
+    """Keeps standbys, and serves the socket of the pool.
+
+    Args:
+        folder: of the pool.
+        size: how many standbys wait for a run.
+        master: Spark's master URL, or None.
+        conf: Spark's configuration.
+    """
+
+    def __init__(
+        self, folder: Path, size: int, master: str | None, conf: Mapping[str, str]
+    ) -> None:
+        self._folder = folder
+        self._size = size
+        self._start = {"master": master, "conf": dict(conf)}
+        self._drivers: list[_Driver] = []
+        self._clock = SystemClock()
+        self._is_ending = False
+        self._pause_s = 0.0
+        self._not_before = 0.0
+
+    def serve(self) -> None:
+        """Keep the standbys until a signal or a command ends the pool."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._end())
+        self._remove_left()
+        path = self._folder / POOL_SOCKET
+        listener = listen(path)
+        log.info("pool of %d in %s", self._size, self._folder)
+        try:
+            while not self._is_ending:
+                self._fill()
+                self._wait(listener)
+                self._reap()
+        finally:
+            self._let_go()
+            listener.close()
+            path.unlink(missing_ok=True)
+        log.info("the pool has ended")
+
+    def _end(self) -> None:
+        self._is_ending = True
+
+    def _fill(self) -> None:
+        waiting = [d for d in self._drivers if d.state != BUSY]
+        # One after the other: two that warm up at once are ready later than one after the other.
+        is_free = len(waiting) < self._size and all(d.state == READY for d in waiting)
+        if is_free and self._clock.monotonic() >= self._not_before:
+            self._drivers.append(self._spawn())
+
+    def _spawn(self) -> _Driver:
+        mine, its = socket.socketpair()
+        path = self._folder / f"standby-{uuid.uuid4().hex}.log"
+        start = json.dumps({**self._start, "log": str(path)})
+        with its, path.open("wb") as output:
+            process = subprocess.Popen(
+                [*module_command("airflow_provider.extensions.warm_drivers.standby"),
+                 str(self._folder), str(its.fileno()), start],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # what ends the pool's terminal does not end a driver
+                pass_fds=[its.fileno()],
+            )  # fmt: skip
+        return _Driver(process, mine, path, WARMING, self._clock.monotonic())
+
+    def _wait(self, listener: socket.socket) -> None:
+        channels = {d.channel: d for d in self._drivers if d.channel is not None}
+        ready, _, _ = select.select([listener, *channels], [], [], _POLL_S)
+        for channel in ready:
+            if channel is listener:
+                with contextlib.suppress(OSError, ValueError):
+                    self._answer(listener.accept()[0])
+            else:
+                self._listen(channels[channel])
+
+    def _listen(self, driver: _Driver) -> None:
+        said = driver.said()
+        if said:
+            driver.state, driver.since = said[-1], self._clock.monotonic()
+            log.info("driver %d is %s", driver.process.pid, driver.state)
+        if driver.state == READY:
+            self._pause_s = 0.0
+        if driver.state == BUSY:  # a short run is over before the next standby takes its cores
+            self._not_before = self._clock.monotonic() + _REST_S
+        if not said or driver.state == BUSY:
+            driver.hang_up()
+
+    def _answer(self, channel: socket.socket) -> None:
+        with channel:
+            channel.settimeout(1.0)
+            check_user(channel)
+            message = receive(channel)
+            if message is None:
+                return
+            if message.get("ask") == "stop":
+                self._is_ending = True
+            drivers = [_described(d, self._clock.monotonic()) for d in self._drivers]
+            send(channel, {"size": self._size, "drivers": drivers})
+
+    def _reap(self) -> None:
+        """Forget the drivers that have ended; wait longer after each that never was ready."""
+        for driver in [d for d in self._drivers if d.process.poll() is not None]:
+            self._drivers.remove(driver)
+            driver.hang_up()
+            # One that was killed has left it, and the next one may have its number.
+            standby_socket(self._folder, driver.process.pid).unlink(missing_ok=True)
+            code = driver.process.returncode
+            if driver.state == WARMING:
+                self._pause_s = min(_LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
+                self._not_before = self._clock.monotonic() + self._pause_s
+                log.error(
+                    "a standby could not start (exit code %s), the next in %.0f s; its log: %s",
+                    code, self._pause_s, driver.log,
+                )  # fmt: skip
+            else:
+                log.info(
+                    "driver %d, %s, has ended (exit code %s)",
+                    driver.process.pid,
+                    driver.state,
+                    code,
+                )
+                driver.log.unlink(missing_ok=True)
+
+    def _let_go(self) -> None:
+        """Let the idle standbys end, and those with a run go on."""
+        for driver in self._drivers:
+            driver.hang_up()
+        idle = [d for d in self._drivers if d.state != BUSY]
+        deadline = self._clock.monotonic() + _END_S / 2
+        for driver in idle:
+            try:
+                driver.process.wait(max(0.0, deadline - self._clock.monotonic()))
+            except subprocess.TimeoutExpired:  # it is still warming up
+                os.killpg(driver.process.pid, signal.SIGKILL)
+                driver.process.wait()
+            driver.log.unlink(missing_ok=True)
+
+    def _remove_left(self) -> None:
+        """Remove the sockets and logs of a pool that was killed; its drivers may still write."""
+        for log_file in self._folder.glob("standby-*.log"):
+            log_file.unlink(missing_ok=True)
+        for path in [*self._folder.glob("standby-*.sock"), self._folder / POOL_SOCKET]:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                try:
+                    probe.connect(str(path))
+                except FileNotFoundError:
+                    pass
+                except ConnectionRefusedError:  # nobody listens, and nobody can any more
+                    path.unlink(missing_ok=True)
+
+
+def _described(driver: _Driver, now: float) -> dict[str, Any]:
+    return {
+        "pid": driver.process.pid,
+        "state": driver.state,
+        "for_s": round(now - driver.since, 1),
+        "memory_mib": sum(_memory_mib(pid) for pid in _family(driver.process.pid)),
+    }
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its descendants: its JVM, and Python workers."""
+    try:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        found = []
+    return [pid, *(member for child in found for member in _family(int(child)))]
+
+
+def _memory_mib(pid: int) -> int:
+    """Return what a process holds in memory, shared pages divided among those who share them."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) >> 10
+    except OSError:
+        return 0
+    return 0

@@ -1,0 +1,49 @@
+"""``spark-stream run --pool``: lets a standby driver do it, and passes signals on to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from airflow_provider.extensions.warm_drivers.pool import (
+    Handover,
+    StandbySpec,
+    Taken,
+    hand_over,
+    pool_folder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+
+def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int | None:
+    """Hand this process's command over to the pool, and wait for its end.
+
+    Args:
+        spec: what the run asks of Spark.
+        arguments: of ``spark-stream``; None for those of this process.
+
+    Returns:
+        The exit code; None when the run must be started cold, which the log has said.
+    """
+    handover = Handover.of_this_process(
+        list(sys.argv[1:] if arguments is None else arguments),
+        StandbySpec.of(spec.master, spec.conf, os.environ),
+        ends_with_client=True,
+    )
+    sys.stdout.flush()
+    taken = hand_over(pool_folder(), handover, (0, 1, 2))
+    if not isinstance(taken, Taken):
+        log.warning("no warm driver: %s; starting one", taken)
+        return None
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda caught, _: taken.signal(caught))
+    return taken.wait()

@@ -1,0 +1,239 @@
+"""Entry points: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``, resolved to the job's function.
+
+A program, ``FILE.py`` or ``FILE.sql``, is a job as a whole and has no function
+(:mod:`~.extensions.scripts`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.job_lines import definition_of, line_of
+from airflow_provider.runtime.errors.ways_out import Form
+from airflow_provider.runtime.spark.versions import explain_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+_LAZY: Final = {
+    "is an async function": inspect.iscoroutinefunction,
+    "is an async generator": inspect.isasyncgenfunction,
+    "has a yield": inspect.isgeneratorfunction,
+}
+_SHOWN: Final = 10  # functions of a job's file
+_MISSING: Final = "correct the name, or install the package for the Python that runs this"
+
+
+def split_entry(entry: str) -> tuple[str, str]:
+    """Return the module or file and the function's name.
+
+    Raises:
+        ConfigError: the text is not an entry point.
+    """
+    place, separator, function = entry.rpartition(":")
+    if not separator or not place or not function.isidentifier():
+        msg = f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION"
+        raise ConfigError(msg)
+    return place, function
+
+
+PROGRAMS: Final = (".py", ".sql")
+
+
+def is_program(entry: str) -> bool:
+    """Tell whether an entry is a script or a file of SQL, and not a function."""
+    return entry.endswith(PROGRAMS)
+
+
+def form_of(entry: str) -> Form:
+    """Return what a job is written as."""
+    forms = {".py": Form.SCRIPT, ".sql": Form.SQL}
+    return forms[PurePosixPath(entry).suffix] if is_program(entry) else Form.FUNCTION
+
+
+def check_entry(entry: str) -> None:
+    """Refuse a text that can be no entry point.
+
+    Raises:
+        ConfigError: it is neither a function nor a program.
+    """
+    if not is_program(entry):
+        split_entry(entry)
+
+
+def file_of(entry: str) -> str | None:
+    """Return the file of a job, a path or an address; None for one in a module."""
+    place = entry if is_program(entry) else split_entry(entry)[0]
+    return place if place.endswith(PROGRAMS) else None
+
+
+def shipped_entry(entry: str) -> str:
+    """Return the entry point of a job whose file travels with the driver, as that finds it."""
+    place = file_of(entry)
+    if place is None:
+        return entry
+    name = PurePosixPath(place)
+    return name.name if is_program(entry) else f"{name.stem}:{split_entry(entry)[1]}"
+
+
+def program_file(entry: str) -> Path:
+    """Return the file of a program; one that came with a driver is found where Python looks.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(entry)
+    beside = [Path(place or ".") / entry for place in sys.path] if path.name == entry else []
+    for place in (path, *beside):
+        if place.is_file():
+            return place.resolve()
+    raise _no_file(entry, entry)
+
+
+def check_entry_file(entry: str) -> None:
+    """Refuse an entry whose file is not there; a module is looked for only where it will run.
+
+    Raises:
+        ConfigError: the text is not an entry point, or names a file that does not exist.
+    """
+    if is_program(entry):
+        program_file(entry)
+        return
+    place, _ = split_entry(entry)
+    if place.endswith(".py") and not Path(place).is_file():
+        raise _no_file(entry, place)
+
+
+def _no_file(entry: str, place: str) -> ConfigError:
+    """Return what is said of a file that is not there; one beside it may be meant."""
+    folder, name = Path(place).parent, Path(place).name
+    names = [path.name for path in folder.glob(f"*{Path(place).suffix}")]
+    meant = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {folder / meant[0]}?" if meant else "correct the path"
+    return ConfigError(f"entry {entry!r}: there is no file {place}; {hint}")
+
+
+def load_entry(entry: str) -> Callable[[Any], None]:
+    """Import the job's function.
+
+    Raises:
+        ConfigError: no such file, module or function, or importing it failed.
+    """
+    check_entry_file(entry)
+    place, name = split_entry(entry)
+    try:
+        module = _load_file(place) if place.endswith(".py") else importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
+        msg = f"entry {entry!r}: importing {place} failed: {why}"
+        refused = ConfigError(msg)
+        refused.at(line_of(error))
+        if isinstance(error, ModuleNotFoundError):
+            refused.explanation = dataclasses.replace(refused.parts, remedy=_MISSING)
+        raise refused from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = _functions_of(module)
+        names = f"it has {', '.join(found[:_SHOWN]) or 'none'}"
+        meant = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {meant[0]!r}?" if meant else names
+        msg = f"entry {entry!r}: {place} has no function {name!r}; {hint}"
+        raise ConfigError(msg)
+    _check_signature(entry, function)
+    return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
+
+
+def _functions_of(module: ModuleType) -> list[str]:
+    """Return the names of the functions that a module makes itself."""
+    own = (n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
+    return sorted(n for n in own if getattr(vars(module)[n], "__module__", "") == module.__name__)
+
+
+def _check_signature(entry: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with the job's context alone.
+
+    Also one of which a call does nothing: nobody awaits it, or asks for what it yields.
+    """
+    name = getattr(function, "__name__", "job")
+    lazy = next((what for what, is_one in _LAZY.items() if is_one(function)), None)
+    if lazy is not None:
+        msg = f"entry {entry!r}: {name} {lazy}, so that a call does nothing; write def {name}(ctx):"
+        refused = ConfigError(msg)
+        refused.at(definition_of(function))
+        raise refused
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        msg = (
+            f"entry {entry!r}: the job's function is called with one argument, ctx ({error}); "
+            f"write def {name}(ctx): and read the rest from ctx.params"
+        )
+        refused = ConfigError(msg)
+        refused.at(definition_of(function))
+        raise refused from None
+    except ValueError:  # made of C, which tells no signature
+        return
+
+
+def load_before_spark(entry: str) -> None:
+    """Import the job's function before Spark is started, so that a mistake costs no JVM.
+
+    Raises:
+        ConfigError: as of :func:`load_entry`; or importing it starts Spark, without the settings
+            of the run.
+    """
+    before = _spark_context()
+    load_entry(entry)
+    started = _spark_context()
+    if started is not None and before is None:
+        started.stop()
+        place, _ = split_entry(entry)
+        msg = (
+            f"entry {entry!r}: importing {place} starts Spark, which would not get the run's "
+            "settings; take ctx.spark in the function, and make no session outside of it"
+        )
+        raise ConfigError(msg)
+
+
+def _spark_context() -> Any | None:
+    """Return the SparkContext of this process; None where nobody has imported PySpark."""
+    pyspark = sys.modules.get("pyspark")
+    context = getattr(pyspark, "SparkContext", None)
+    return getattr(context, "_active_spark_context", None)
+
+
+def is_entry_file(module: ModuleType) -> bool:
+    """Tell whether the module is a job's file, which only this process has imported."""
+    return module.__name__ == _name_of(Path(module.__file__ or ""))
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    # The folder goes on the path as it does for ``python FILE``: jobs import their neighbours.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = _name_of(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{path} is not a Python file"
+        raise ImportError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _name_of(path: Path) -> str:
+    """Return a module name of the file's own: two jobs in a process may both be ``job.py``."""
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

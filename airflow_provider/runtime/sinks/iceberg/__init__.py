@@ -1,1 +1,0 @@
-"""The ``iceberg`` sink: an epoch is one snapshot of an Apache Iceberg table."""
