@@ -112,6 +112,7 @@ LINES: Final[Mapping[str, str]] = {
 """Functions, or the methods of classes, of which every statement is a guard."""
 SLOWER: Final[Mapping[str, Sequence[str]]] = {
     "extensions/upgrades/upgrade_steps.py": ("tests/crash/test_upgrade_steps.py",),
+    "extensions/": ("tests/crash/test_protocol.py",),
     "sinks/": ("tests/crash/test_protocol.py",),
     "sinks/staging.py": ("tests/spark/test_staging.py",),
     "storage/local.py": ("tests/contract/test_storage.py",),
