@@ -28,10 +28,11 @@ demo: $(INSTALLED) ## Run the example DAG with real Airflow and real Spark
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: check
-check: $(INSTALLED) ## Lint, formatting, types, import rules, test docstrings, the documentation
+check: $(INSTALLED) ## Lint, formatting, types, spelling, import rules, test docstrings, the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell airflow_provider dags docs scripts *.md
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/interrogate --quiet tests
 	$(BIN)/python scripts/docs_site.py
