@@ -1,0 +1,156 @@
+"""Lines, imports and files of each room of the package, and the budget of each room.
+
+``python scripts/house.py`` prints the numbers. :data:`BUDGET` has the most code lines of each room,
+without docstrings, comments and blanks; a test compares. What outgrows its budget is simplified or
+split off; a budget is raised by a commit of its own, which says why.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import io
+import re
+import tokenize
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = ROOT / "airflow_provider"
+_LAYOUT: Final = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+BUDGET: Final[dict[str, int]] = {
+    ".": 350,
+    "cli": 100,
+    "decorators": 100,
+    "extensions/bucket_files": 700,
+    "extensions/delta": 850,
+    "extensions/emr_serverless": 400,
+    "extensions/hdfs": 500,
+    "extensions/iceberg": 800,
+    "extensions/kafka": 1200,
+    "extensions/livy": 300,
+    "extensions/postgres": 1550,
+    "extensions/scripts": 1450,
+    "extensions/state_tools": 2550,
+    "extensions/upgrades": 800,
+    "extensions/warm_drivers": 750,
+    "hooks": 1750,
+    "operators": 1600,
+    "plugins": 2500,
+    "runtime/api": 400,
+    "runtime/base": 1850,
+    "runtime/checkpoint": 2050,
+    "runtime/cli": 2250,
+    "runtime/control": 2750,
+    "runtime/driver": 4000,
+    "runtime/errors": 550,
+    "runtime/failures": 1500,
+    "runtime/jobdir": 3750,
+    "runtime/queries": 4450,
+    "runtime/samples": 800,
+    "runtime/savepoints": 2350,
+    "runtime/sinks": 1350,
+    "runtime/spark": 1200,
+    "runtime/storage": 2100,
+    "sensors": 100,
+    "triggers": 800,
+}
+"""The most code lines of each room."""
+
+
+class Count(NamedTuple):
+    """What a file, a room or the package has of each.
+
+    Attributes:
+        files: modules.
+        code: lines without docstrings, comments and blanks.
+        imports: those of them that import.
+        docstrings: lines of docstrings.
+    """
+
+    files: int
+    code: int
+    imports: int
+    docstrings: int
+
+
+def count(path: Path) -> Count:
+    """Return the lines of one module."""
+    source = path.read_text(encoding="utf-8")
+    docstrings: set[int] = set()
+    imports: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                docstrings.update(range(node.lineno, (node.end_lineno or 0) + 1))
+            case ast.Import() | ast.ImportFrom():
+                imports.update(range(node.lineno, (node.end_lineno or 0) + 1))
+            case _:
+                pass
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _LAYOUT:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return Count(1, len(code - docstrings), len(imports), len(docstrings))
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a module: a folder of the package, of the runtime or of the extensions.
+
+    A module of the runtime that lies in no folder belongs to the room ``runtime/base``.
+    """
+    *folders, _ = path.relative_to(PACKAGE).parts
+    if not folders:
+        return "."
+    if folders[0] in {"runtime", "extensions"}:
+        return "/".join(folders[:2]) if len(folders) > 1 else f"{folders[0]}/base"
+    return folders[0]
+
+
+def rooms() -> dict[str, Count]:
+    """Return the count of each room."""
+    found: dict[str, list[Count]] = collections.defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        found[room_of(path)].append(count(path))
+    return {room: total(counts) for room, counts in sorted(found.items())}
+
+
+def total(counts: list[Count]) -> Count:
+    """Return the sum of each column."""
+    return Count(*map(sum, zip(*counts, strict=True)))
+
+
+def words() -> int:
+    """Return the words of prose in ``docs/`` and the pages beside it; code blocks do not count."""
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in pages]
+    return sum(len(re.sub(r"^```.*?^```$", "", t, flags=re.S | re.M).split()) for t in texts)
+
+
+def main() -> None:
+    """Print the numbers."""
+    counted = rooms()
+    print(f"{'room':32} {'files':>6} {'code':>7} {'imports':>8} {'docstrings':>11}")
+    parts = {
+        "kernel": [c for room, c in counted.items() if room.startswith("runtime/")],
+        "extensions": [c for room, c in counted.items() if room.startswith("extensions/")],
+        "Airflow side": [c for room, c in counted.items() if "/" not in room],
+        "in all": list(counted.values()),
+    }
+    for name, each in {**counted, **{name: total(part) for name, part in parts.items()}}.items():
+        print(f"{name:32} {each.files:6} {each.code:7} {each.imports:8} {each.docstrings:11}")
+    everything = total(parts["in all"])
+    print(f"share of imports: {everything.imports / everything.code:.1%}")
+    tests = sum(len(p.read_text("utf-8").splitlines()) for p in (ROOT / "tests").rglob("*.py"))
+    print(f"lines of tests: {tests}; words of prose: {words()}")
+
+
+if __name__ == "__main__":
+    main()
