@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Python's own, what is installed, and what the runtime and Spark bring as a zip.
 _OF_OTHERS: Final = re.compile(
     r"^<|/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|\.zip/"
-    r"|/airflow_provider/runtime/|/pyspark/|/py4j-"
+    r"|/airflow_provider/(?:extensions|runtime)/|/pyspark/|/py4j-"
 )
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE: Final = re.compile(r"was called from\s*\n(\S+):(\d+)")
