@@ -90,7 +90,7 @@ def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     from places import PLAIN, count_rows, prepare
 
     from airflow_provider.runtime.spark.session import jvm_pid, start_spark
-    from tests.unit.sql_support import postgres
+    from tests.extensions.postgres.sql_support import postgres
 
     place = WORK / side
     shutil.rmtree(place, ignore_errors=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.unit.kafka_support import KafkaBroker
+    from tests.extensions.kafka.kafka_support import KafkaBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "kafka"
@@ -52,7 +52,7 @@ def main() -> int:
     arguments = parser.parse_args()
     from airflow_provider.extensions.kafka.source import KafkaDataSource
     from airflow_provider.runtime.spark.session import start_spark
-    from tests.unit.kafka_support import kafka_broker
+    from tests.extensions.kafka.kafka_support import kafka_broker
 
     shutil.rmtree(WORK, ignore_errors=True)
     with kafka_broker() as broker:

@@ -24,10 +24,10 @@ from airflow_provider.runtime.savepoints.record import (
     SavedFile,
     SavepointRecord,
 )
+from tests.extensions.state_tools.test_state import SCHEMA
 from tests.present import identified, present
 from tests.unit.jobs import a_progress, a_run, an_attempt
 from tests.unit.test_inventory import Tree
-from tests.unit.test_state import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ import pandas as pd
 import psycopg2
 from deltalake import DeltaTable
 
-from tests.unit.iceberg_support import catalog_properties, load
+from tests.extensions.iceberg.iceberg_support import catalog_properties, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer
-from tests.unit.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
+from tests.extensions.delta.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
 
 
 class OpenFence:

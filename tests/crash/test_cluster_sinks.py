@@ -16,8 +16,8 @@ from streams import Place, write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.cluster import Cluster
-from tests.unit.iceberg_support import catalog_properties, load
-from tests.unit.sql_support import postgres
+from tests.extensions.iceberg.iceberg_support import catalog_properties, load
+from tests.extensions.postgres.sql_support import postgres
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(400)]
 

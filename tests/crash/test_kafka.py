@@ -17,8 +17,8 @@ from streams import CONF
 from airflow_provider.extensions.kafka.check import latest_offsets
 from airflow_provider.extensions.kafka.offsets import to_json
 from airflow_provider.runtime.errors import EXIT_OK
+from tests.extensions.kafka.kafka_support import kafka_broker
 from tests.jvm import jvm_options
-from tests.unit.kafka_support import kafka_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(1800)]
 

@@ -20,8 +20,8 @@ from streams import write_events
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.storage.open import open_objects
 from tests.contract.conftest import BUCKET, serve_s3
-from tests.unit.iceberg_support import catalog_properties, load
-from tests.unit.sql_support import postgres
+from tests.extensions.iceberg.iceberg_support import catalog_properties, load
+from tests.extensions.postgres.sql_support import postgres
 
 pytestmark = pytest.mark.spark
 

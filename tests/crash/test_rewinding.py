@@ -18,9 +18,9 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.crash.rewinding import Job, rows_of
+from tests.extensions.postgres.sql_support import postgres
 from tests.pairwise import mark_whole
 from tests.pipes import stdin_of, stdout_of
-from tests.unit.sql_support import postgres
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
+from tests.extensions.kafka.kafka_support import broker_with_times, kafka_broker
 from tests.present import present
-from tests.unit.kafka_support import broker_with_times, kafka_broker
 
 pytestmark = pytest.mark.spark
 
@@ -116,7 +116,7 @@ def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(place))
 
 
-@pytest.mark.whole  # its offsets: tests/unit/test_kafka_source.py
+@pytest.mark.whole  # its offsets: tests/extensions/kafka/test_kafka_source.py
 def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
     """
     Each run ends at the end of its interval, where its first attempt has found that: messages that

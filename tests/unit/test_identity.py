@@ -24,8 +24,9 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import check_replaces_job
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.extensions.delta import delta_support
+from tests.extensions.iceberg import iceberg_support
 from tests.present import identified
-from tests.unit import delta_support, iceberg_support
 from tests.unit.support import (
     QUERY_ID,
     EpochBench,

@@ -31,7 +31,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.testing import Child, LosingFence
-from tests.unit.iceberg_support import (
+from tests.extensions.iceberg.iceberg_support import (
     QUERY_ID,
     SCHEMA,
     TABLE,

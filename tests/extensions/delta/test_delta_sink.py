@@ -32,8 +32,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from tests.present import present
-from tests.unit.delta_support import (
+from tests.extensions.delta.delta_support import (
     QUERY_ID,
     SCHEMA,
     Frame,
@@ -43,6 +42,7 @@ from tests.unit.delta_support import (
     staged,
     visible,
 )
+from tests.present import present
 from tests.unit.support import bench, counted
 
 pytestmark = pytest.mark.slow

@@ -230,9 +230,9 @@ class Table:
             "what": what,
             "committables": [dataclasses.asdict(c) for c in committables],
         }
-        root = Path(__file__).resolve().parents[2]
+        root = Path(__file__).resolve().parents[3]
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.sql_support", json.dumps(ask)],
+            [sys.executable, "-m", "tests.extensions.postgres.sql_support", json.dumps(ask)],
             cwd=root,
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,

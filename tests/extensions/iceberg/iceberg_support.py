@@ -21,7 +21,7 @@ from tests.unit.frames import FrameBase
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 TABLE = "ns.events"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def catalog_properties(root: Path, uri: str | None = None) -> dict[str, str]:

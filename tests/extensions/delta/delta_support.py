@@ -20,7 +20,7 @@ from tests.unit.frames import FrameBase
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # As Spark writes names of folders: org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^")
 _NULL = "__HIVE_DEFAULT_PARTITION__"

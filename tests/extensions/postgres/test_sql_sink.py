@@ -38,8 +38,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
-from tests.present import present
-from tests.unit.sql_support import (
+from tests.extensions.postgres.sql_support import (
     QUERY_ID,
     SCHEMA,
     Fence,
@@ -50,6 +49,7 @@ from tests.unit.sql_support import (
     schema_of,
     wait_for,
 )
+from tests.present import present
 from tests.unit.support import bench, counted
 
 pytestmark = pytest.mark.slow
