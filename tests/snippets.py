@@ -21,7 +21,9 @@ LANGUAGES = {"bash", "ini", "json", "python", "sql", "text", "yaml"}
 NO_RUN = "no-run:"
 
 # Who can run a block of Python: what it imports or names decides.
-OF_AIRFLOW = re.compile(r"airflow\.sdk|airflow_provider\.(?!extensions|runtime)|\bSpark\w+(Operator|Sensor)\(")
+OF_AIRFLOW = re.compile(
+    r"airflow\.sdk|airflow_provider\.(?!extensions|runtime)|\bSpark\w+(Operator|Sensor)\("
+)
 OF_SPARK = re.compile(r"\bpyspark\b|\bctx\b|\bspark\b")
 COMMAND = re.compile(r"^(?:\$ )?(?:airflow )?spark-stream +[a-z]")
 OPTIONAL = re.compile(r"\[[^\]]*\]")
