@@ -32,7 +32,7 @@ check: $(INSTALLED) ## Lint, formatting, types, spelling, import rules, test doc
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell airflow_provider dags docs scripts *.md
+	$(BIN)/codespell
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/interrogate --quiet tests
 	$(BIN)/python scripts/docs_site.py

@@ -78,8 +78,8 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_rows_are_counted_and_not_their_groups[sessions]",
         "test_too_many_late_rows_fail_the_run_before_they_are_published",
     ),
-    "late-none": _streams(
-        '`late="none"`: no row is late, whatever the order',
+    "late-wait": _streams(
+        '`late="wait"`: no row is late, whatever the order',
         "test_any_order",
         "test_a_stream_gives_what_a_batch_job_gives[1-2]",
         "test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused",

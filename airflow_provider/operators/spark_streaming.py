@@ -34,7 +34,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
+from airflow_provider.runtime.jobdir.resolve_run import check_same_as_ended, with_stored_options
 from airflow_provider.runtime.jobdir.run_options import (
     RETRY,
     check_begins_from,
@@ -364,7 +364,7 @@ class SparkStreamingOperator(DriverOperator):
 
     def _check_ended(self, run_id: str, context: Context) -> None:
         stored = directory_at(self.job_dir).run(run_id).record()
-        spec = as_begun(self._spec(run_id, context), stored)  # as the driver does
+        spec = with_stored_options(self._spec(run_id, context), stored)  # as the driver does
         check_same_as_ended(spec, stored)
 
     def _request(self, run_id: str, context: Context) -> RunSpec:

@@ -27,7 +27,7 @@ from airflow_provider.runtime.savepoints.verify import verify_savepoint
 if TYPE_CHECKING:
     from airflow_provider.plugins.observed_jobs import ObservedJobs
     from airflow_provider.plugins.responses import ActionBody
-    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
@@ -51,7 +51,7 @@ class Actions:
         clock: time.
     """
 
-    def __init__(self, jobs: ObservedJobs, shelf: SavepointShelf, clock: Clock) -> None:
+    def __init__(self, jobs: ObservedJobs, shelf: SavepointCache, clock: Clock) -> None:
         self._jobs = jobs
         self._shelf = shelf
         self._clock = clock

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.history_reader import batch_times, read_histories
-from airflow_provider.plugins.job_heads import not_understood
+from airflow_provider.plugins.job_summaries import not_understood
 from airflow_provider.plugins.responses import (
     HistoryView,
     MarkView,
@@ -24,10 +24,10 @@ from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.plugins.job_heads import JobHeads
+    from airflow_provider.plugins.job_summaries import JobSummaries
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
     from airflow_provider.plugins.responses import JobView
-    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -44,7 +44,7 @@ class Overviews:
     """
 
     def __init__(
-        self, jobs: ObservedJobs, heads: JobHeads, shelf: SavepointShelf, clock: Clock
+        self, jobs: ObservedJobs, heads: JobSummaries, shelf: SavepointCache, clock: Clock
     ) -> None:
         self._jobs = jobs
         self._heads = heads

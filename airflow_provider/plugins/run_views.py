@@ -9,7 +9,7 @@ from urllib.parse import quote
 from airflow_provider.hooks.airflow_settings import history_server
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.plugins.history_reader import read_histories, statistics
-from airflow_provider.plugins.job_heads import rows_written
+from airflow_provider.plugins.job_summaries import rows_written
 from airflow_provider.plugins.observed_jobs import lease_view, without_log
 from airflow_provider.plugins.responses import (
     AttemptView,

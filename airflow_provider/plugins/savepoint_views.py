@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_KEPT: Final = 5000  # a view is a kilobyte
 
 
-class SavepointShelf:
+class SavepointCache:
     """Keeps what complete savepoints say of themselves: their records never change.
 
     Args:

@@ -15,9 +15,9 @@ from fastapi import HTTPException, status
 from airflow_provider.airflow_versions import conf
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
 from airflow_provider.plugins.connections import StorageConnections
-from airflow_provider.plugins.job_heads import (
+from airflow_provider.plugins.job_summaries import (
     SILENT,
-    JobHeads,
+    JobSummaries,
     in_order,
     no_memory,
     not_begun,
@@ -28,7 +28,7 @@ from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
 from airflow_provider.plugins.responses import JobList, JobView
 from airflow_provider.plugins.run_views import RunViews
-from airflow_provider.plugins.savepoint_views import SavepointShelf
+from airflow_provider.plugins.savepoint_views import SavepointCache
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
@@ -76,8 +76,8 @@ class StreamService:
         self._lock = threading.Lock()
         self._connections = StorageConnections(clock)
         self.jobs = ObservedJobs(clock)
-        self.shelf = SavepointShelf(clock)
-        self.heads = JobHeads(self.jobs, self.shelf, clock, lost_job)
+        self.shelf = SavepointCache(clock)
+        self.heads = JobSummaries(self.jobs, self.shelf, clock, lost_job)
         self.overviews = Overviews(self.jobs, self.heads, self.shelf, clock)
         self.runs = RunViews(self.jobs, clock, _log_folder())
         self.actions = Actions(self.jobs, self.shelf, clock)

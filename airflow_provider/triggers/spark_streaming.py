@@ -13,7 +13,7 @@ from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.triggers.kills import is_killed
+from airflow_provider.triggers.cancellation import is_killed
 from airflow_provider.triggers.polling import delay_event, poll_until
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow.utils.session import create_session
 from handmade_page import IMG, PageJob, ago, put_slices, put_tasks
 
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
-from airflow_provider.plugins.savepoint_views import SavepointShelf
+from airflow_provider.plugins.savepoint_views import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime import redaction
@@ -770,7 +770,7 @@ def test_a_savepoint_is_kept_for_those_who_open_it_with_the_same_credentials(pag
     With other ones the same address may be another store's, so it is read once more.
     """
     job = page.jobs["running"]
-    directory, shelf = JobDirectory(job.storage), SavepointShelf(SystemClock())
+    directory, shelf = JobDirectory(job.storage), SavepointCache(SystemClock())
     mine, theirs = (StoreCredentials(named=n, key=n, secret=n) for n in ("mine", "theirs"))
 
     def problems(credentials: StoreCredentials) -> list[str | None]:
@@ -1216,19 +1216,19 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     Its row says so, and the view of the job as well.
     """
     from airflow_provider.plugins.app import make_app
-    from airflow_provider.plugins.job_heads import JobHeads
+    from airflow_provider.plugins.job_summaries import JobSummaries
     from airflow_provider.plugins.overviews import Overviews
     from airflow_provider.plugins.service import StreamService
 
     ended = threading.Event()
-    read = JobHeads.read
+    read = JobSummaries.read
 
-    def hang(self: JobHeads, task: Any) -> Any:
+    def hang(self: JobSummaries, task: Any) -> Any:
         if task.address.task_id == "failed":
             ended.wait()
         return read(self, task)
 
-    monkeypatch.setattr(JobHeads, "read", hang)
+    monkeypatch.setattr(JobSummaries, "read", hang)
     monkeypatch.setattr(Overviews, "read", lambda *_: ended.wait())
     service = StreamService(SystemClock(), limit_s=2.0)
     hung = Page(make_app(service), page.tokens, page.jobs)

@@ -13,12 +13,12 @@ from airflow_provider.plugins.app import AsciiResponse
 from airflow_provider.plugins.document_rights import contents_at
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures
-from airflow_provider.plugins.job_heads import JobHeads
+from airflow_provider.plugins.job_summaries import JobSummaries
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.plugins.run_views import RunViews
-from airflow_provider.plugins.savepoint_views import SavepointShelf
+from airflow_provider.plugins.savepoint_views import SavepointCache
 from airflow_provider.plugins.state_views import read_state
 from airflow_provider.plugins.task_index import IndexedTask
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -36,8 +36,8 @@ class PageViews:
         clock = FakeClock()
         self._job_dir = f"{root}/job"
         self._jobs = ObservedJobs(clock)
-        self._shelf = SavepointShelf(clock)
-        self._heads = JobHeads(self._jobs, self._shelf, clock)
+        self._shelf = SavepointCache(clock)
+        self._heads = JobSummaries(self._jobs, self._shelf, clock)
         self._overviews = Overviews(self._jobs, self._heads, self._shelf, clock)
         self._runs = RunViews(self._jobs, clock, root / "logs")
         self._actions = Actions(self._jobs, self._shelf, clock)

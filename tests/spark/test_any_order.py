@@ -1,4 +1,4 @@
-"""With ``late="none"`` a stream gives what a batch job gives, whatever the order of the files."""
+"""With ``late="wait"`` a stream gives what a batch job gives, whatever the order of the files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
     shuffled(place.root / "others", seed + 100, files=files)
 
     timers = files > 2  # in the whole product
-    final, streamed = run(spark, place, "streaming", "stream", timers=timers, late="none")
+    final, streamed = run(spark, place, "streaming", "stream", timers=timers, late="wait")
     _, batched = run(spark, place, "batch", "batch", timers=timers)
 
     assert batched == streamed
@@ -107,7 +107,7 @@ def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(s
     params = {"files_per_batch": "1"}
     entry = f"{JOBS}:own_watermark"
 
-    final = place.run(spark, "own", entry=entry, params=params, late="none")
+    final = place.run(spark, "own", entry=entry, params=params, late="wait")
 
     assert ("FINISHED", 0) == (final.outcome, final.late_rows)
     assert 120 == sum(row[3] for row in read_with_pandas(place.output))
@@ -115,8 +115,8 @@ def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(s
     other = Place(place.root / "other")
     endless = {"bounded": "no", "input": str(place.input)}
     with pytest.raises(ConfigError, match="source 'events' has none; read it with bounded=True"):
-        other.run(spark, "w", entry=f"{JOBS}:late_windows", params=endless, late="none")
+        other.run(spark, "w", entry=f"{JOBS}:late_windows", params=endless, late="wait")
     ended = {"input": str(place.input)}
     with pytest.raises(ConfigError, match="which Spark's own sink .* has not; use another sink"):
-        other.run(spark, "s", entry=f"{JOBS}:to_a_sink_of_spark", params=ended, late="none")
+        other.run(spark, "s", entry=f"{JOBS}:to_a_sink_of_spark", params=ended, late="wait")
     assert not other.job_dir.exists()

@@ -119,7 +119,7 @@ CANNOT = {
 }
 
 
-def asked_of(place, job):
+def request_of(place, job):
     return {**prepare(place, job), "conf": ROCKSDB if job in NEEDS_ROCKSDB else {}}
 
 
@@ -129,7 +129,7 @@ def test_a_batch_job_that_would_lose_rows_is_refused(spark, place, job):
     Operators that do not give their whole result in BATCH are refused when it is asked for by name.
     """
     with pytest.raises(ConfigError, match=f"query 'out'.*{CANNOT[job]}"):
-        place.run(spark, job, mode="batch", **asked_of(place, job))
+        place.run(spark, job, mode="batch", **request_of(place, job))
 
     assert not place.job_dir.exists()
 
@@ -147,7 +147,7 @@ def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, plac
     AUTOMATIC takes BATCH for each operator that gives its whole result there, and STREAMING for the
     others; the result is the truth in either.
     """
-    asked = asked_of(place, job)
+    asked = request_of(place, job)
 
     final = place.run(spark, job, mode="automatic", **asked)
 

@@ -254,7 +254,7 @@ def test_a_batch_of_an_earlier_run_is_run_as_it_was_planned(spark, place):
 @pytest.mark.parametrize(
     "targets",
     [pytest.param("", marks=pytest.mark.whole), "yes"],
-    ids=["asked_once", "keeps_a_target"],
+    ids=["single_admission", "keeps_a_target"],
 )
 def test_a_source_in_python_ends_where_it_did(spark, place, targets):
     """

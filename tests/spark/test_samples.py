@@ -142,13 +142,13 @@ def test_batches_are_read_one_by_one_so_that_a_row_can_be_late(in_memory):
 
 def test_late_rows_can_fail_the_run_or_be_kept(in_memory):
     """
-    With late="fail" the row that comes late ends the run; with "none" it is counted in its window.
+    With late="fail" the row that comes late ends the run; with "wait" it is counted in its window.
     """
     events = {"events": [sample(ON_TIME), sample(LATER), [], sample(LATE)]}
 
     with pytest.raises(RunFailedError, match="query 'out', batch 3: .*late"):
         in_memory(jobs.tumbling_window, events, late="fail")
-    result = in_memory(jobs.tumbling_window, events, late="none")
+    result = in_memory(jobs.tumbling_window, events, late="wait")
 
     assert [(START, "a", 2, 5), (START + 60, "a", 2, 10)] == rows(result)
     assert 0 == result.late_rows

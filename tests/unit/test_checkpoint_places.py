@@ -126,7 +126,7 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
             directory,
             None,
             names={"q": ""},
-            outputs_stay=True,
+            keep_outputs=True,
             fence=OpenFence(),
             clock=job.clock,
         )

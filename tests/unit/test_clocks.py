@@ -54,7 +54,7 @@ ALLOWED: Final = {
     "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
     "extensions/warm_drivers/pool.py:_fingerprint": "times of installed files, compared with themselves: another "
     "version of the code",
-    "plugins/job_heads.py:_batches": "the last commit that a page shows",
+    "plugins/job_summaries.py:_batches": "the last commit that a page shows",
     "plugins/overviews.py:_marks": "which marks a plot shows",
     "plugins/savepoint_views.py:views": "the order in which savepoints are shown",
     "plugins/savepoint_views.py:newest": "the savepoint whose age a list shows",

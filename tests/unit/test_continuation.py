@@ -247,7 +247,7 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
     assert [0, 1] == sorted(sink.published)
     record = present(Restores(directory_of(job)).last())
     assert (True, True, None) == (
-        record.outputs_stay,
+        record.keep_outputs,
         record.done is not None,
         record.savepoint,
     )

@@ -35,7 +35,9 @@ def test_the_page_knows_every_document_that_has_a_place():
     documents = schemas.documents()
 
     assert KINDS == {kind for kind in documents if kind.PLACES}
-    assert {"HandOver", "WriterMark"} == {kind.__name__ for kind in documents if not kind.PLACES}
+    assert {"StreamReport", "WriterMark"} == {
+        kind.__name__ for kind in documents if not kind.PLACES
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)

@@ -10,11 +10,11 @@ import pytest
 from airflow_provider.runtime.control.health import (
     LAG,
     NO_PROGRESS,
-    DriverLook,
+    DriverSample,
     Health,
     HealthProblem,
     Limits,
-    QueryLook,
+    QuerySample,
 )
 
 if TYPE_CHECKING:
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 SILENCE = Limits(progress_timeout_s=60)
 LAGGING = Limits(lag={"maxOffsetsBehindLatest": 100}, lag_time_s=60)
-IDLE = QueryLook(planned=4, committed=4)
-OPEN = QueryLook(planned=5, committed=4)
-BEHIND = QueryLook(planned=4, committed=4, backlog={"maxOffsetsBehindLatest": 101})
+IDLE = QuerySample(planned=4, committed=4)
+OPEN = QuerySample(planned=5, committed=4)
+BEHIND = QuerySample(planned=4, committed=4, backlog={"maxOffsetsBehindLatest": 101})
 
 
-def look(query: QueryLook | None = None, *, token: int = 1, report: str | None = "") -> DriverLook:
+def look(
+    query: QuerySample | None = None, *, token: int = 1, report: str | None = ""
+) -> DriverSample:
     queries = {} if query is None else {"daily": query}
-    return DriverLook(token, "worker-7", report, queries)
+    return DriverSample(token, "worker-7", report, queries)
 
 
 def judged(
-    looks: Iterable[tuple[float, DriverLook]], limits: Limits = SILENCE
+    looks: Iterable[tuple[float, DriverSample]], limits: Limits = SILENCE
 ) -> list[tuple[float, HealthProblem]]:
     """Look again and again, and return what was wrong, and when."""
     health, found = Health(), []
@@ -47,8 +49,8 @@ def judged(
 
 
 def every(
-    step: int, until: int, of: DriverLook, *, begin: int = 0
-) -> list[tuple[float, DriverLook]]:
+    step: int, until: int, of: DriverSample, *, begin: int = 0
+) -> list[tuple[float, DriverSample]]:
     return [(float(at), of) for at in range(begin, until + 1, step)]
 
 
@@ -85,7 +87,7 @@ def test_each_commit_begins_the_time_anew() -> None:
     A query that commits a batch now and then gets on, however many are always planned.
     """
     looks = [
-        (float(at), look(QueryLook(planned=at // 50 + 1, committed=at // 50)))
+        (float(at), look(QuerySample(planned=at // 50 + 1, committed=at // 50)))
         for at in range(0, 5000, 10)
     ]
 
@@ -141,7 +143,7 @@ def test_a_driver_that_was_asked_to_end_and_does_not_is_noticed() -> None:
     """
     Its process is named, because nobody but a person can end it.
     """
-    leaving = DriverLook(3, "worker-7", is_leaving=True)
+    leaving = DriverSample(3, "worker-7", is_leaving=True)
 
     (at, problem), *_ = judged(every(10, 60, leaving))
 
@@ -181,7 +183,7 @@ def test_lag_that_was_made_up_for_once_begins_anew() -> None:
     """
     At the limit is not over it, and what another source measures is not limited.
     """
-    at_limit = QueryLook(4, 4, {"maxOffsetsBehindLatest": 100, "numBytesOutstanding": 10**9})
+    at_limit = QuerySample(4, 4, {"maxOffsetsBehindLatest": 100, "numBytesOutstanding": 10**9})
     looks = [*every(10, 50, look(BEHIND)), (55.0, look(at_limit))]
 
     assert [] == judged(looks + every(10, 110, look(BEHIND), begin=60), LAGGING)

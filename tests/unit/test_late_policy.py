@@ -79,12 +79,12 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"late": "never"}, "late 'never': use one of 'count', 'fail', 'none'"),
+        ({"late": "never"}, "late 'never': use one of 'count', 'fail', 'wait'"),
         ({"late_limit": "5"}, "late limit '5' is of late='fail', and late is 'count'"),
         ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
-        ({"late": "none", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
-        ({"late": "none", "until": "available"}, "until='available', at_end=None does not reach"),
-        ({"late": "none", "at_end": "suspend"}, "until=None, at_end='suspend' does not reach"),
+        ({"late": "wait", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
+        ({"late": "wait", "until": "available"}, "until='available', at_end=None does not reach"),
+        ({"late": "wait", "at_end": "suspend"}, "until=None, at_end='suspend' does not reach"),
     ],
 )
 def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
@@ -98,7 +98,7 @@ def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
 
     assert why in str(spec_error.value)
     assert str(spec_error.value) == str(operator_error.value)
-    check_late("none", None, until="end", at_end="drain")
+    check_late("wait", None, until="end", at_end="drain")
 
 
 def test_the_operator_takes_a_number_for_its_limit():
@@ -131,12 +131,12 @@ def a_run(late):
 
 def test_a_resumed_run_may_accept_more_and_not_another_watermark():
     """
-    ``fail`` and ``count`` give the same rows, ``none`` does not.
+    ``fail`` and ``count`` give the same rows, ``wait`` does not.
     """
     check_same_spec(a_run("count"), a_run("fail"))
     check_same_spec(a_run("fail"), a_run("count"))
-    check_same_spec(a_run("none"), a_run("none"))
-    for asked, begun in (("none", "count"), ("count", "none"), ("fail", "none")):
+    check_same_spec(a_run("wait"), a_run("wait"))
+    for asked, begun in (("wait", "count"), ("count", "wait"), ("fail", "wait")):
         with pytest.raises(ConfigError, match=r"was begun with late="):
             check_same_spec(a_run(asked), a_run(begun))
 
@@ -161,14 +161,14 @@ EPOCH = EpochRecord(
             "399",
             "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
             "late: 400 by operator windows. Accepted are 399 rows; give the watermark a longer "
-            "delay, read files by name (read_order='name'), or run with late='none' from the "
+            "delay, read files by name (read_order='name'), or run with late='wait' from the "
             "beginning",
         ),
         (
-            "none",
+            "wait",
             None,
             "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
-            "late: 400 by operator windows. late='none' holds the watermark where the run began, "
+            "late: 400 by operator windows. late='wait' holds the watermark where the run began, "
             "and these rows are before that (or before 1970); begin a new job directory, or use "
             "late='count'",
         ),
@@ -194,7 +194,7 @@ def test_too_many_late_rows_are_a_failure_that_a_retry_does_not_heal(late, limit
         ("fail", "400", {"0": 400}),
         ("fail", "20%", {"0": 300, "1": 100}),
         ("fail", None, {}),
-        ("none", None, {"0": 0}),
+        ("wait", None, {"0": 0}),
         ("count", None, None),
     ],
 )
@@ -207,10 +207,10 @@ def test_accepted_late_rows_pass(late, limit, rows):
 
     policy.check(dataclasses.replace(EPOCH, late_rows=rows))
 
-    assert (late == "none") is policy.waits
+    assert (late == "wait") is policy.waits
 
 
-@pytest.mark.parametrize("late", ["fail", "none"])
+@pytest.mark.parametrize("late", ["fail", "wait"])
 def test_late_rows_that_nobody_can_count_are_not_accepted(late):
     """
     Where Spark's plan cannot be read, a run with a limit fails rather than end without a look.
@@ -248,7 +248,7 @@ class _Frame:
         (for_each_batch(print), "count", 9, ["stage"]),
         (for_each_batch(print), "fail", 3, ["persist", "count", "stage", "unpersist"]),
         (for_each_batch(print), "fail", 4, ["persist", "count", "unpersist"]),
-        (for_each_batch(print), "none", 1, ["persist", "count", "unpersist"]),
+        (for_each_batch(print), "wait", 1, ["persist", "count", "unpersist"]),
     ],
 )
 def test_late_rows_are_checked_before_a_sink_shows_the_batch(sink, late, late_rows, done):
@@ -279,4 +279,4 @@ def test_a_watermark_that_cannot_be_held_fails_the_batch():
     """
     LatePolicy(QUERY, "count", None).batch_ran(None)
     with pytest.raises(CheckpointError, match="does not tell which batch it runs"):
-        LatePolicy(QUERY, "none", LateLimit()).batch_ran(None)
+        LatePolicy(QUERY, "wait", LateLimit()).batch_ran(None)

@@ -35,7 +35,7 @@ from airflow_provider.runtime.control.submit import (
     unsubmitted,
 )
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
-from airflow_provider.runtime.failures.wording import KILLED_REMEDY
+from airflow_provider.runtime.failures.messages import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec

@@ -18,8 +18,8 @@ from airflow_provider.runtime.control.metrics import (
     METRICS,
     SAVEPOINTS_S,
     Sample,
-    StreamLook,
     StreamReader,
+    StreamSample,
     measure,
 )
 from airflow_provider.runtime.errors import EXIT_OK
@@ -73,7 +73,7 @@ def a_report(seconds_ago: float = 2.0, **queries: Any) -> Any:
     return a_progress(at=ago(seconds_ago), attempt=1, queries=queries or {"q": reported()})
 
 
-def a_look(**values: Any) -> StreamLook:
+def a_look(**values: Any) -> StreamSample:
     look: dict[str, Any] = {
         "progress": a_report(),
         "attempt": an_attempt(started=ago(3600)),
@@ -81,7 +81,7 @@ def a_look(**values: Any) -> StreamLook:
         "savepoint_taken": ago(600),
         "is_alive": True,
     }
-    return StreamLook(**{**look, **values})
+    return StreamSample(**{**look, **values})
 
 
 def values_of(samples: list[Sample], query: str | None = None) -> dict[str, float]:

@@ -23,7 +23,7 @@ from airflow_provider.runtime.control.observer import (
     assess,
 )
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.failures.wording import KILLED_REMEDY, MAKE_ROOM
+from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness

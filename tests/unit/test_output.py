@@ -12,10 +12,10 @@ from types import MappingProxyType
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli.catching_up import CatchingUp, QueryPace
 from airflow_provider.runtime.cli.live_block import LiveBlock, width_of
 from airflow_provider.runtime.cli.output import live_progress
 from airflow_provider.runtime.cli.progress_lines import progress_lines, watermark_text
+from airflow_provider.runtime.cli.rates import QueryPace, Rates
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
@@ -65,7 +65,7 @@ def test_a_batch_job_shows_its_stages_and_tasks(clock):
     """
     The bar is of the tasks that Spark has submitted; rows are not said before they are known.
     """
-    catching_up, texts = CatchingUp(clock), []
+    catching_up, texts = Rates(clock), []
     for stages, done, tasks in ((1, 0, 8), (1, 4, 8), (2, 9, 12)):
         counted = {"stages": stages, "stages_done": stages - 1, "tasks": tasks, "tasks_done": done}
         query = {"phase": "reading", "rows_read": 0, "tasks": counted}
@@ -95,7 +95,7 @@ def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
     """
     By how fast the backlog has shrunk in the last minute; before it shrinks no time is known.
     """
-    catching_up = CatchingUp(clock)
+    catching_up = Rates(clock)
     first = catching_up.look(unread(daily=30, hourly=None))
     clock.sleep(60)
     grown = catching_up.look(unread(daily=40, hourly=7))
@@ -118,7 +118,7 @@ def test_a_rate_is_that_of_the_last_minute(clock):
     """
     What was fast an hour ago says nothing about now.
     """
-    catching_up = CatchingUp(clock)
+    catching_up = Rates(clock)
     rates = []
     for rows in (0, 6000, 6060, 6120):
         found = catching_up.look(a_progress(queries={"daily": {"rows_read": rows}}))
@@ -132,7 +132,7 @@ def test_a_bar_is_full_when_all_is_read(clock):
     """
     Then nothing is left to wait for; a backlog that was never there is read, too.
     """
-    catching_up = CatchingUp(clock)
+    catching_up = Rates(clock)
     catching_up.look(unread(daily=8, hourly=0))
     found = catching_up.look(unread(daily=0, hourly=0))
 

@@ -22,10 +22,10 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import put_cancel, reply
 from airflow_provider.runtime.jobdir.resolve_run import (
-    as_begun,
     check_same_as_ended,
     check_same_spec,
     resolve_run_id,
+    with_stored_options,
 )
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -161,7 +161,9 @@ def test_a_moment_of_another_dag_run_goes_on_with_the_run():
     """
     later = NOW + dt.timedelta(hours=1)
 
-    assert (NOW, NOW) == as_begun(ask(interval=(later, later)), begun((NOW, NOW))).interval
+    assert (NOW, NOW) == with_stored_options(
+        ask(interval=(later, later)), begun((NOW, NOW))
+    ).interval
 
 
 @pytest.mark.parametrize("hours", [(0, 1), (1, 2)])
@@ -172,11 +174,11 @@ def test_an_interval_of_data_is_asked_for_as_it_is(hours):
     moments = tuple(NOW + dt.timedelta(hours=h) for h in hours)
     data = ask(interval=moments)
 
-    assert data == as_begun(data, begun((NOW, NOW)))
+    assert data == with_stored_options(data, begun((NOW, NOW)))
     moment = ask(interval=(NOW, NOW))
-    assert moment == as_begun(moment, begun(moments))
-    assert moment == as_begun(moment, begun(None))
-    assert moment == as_begun(moment, None)
+    assert moment == with_stored_options(moment, begun(moments))
+    assert moment == with_stored_options(moment, begun(None))
+    assert moment == with_stored_options(moment, None)
 
 
 # --- which run ----------------------------------------------------------------------------------

@@ -7,9 +7,13 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.extensions.upgrades.probation import MOST_BATCHES, Probation, Terms
+from airflow_provider.extensions.upgrades.probation import (
+    MOST_BATCHES,
+    AcceptanceCriteria,
+    Probation,
+)
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.health import Limits, QueryLook
+from airflow_provider.runtime.control.health import Limits, QuerySample
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     ConfigError,
@@ -21,7 +25,7 @@ from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.jobdir.resolve_run import asked_of, attempt_options
+from airflow_provider.runtime.jobdir.resolve_run import attempt_options, request_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
@@ -234,7 +238,7 @@ def test_the_old_version_goes_on_with_all_options_of_its_last_attempt(tmp_path):
     )
     run.put_attempt(an_attempt(1, options=attempt_options(ASKED)))
 
-    again = asked_of(present(run.record()), run.last_attempt(), "/old")
+    again = request_of(present(run.record()), run.last_attempt(), "/old")
 
     assert {name: getattr(ASKED, name) for name in given} == {
         name: getattr(again, name) for name in given
@@ -245,8 +249,8 @@ def test_an_attempt_of_an_older_version_has_no_options():
     """
     The run's own are taken, and the defaults of the others.
     """
-    again = asked_of(a_run("r1", late="none", until="end"), None, "/old")
-    assert ("none", None, {}) == (again.late, again.restart, again.fails_as)
+    again = request_of(a_run("r1", late="wait", until="end"), None, "/old")
+    assert ("wait", None, {}) == (again.late, again.restart, again.fails_as)
 
 
 def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
@@ -300,10 +304,10 @@ def test_upgrades_that_lead_back_are_an_error(tmp_path, ring):
 
 
 def probation(**begins: int) -> Probation:
-    return Probation(Terms(60.0, Limits(progress_timeout_s=20.0), begins), 0.0)
+    return Probation(AcceptanceCriteria(60.0, Limits(progress_timeout_s=20.0), begins), 0.0)
 
 
-def looks(*told: tuple[float, dict[str, QueryLook]], **begins: int) -> str | None:
+def looks(*told: tuple[float, dict[str, QuerySample]], **begins: int) -> str | None:
     known, decision = probation(**begins), None
     for now_s, queries in told:
         known, decision = known.after(queries, report=str(now_s), now_s=now_s)
@@ -316,7 +320,7 @@ def test_a_version_is_accepted_when_each_query_has_committed_a_batch():
     """
     Not before the time is over; and then not if a query has shown nothing.
     """
-    well = [(float(s), {"a": QueryLook(5 + s, 5 + s), "b": QueryLook(3, 3)}) for s in range(61)]
+    well = [(float(s), {"a": QuerySample(5 + s, 5 + s), "b": QuerySample(3, 3)}) for s in range(61)]
     assert looks(*well[:60], a=4, b=2) is None
     assert "" == looks(*well, a=4, b=2)
     assert "query 'b' has committed no batch in 60 seconds" == looks(*well, a=4, b=3)
@@ -327,7 +331,7 @@ def test_a_version_that_stands_still_is_rejected_early():
     """
     A planned batch that does not end is not waited for until the time is over.
     """
-    stuck = [(float(s), {"a": QueryLook(6, 5)}) for s in range(30)]
+    stuck = [(float(s), {"a": QuerySample(6, 5)}) for s in range(30)]
     decision = looks(*stuck, a=4)
     assert decision is not None
     assert decision.startswith("query 'a': batch 6 is planned, and no batch was committed for 20")
@@ -338,7 +342,7 @@ def test_the_probation_ends_while_everything_can_be_taken_back():
     After ninety batches, before the records of the first ones are folded.
     """
     assert MOST_BATCHES < KEEP_EPOCHS
-    fast = [(float(s), {"a": QueryLook(s * 10, s * 10)}) for s in range(12)]
+    fast = [(float(s), {"a": QuerySample(s * 10, s * 10)}) for s in range(12)]
     assert "" == looks(*fast, a=0)
     assert looks(*fast[:9], a=0) is None
 

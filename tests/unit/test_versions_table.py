@@ -45,7 +45,7 @@ def test_a_cell_is_the_worst_that_its_cases_have_found(versions, tmp_path):
     """
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    rows = ("batch", "drain", "join", "partitions", "python-sources", "late-none", "for-each-batch")
+    rows = ("batch", "drain", "join", "partitions", "python-sources", "late-wait", "for-each-batch")
 
     found = versions.outcomes_in(report, {row: versions.ROWS[row] for row in rows})
 

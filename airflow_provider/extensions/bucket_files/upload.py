@@ -119,14 +119,14 @@ class UploadTask:
         pieces = itertools.chain.from_iterable(map(self._by_folder, batches))
         with tempfile.TemporaryDirectory(prefix="files-", dir=_local_folder()) as folder:
             for name, rows_of_folder in itertools.groupby(pieces, key=lambda piece: piece[0]):
-                ahead = _Ahead(batch for _, batch in rows_of_folder)
+                ahead = PeekableBatches(batch for _, batch in rows_of_folder)
                 while ahead.has_rows():
                     file = f"part-{task:05d}-{attempt}.c{next(number):03d}{self.format.suffix}"
                     path = f"{name}/{file}" if name else file
                     rows = self._write(f"{folder}/{file}", ahead)
                     yield Uploaded(path, _send(storage, path, f"{folder}/{file}"), rows)
 
-    def _write(self, path: str, ahead: _Ahead) -> int:
+    def _write(self, path: str, ahead: PeekableBatches) -> int:
         """Write one file, until it is full or there is nothing more of its folder."""
         file = self.format.create(path)
         rows = 0
@@ -156,7 +156,7 @@ class UploadTask:
             start += rows
 
 
-class _Ahead:
+class PeekableBatches:
     """Batches of one folder, of which a part can be taken."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -107,7 +107,7 @@ class _ReaderCalls:
         df = self._declaring.read(
             format=self._format or default,
             path=path if path is not None else given,
-            schema=self._reader.asked_schema,
+            schema=self._reader.user_schema,
             options=options,
             name=self._name,
         )
@@ -133,11 +133,11 @@ class ScriptReader(DataStreamReader):
     def __init__(self, session: ScriptSession, declaring: Declaring) -> None:
         self._spark = session
         self._jreader = _ReaderCalls(self, declaring)
-        self.asked_schema: StructType | str | None = None
+        self.user_schema: StructType | str | None = None
 
     def schema(self, schema: StructType | str) -> ScriptReader:
         """Take the schema as the script gives it."""
-        self.asked_schema = schema
+        self.user_schema = schema
         return self
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.health import DriverLook, Health, Limits
+from airflow_provider.runtime.control.health import DriverSample, Health, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.control.health import QueryLook
+    from airflow_provider.runtime.control.health import QuerySample
 
 MOST_BATCHES: Final = 90
 """What was written can be reverted for a hundred batches; then records of epochs are folded."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class AcceptanceCriteria:
     """What a new version has to show.
 
     Attributes:
@@ -39,12 +39,12 @@ class Probation:
         began_s: the first look, on the observer's monotonic clock.
     """
 
-    terms: Terms
+    terms: AcceptanceCriteria
     began_s: float
     health: Health = dataclasses.field(default_factory=Health)
 
     def after(
-        self, queries: Mapping[str, QueryLook], *, report: str, now_s: float
+        self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
     ) -> tuple[Probation, str | None]:
         """Return what is known after one more look, and the decision.
 
@@ -57,7 +57,7 @@ class Probation:
             As decision None while it is watched, an empty text for accepted, and for rejected the
             reason.
         """
-        look = DriverLook(0, "this machine", report, queries)
+        look = DriverSample(0, "this machine", report, queries)
         health, problem = self.health.after(look, self.terms.limits, now_s)
         known = dataclasses.replace(self, health=health)
         if problem is not None:

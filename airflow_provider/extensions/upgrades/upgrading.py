@@ -13,7 +13,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from airflow_provider.extensions.upgrades.probation import Probation, Terms
+from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria, Probation
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
@@ -38,7 +38,7 @@ from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import STOP_REQUEST
-from airflow_provider.runtime.jobdir.resolve_run import asked_of
+from airflow_provider.runtime.jobdir.resolve_run import request_of
 from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
@@ -241,7 +241,7 @@ class Upgrade(UpgradeSteps):
         if self.has_accepted():
             return self._drive(spec, self._on_progress)
         saved = open_savepoint(savepoint).record.queries
-        terms = Terms(
+        terms = AcceptanceCriteria(
             self._trial.probation_s,
             self._trial.limits,
             {name: query.batch for name, query in saved.items()},
@@ -261,7 +261,7 @@ class Upgrade(UpgradeSteps):
             return final
         return f"its run ended before its probation did ({final.outcome})"
 
-    def _watching(self, terms: Terms) -> OnProgress:
+    def _watching(self, terms: AcceptanceCriteria) -> OnProgress:
         def look(progress: ProgressRecord) -> None:
             if self._on_progress is not None:
                 self._on_progress(progress)
@@ -273,7 +273,7 @@ class Upgrade(UpgradeSteps):
 
         return look
 
-    def _look(self, progress: ProgressRecord, terms: Terms) -> None:
+    def _look(self, progress: ProgressRecord, terms: AcceptanceCriteria) -> None:
         now_s = self._clock.monotonic()
         probation = self._probation or Probation(terms, now_s)
         queries = {
@@ -324,7 +324,7 @@ class Upgrade(UpgradeSteps):
             raise UnknownJobError(msg)
         log.info("%s: the old version goes on", self._directory.url)
         spec = dataclasses.replace(
-            asked_of(before, attempt, self._directory.url),
+            request_of(before, attempt, self._directory.url),
             run_id=f"after-{self._id}",
             conf={**before.settings, **self._spec.conf},
             master=self._spec.master,

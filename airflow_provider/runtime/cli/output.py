@@ -7,9 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.cli.catching_up import CatchingUp
 from airflow_provider.runtime.cli.live_block import live_block
 from airflow_provider.runtime.cli.progress_lines import progress_lines
+from airflow_provider.runtime.cli.rates import Rates
 from airflow_provider.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
         if block is None:
             yield None
             return
-        catching_up = CatchingUp(SystemClock())
+        catching_up = Rates(SystemClock())
 
         def show(record: ProgressRecord) -> None:
             paces = catching_up.look(record)

@@ -12,8 +12,8 @@ from airflow_provider.runtime.cli.batch_lines import (
     seconds_text,
     sparkline,
 )
-from airflow_provider.runtime.cli.catching_up import QueryPace
 from airflow_provider.runtime.cli.live_block import width_of
+from airflow_provider.runtime.cli.rates import QueryPace
 from airflow_provider.runtime.clock import utc_text
 from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK
 
@@ -39,7 +39,7 @@ def progress_lines(
 
     Args:
         record: its progress.
-        paces: what :class:`.CatchingUp` says of each query.
+        paces: what :class:`.Rates` says of each query.
         columns: how wide the terminal is; what does not fit into a line begins another one.
         batches: the last ones of each query; None to leave them out.
     """

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
-from airflow_provider.runtime.cli.catching_up import CatchingUp
 from airflow_provider.runtime.cli.live_block import live_block
 from airflow_provider.runtime.cli.progress_lines import progress_lines
+from airflow_provider.runtime.cli.rates import Rates
 from airflow_provider.runtime.clock import utc_text
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.cli.batch_lines import Batches
-    from airflow_provider.runtime.cli.catching_up import QueryPace
     from airflow_provider.runtime.cli.live_block import LiveBlock
+    from airflow_provider.runtime.cli.rates import QueryPace
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
@@ -38,7 +38,7 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
     """
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None
-    catching_up = CatchingUp(clock)
+    catching_up = Rates(clock)
     with live_block(sys.stdout) as block:
         try:
             while watcher.decide(view := watcher.look()).run_state in _AT_WORK:

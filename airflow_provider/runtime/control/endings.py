@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.explanation import Screen, screen_in
 from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
-from airflow_provider.runtime.failures.wording import KILLED_REMEDY, MAKE_ROOM
+from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

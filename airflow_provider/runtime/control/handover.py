@@ -29,7 +29,7 @@ RUNNING: Final = "RUNNING"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HandOver(Document):
+class StreamReport(Document):
     """How far a run had come at a moment.
 
     Attributes:
@@ -59,7 +59,7 @@ class HandOver(Document):
     queries: dict[str, dict[str, Any]]
 
 
-def describe_running(directory: JobDirectory, view: View) -> HandOver:
+def describe_running(directory: JobDirectory, view: View) -> StreamReport:
     """Return how far the run has come whose driver *view* has shown.
 
     Raises:
@@ -73,7 +73,7 @@ def describe_running(directory: JobDirectory, view: View) -> HandOver:
     if run is None:
         msg = f"{directory.url}: run {view.lease.run_id!r} has a driver and no run.json"
         raise CheckpointError(msg)
-    return HandOver(
+    return StreamReport(
         job=directory.name() or "",
         run_id=run.run_id,
         outcome=RUNNING,

@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class QueryLook:
+class QuerySample:
     """What one look at a query has shown.
 
     Attributes:
@@ -77,7 +77,7 @@ class QueryLook:
 
 
 @dataclasses.dataclass(frozen=True)
-class DriverLook:
+class DriverSample:
     """What one look at a driver has shown.
 
     Attributes:
@@ -92,7 +92,7 @@ class DriverLook:
     token: int
     host: str
     report: str | None = None
-    queries: Mapping[str, QueryLook] = dataclasses.field(default_factory=dict)
+    queries: Mapping[str, QuerySample] = dataclasses.field(default_factory=dict)
     is_asked: bool = False
     is_leaving: bool = False
 
@@ -151,7 +151,7 @@ class Health:
     looked_s: float | None = None
 
     def after(
-        self, look: DriverLook, limits: Limits, now_s: float
+        self, look: DriverSample, limits: Limits, now_s: float
     ) -> tuple[Health, HealthProblem | None]:
         """Return what is known after one more look, and what is wrong.
 
@@ -171,14 +171,14 @@ class Health:
         return Health(since, now_s), found
 
 
-def _signs(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
+def _signs(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
     if limits.progress_timeout_s is not None:
         yield from _stalls(look, limits.progress_timeout_s)
     if not look.is_leaving:
         yield from _lags(look, limits)
 
 
-def _stalls(look: DriverLook, progress_timeout_s: float) -> Iterator[_Symptom]:
+def _stalls(look: DriverSample, progress_timeout_s: float) -> Iterator[_Symptom]:
     if look.is_leaving:
         reason = (
             f"the driver with lease {look.token} was requested to end, and has not in "
@@ -201,7 +201,7 @@ def _stalls(look: DriverLook, progress_timeout_s: float) -> Iterator[_Symptom]:
 
 
 def _no_commit(
-    look: DriverLook, name: str, query: QueryLook, progress_timeout_s: float
+    look: DriverSample, name: str, query: QuerySample, progress_timeout_s: float
 ) -> _Symptom:
     is_open = query.planned > query.committed
     what = (
@@ -215,7 +215,7 @@ def _no_commit(
     return _Symptom(("commit", look.token, name, query.committed), progress_timeout_s, problem)
 
 
-def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
+def _lags(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
     for name, query in look.queries.items():
         for measure, limit in limits.lag.items():
             unread = query.backlog.get(measure, 0)

@@ -108,7 +108,7 @@ class Sample(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamLook:
+class StreamSample:
     """What one look at a run has shown.
 
     Attributes:
@@ -124,7 +124,7 @@ class StreamLook:
     is_alive: bool | None
 
 
-def measure(look: StreamLook, now: dt.datetime) -> list[Sample]:
+def measure(look: StreamSample, now: dt.datetime) -> list[Sample]:
     """Return the samples of one look; what is not known has none.
 
     Args:
@@ -142,7 +142,7 @@ def _samples(query: str | None, values: Iterable[tuple[str, float | None]]) -> I
     return (Sample(name, float(value), query) for name, value in values if value is not None)
 
 
-def _of_job(look: StreamLook, now: dt.datetime) -> Iterator[tuple[str, float | None]]:
+def _of_job(look: StreamSample, now: dt.datetime) -> Iterator[tuple[str, float | None]]:
     if look.is_alive is not None:
         trouble = driver_trouble(look.progress, look.attempt, now=now, is_live=look.is_alive)
         yield "healthy", look.is_alive and trouble is None
@@ -199,7 +199,7 @@ class StreamReader:
         if progress is not None:
             for query, reported in progress.queries.items():
                 self._read_history(query, reported.get("batch"))
-        look = StreamLook(
+        look = StreamSample(
             progress, self._attempt(progress), self._last, self._newest_savepoint(), is_alive
         )
         return measure(look, self._clock.now())

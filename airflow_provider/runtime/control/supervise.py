@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.control.health import (
-    DriverLook,
+    DriverSample,
     Health,
     HealthProblem,
     Limits,
-    QueryLook,
+    QuerySample,
 )
 from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View
 from airflow_provider.runtime.jobdir.lease import Liveness
@@ -130,19 +130,19 @@ class SupervisingWatcher(RunWatcher):
         self._health, problem = self._health.after(look, self._supervision.limits, now_s)
         return problem
 
-    def _look_at(self, view: View, lease: LeaseRecord) -> DriverLook:
+    def _look_at(self, view: View, lease: LeaseRecord) -> DriverSample:
         host = lease.owner.host
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
-            return DriverLook(lease.since, host, is_leaving=True)
+            return DriverSample(lease.since, host, is_leaving=True)
         progress = progress_of_driver(view)
         asked = is_requested(self.requests, lease.driver_id)
         if progress is None:
-            return DriverLook(lease.since, host, is_asked=asked)
+            return DriverSample(lease.since, host, is_asked=asked)
         queries = {
             name: look_at_query(self._directory, name, reported.get("backlog"))
             for name, reported in progress.queries.items()
         }
-        return DriverLook(lease.since, host, progress.at, queries, asked)
+        return DriverSample(lease.since, host, progress.at, queries, asked)
 
     def _is_over(self) -> bool:
         ends = self._supervision.ends
@@ -167,7 +167,7 @@ def progress_of_driver(view: View) -> ProgressRecord | None:
 
 def look_at_query(
     directory: JobDirectory, query: str, backlog: Mapping[str, int] | None
-) -> QueryLook:
+) -> QuerySample:
     """Return how far a running query's logs reach.
 
     Commits are listed first: a batch that ends in between is taken for one that has not yet.
@@ -175,7 +175,7 @@ def look_at_query(
     logs = CheckpointLogs(directory.checkpoint(query))
     committed = max(logs.batches("commits"), default=-1)
     planned = max(logs.batches("offsets"), default=-1)
-    return QueryLook(planned, committed, dict(backlog or {}))
+    return QuerySample(planned, committed, dict(backlog or {}))
 
 
 def _unhealthy(problem: HealthProblem) -> Assessment:

@@ -15,7 +15,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
-from airflow_provider.runtime.jobdir.late_policy import COUNT, NONE
+from airflow_provider.runtime.jobdir.late_policy import COUNT, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.end_option import LATEST
 from airflow_provider.runtime.queries.query import upstream_of
@@ -194,7 +194,7 @@ def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> No
     Raises:
         ConfigError: the message has the way out.
     """
-    if late == NONE and until != "end":
+    if late == WAIT and until != "end":
         source = next(s.name for query in queries for s in query.sources if not s.bounded)
         msg = (
             f"late={late!r} lets the watermark wait for the end of the data, and source {source!r} "

@@ -355,7 +355,7 @@ class Continuation:
             self._directory,
             None,
             names=dict.fromkeys(incompatible, ""),
-            outputs_stay=True,
+            keep_outputs=True,
             fence=fence,
             clock=clock,
         )
@@ -364,7 +364,7 @@ class Continuation:
     def _open(self) -> RestoreRecord | None:
         """Return the reset of queries that was interrupted; None when there is none."""
         last = Restores(self._directory).last()
-        return last if last is not None and last.done is None and last.outputs_stay else None
+        return last if last is not None and last.done is None and last.keep_outputs else None
 
     def _find_incompatible(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
         if not kept:

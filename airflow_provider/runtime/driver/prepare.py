@@ -34,16 +34,16 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.job_lines import definition_of, line_of
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
-from airflow_provider.runtime.jobdir.neighbours import neighbour_lines
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.resolve_run import (
-    as_begun,
     check_same_as_ended,
     resolve_run_id,
+    with_stored_options,
 )
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH
@@ -108,7 +108,7 @@ def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
     run_id = resolve_run_id(directory, spec, clock.now())
     run = directory.run(run_id)
     stored, final = run.record(), run.final()
-    spec = as_begun(spec, stored)
+    spec = with_stored_options(spec, stored)
     if final is not None:
         if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
             raise error

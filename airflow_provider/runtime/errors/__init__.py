@@ -303,12 +303,12 @@ class LateRowsError(SparkStreamError):
         )
         if self.limit is None:
             return (
-                f"{late}late='none' holds the watermark where the run began, and these rows are "
+                f"{late}late='wait' holds the watermark where the run began, and these rows are "
                 "before that (or before 1970); begin a new job directory, or use late='count'"
             )
         return (
             f"{late}Accepted are {self.limit}; give the watermark a longer delay, read files by "
-            "name (read_order='name'), or run with late='none' from the beginning"
+            "name (read_order='name'), or run with late='wait' from the beginning"
         )
 
 

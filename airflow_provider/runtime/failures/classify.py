@@ -16,6 +16,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
 from airflow_provider.runtime.errors.job_lines import line_in_text, line_of
 from airflow_provider.runtime.failures.causes import causes_of, text_of
+from airflow_provider.runtime.failures.messages import KILLED_REMEDY, Wording, wording_of
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
@@ -26,7 +27,6 @@ from airflow_provider.runtime.failures.rules import (
     heals_by_restart,
 )
 from airflow_provider.runtime.failures.stack_traces import input_in, place_in
-from airflow_provider.runtime.failures.wording import KILLED_REMEDY, Wording, wording_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause

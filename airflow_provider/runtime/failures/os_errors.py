@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.wording import MAKE_ROOM
+from airflow_provider.runtime.failures.messages import MAKE_ROOM
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors.failure import Failure

@@ -43,7 +43,7 @@ class RestoreRecord(Document):
         skipped: per query the batch in flight that was not run again, with its sources' offsets
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
-        outputs_stay: that what the queries have written stays, though they start over.
+        keep_outputs: that what the queries have written stays, though they start over.
         places: for every query of the job that was ever restored, the number of the restore that
             made the place of its checkpoint.
         before: the number of the restore before this one, 0 for none; None in the records of older
@@ -69,7 +69,7 @@ class RestoreRecord(Document):
     skipped: dict[Name, SkippedBatchValues]
     began: str
     partitions: Positive | None = None
-    outputs_stay: bool = False
+    keep_outputs: bool = False
     places: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
     before: NonNegative | None = None
     undoes: list[Name] = dataclasses.field(default_factory=list)

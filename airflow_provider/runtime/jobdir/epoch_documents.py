@@ -169,7 +169,7 @@ class RevertRecord(Document):
 
     Attributes:
         done: when all sinks had removed them; None before.
-        outputs_stay: that the epochs before it stay for ever, beside those of a query that
+        keep_outputs: that the epochs before it stay for ever, beside those of a query that
             started over: nothing counts them any more.
     """
 
@@ -180,4 +180,4 @@ class RevertRecord(Document):
     first_epoch: NonNegative
     began: str
     done: str | None = None
-    outputs_stay: bool = False
+    keep_outputs: bool = False

@@ -257,7 +257,7 @@ class EpochRecords:
         Nor any of a query that started over while its output was kept.
         """
         found, taken = self.find(), self.revert()
-        if taken is not None and taken.outputs_stay:
+        if taken is not None and taken.keep_outputs:
             return []
         upto = taken.first_epoch if taken is not None and taken.done is not None else None
         packed = {max(end, epoch + 1) for span in found.packed if span[1] > epoch for end in span}
@@ -291,7 +291,7 @@ class EpochRecords:
     def is_left(self) -> bool:
         """Tell whether the query started over under another id while its output was kept."""
         taken = self.revert()
-        return taken is not None and taken.outputs_stay
+        return taken is not None and taken.keep_outputs
 
     def is_copy(self) -> bool:
         """Tell whether the query is a restored copy, which goes on from epochs of another id."""

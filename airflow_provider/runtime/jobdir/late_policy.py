@@ -1,4 +1,4 @@
-"""Policy of late rows: a run counts them, fails above a limit, or has none; pure."""
+"""Policy of late rows: count them, fail above a limit, or let the watermark wait; pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow_provider.runtime.errors import ConfigError
 
 COUNT: Final = "count"
 FAIL: Final = "fail"
-NONE: Final = "none"
-LATE: Final = (COUNT, FAIL, NONE)
+WAIT: Final = "wait"
+LATE: Final = (COUNT, FAIL, WAIT)
 
 _SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _WHOLE: Final = 100.0
@@ -75,9 +75,9 @@ def check_late(late: str, limit: str | None, *, until: str | None, at_end: str |
         if late != FAIL:
             msg = f"late limit {limit!r} is of late={FAIL!r}, and late is {late!r}; change one"
             raise ConfigError(msg)
-    if late == NONE and (until not in {"end", None} or at_end not in {"drain", None}):
+    if late == WAIT and (until not in {"end", None} or at_end not in {"drain", None}):
         msg = (
-            f"late={NONE!r} lets the watermark wait for the end of the data, which a run with "
+            f"late={WAIT!r} lets the watermark wait for the end of the data, which a run with "
             f"until={until!r}, at_end={at_end!r} does not reach; leave them out, or use "
             f"late={COUNT!r}"
         )

@@ -29,13 +29,13 @@ CANCEL: Final = "cancel"
 STOP: Final = "stop"
 STOP_REQUEST: Final = "stop-request"
 """The label of a savepoint that a stop has requested; the request's id is its value."""
-_UNRUNG_S: Final = (
+_POLL_WITHOUT_SIGNAL_S: Final = (
     60.0  # a request whose bell never rang is heard this late, for a listing each time
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BellRecord(Document):
+class RequestSignal(Document):
     """``bells/<driver id>.json``: the driver has got a request whenever this changes.
 
     Attributes:
@@ -174,7 +174,7 @@ class Inbox:
     def __init__(self, storage: Storage, driver_id: str, clock: Clock) -> None:
         self._storage = storage
         self._driver_id = driver_id
-        self._unrung = Due(clock, _UNRUNG_S)
+        self._unrung = Due(clock, _POLL_WITHOUT_SIGNAL_S)
         self._heard: str | None = None  # the bell's nonce, before the requests were listed
         self._open: dict[str, RequestRecord] = {}
 
@@ -237,11 +237,11 @@ def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
 
 
 def _ring(storage: Storage, driver_id: str) -> None:
-    BellRecord(nonce=uuid.uuid4().hex).put(storage, bell_of(driver_id))
+    RequestSignal(nonce=uuid.uuid4().hex).put(storage, bell_of(driver_id))
 
 
 def _rung(storage: Storage, driver_id: str) -> str | None:
-    bell = BellRecord.read(storage, bell_of(driver_id))
+    bell = RequestSignal.read(storage, bell_of(driver_id))
     return bell.nonce if bell is not None else None
 
 

@@ -43,7 +43,7 @@ def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> 
     return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
-def as_begun(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
+def with_stored_options(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
     """Return the request with the moment of the run that it goes on with.
 
     An interval without length is the moment of a DAG run without data of its own, such as one that
@@ -110,7 +110,7 @@ def attempt_options(spec: RunSpec) -> AttemptOptions:
     return AttemptOptions(**{name: getattr(spec, name) for name in names})
 
 
-def asked_of(run: RunRecord, attempt: AttemptRecord | None, job_dir: str) -> RunSpec:
+def request_of(run: RunRecord, attempt: AttemptRecord | None, job_dir: str) -> RunSpec:
     """Return the ask for another run like one that was, as its last attempt was asked for.
 
     What is about how that run began, such as a savepoint, is not in it, and neither is what no

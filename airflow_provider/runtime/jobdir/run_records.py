@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL
 from airflow_provider.runtime.failures.failover_region import Failover
-from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, NONE
+from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, WAIT
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
     FailureValues,
@@ -54,7 +54,7 @@ class RunRecord(Document):
         token: the lease under which it was begun; runs are in its order, whatever clocks say.
         settings: of Spark, as the run began with them, of those that a driver chooses when nobody
             else does; each attempt begins with the same.
-        late: what it makes of late rows: ``count``, ``fail`` or ``none``.
+        late: what it makes of late rows: ``count``, ``fail`` or ``wait``.
     """
 
     CONTENTS = Contents.FACTS
@@ -86,7 +86,7 @@ class RunRecord(Document):
         keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
         requested = {key: getattr(self, key) for key in keys}
         # Whether late rows end the run may change at any time, the watermark may not.
-        late = self.late if self.late == NONE else f"{COUNT} or {FAIL}"
+        late = self.late if self.late == WAIT else f"{COUNT} or {FAIL}"
         return {**requested, "secret_params": sorted(self.secret_params), "late": late}
 
 

@@ -190,7 +190,7 @@ class RunSpec(DriverSpec):
         failover: how much is started again with it.
         fails_as: failure classes by the name of the exception type.
         late: what it makes of rows that come after their watermark: ``count`` drops and counts
-            them, ``fail`` fails above *late_limit*, and in ``none`` there are none, since the
+            them, ``fail`` fails above *late_limit*, and with ``wait`` there are none, since the
             watermark waits for the end of the data.
         late_limit: how many each query may drop, as text: rows, or a share such as ``0.1%``.
         missing_input: ``retry`` lets an attempt whose input is not there yet end with DATA_MISSING,
@@ -330,7 +330,7 @@ class RunSpec(DriverSpec):
     )
     late: str = option(
         "--late",
-        "rows that come late: count them, fail above a limit, or none: the watermark waits",
+        "late rows: count them, fail above a limit, or wait: no row is late",
         default=COUNT,
         argument="late",
         choices=LATE,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.errors import CheckpointError, LateRowsError
-from airflow_provider.runtime.jobdir.late_policy import NONE
+from airflow_provider.runtime.jobdir.late_policy import WAIT
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
 from airflow_provider.runtime.queries.plan import executed, operator_id
 from airflow_provider.runtime.spark.versions import class_named, engine_class
@@ -54,7 +54,7 @@ class LatePolicy:
 
     Args:
         query: the query.
-        late: ``count``, ``fail`` or ``none``.
+        late: ``count``, ``fail`` or ``wait``.
         limit: how many it may drop; None for any number.
     """
 
@@ -66,7 +66,7 @@ class LatePolicy:
     @property
     def waits(self) -> bool:
         """Tell whether the watermark waits for the end of the data."""
-        return self._late == NONE
+        return self._late == WAIT
 
     def check(self, record: EpochRecord) -> None:
         """Refuse an epoch that is staged and not recorded yet, if too many rows came late.

@@ -97,7 +97,7 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
     return FoundLimits(tuple(paced), limits, left)
 
 
-def asked_once(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
+def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
     """Return the sources that Spark asks once, at the start, how far they reach.
 
     Under ``availableNow`` those are the ones that do not support it; all of them where that is not

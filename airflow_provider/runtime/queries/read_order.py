@@ -242,7 +242,7 @@ def _warn_of_source(query: str, source: SourceDefinition, stream: Any) -> None:
     log.warning(
         "query=%s source=%s: %s of %s files were modified in one second (%s), so that their order "
         "is not that of their rows, and rows may come late; read them by name "
-        "(read_order='name'), or run with late='none'",
+        "(read_order='name'), or run with late='wait'",
         query,
         source.name,
         most,

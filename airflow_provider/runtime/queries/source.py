@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.errors import AbsentInputError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.failures.wording import ABSENT_INPUT
+from airflow_provider.runtime.failures.messages import ABSENT_INPUT
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name

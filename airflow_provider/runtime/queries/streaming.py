@@ -20,7 +20,7 @@ from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.input_rows import count_input_rows, say_what_is_not_counted
 from airflow_provider.runtime.queries.late_input import count_late_rows
 from airflow_provider.runtime.queries.plan import missing_files
-from airflow_provider.runtime.queries.read_limits import asked_once
+from airflow_provider.runtime.queries.read_limits import single_admission
 from airflow_provider.runtime.queries.read_order import (
     describe_order,
     in_read_order,
@@ -58,7 +58,7 @@ _JOBS_OF_A_BATCH = 20  # the newest; more than any batch has that was still at w
 
 
 @dataclasses.dataclass(frozen=True)
-class Halt:
+class StopReason:
     """A query is to end after a batch.
 
     Attributes:
@@ -116,7 +116,7 @@ class RunningQuery:
         self._checkpoint = checkpoint
         self._trigger = trigger
         self._clock = clock
-        self._halt: Halt | None = None
+        self._halt: StopReason | None = None
         self._rate_limiter = rate_limiter
         self._is_paced = False
         self._reads_available = False
@@ -220,7 +220,7 @@ class RunningQuery:
         """
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
-        self._halt = Halt(self.logs.position().last_offsets, deadline)
+        self._halt = StopReason(self.logs.position().last_offsets, deadline)
 
     def halt_in_time(self) -> None:
         """Stop a query that is to halt, if its batch has ended or the time for it is over."""
@@ -264,9 +264,8 @@ class RunningQuery:
         bounded = {source.name for source in self.definition.sources if source.bounded}
         bounded.difference_update(self._ends.names() if self._ends is not None else ())
         execution = self._query._jsq.streamingQuery()
-        return not bounded.isdisjoint(
-            asked_once(execution, self.definition.df.sparkSession._jvm, self.definition.sources)
-        )
+        jvm = self.definition.df.sparkSession._jvm
+        return not bounded.isdisjoint(single_admission(execution, jvm, self.definition.sources))
 
     def settle(self) -> None:
         """Forget a query that has ended, but for what it has reported."""

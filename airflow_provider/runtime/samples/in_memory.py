@@ -80,7 +80,7 @@ def run_in_memory(
         params: for ``ctx.params``.
         mode: ``streaming``, ``batch`` or ``automatic``.
         at_end: ``drain``; or ``suspend``, to see what is written before the end.
-        late: ``count``, ``fail`` or ``none``, as of a run.
+        late: ``count``, ``fail`` or ``wait``, as of a run.
         late_limit: how many rows may come late with ``fail``.
         interval: for ``ctx.interval``.
         conf: for Spark.

@@ -111,7 +111,7 @@ def begin_restore(
     claim_mode: str = "no_claim",
     skip_in_flight: bool = False,
     partitions: int | None = None,
-    outputs_stay: bool = False,
+    keep_outputs: bool = False,
     undoes: Sequence[str] = (),
     supersedes: bool = False,
     fence: Fence,
@@ -130,7 +130,7 @@ def begin_restore(
             are lost.
         partitions: spread the state over so many; None to leave it as it is. An open restore that
             has another number is replaced, under new ids.
-        outputs_stay: leave what the queries have written where it is, though they start over.
+        keep_outputs: leave what the queries have written where it is, though they start over.
         undoes: the runs that no longer count.
         supersedes: take the place of an open restore of another savepoint, which may be gone.
         fence: the lease.
@@ -165,13 +165,13 @@ def begin_restore(
         claim_mode=claim_mode,
         queries={
             name: plan_start_over(directory, name)
-            if outputs_stay
+            if keep_outputs
             else _plan(directory, name, names[name], query, before)
             for name, query in chosen.items()
         },
         skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
         partitions=partitions,
-        outputs_stay=outputs_stay,
+        keep_outputs=keep_outputs,
         undoes=list(dict.fromkeys([*(before.undoes if before else ()), *undoes])),
         began=to_iso(clock.now()),
     )
@@ -385,7 +385,7 @@ def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Cl
             RevertRecord(
                 query_id=plan["replaces"],
                 first_epoch=(plan["stays"] if "stays" in plan else plan["batch"]) + 1,
-                outputs_stay=record.outputs_stay,
+                keep_outputs=record.keep_outputs,
                 began=now,
                 done=now,
             )

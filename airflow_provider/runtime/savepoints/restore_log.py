@@ -166,7 +166,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
     """Return the error that says that a restore has not ended, and how to end it."""
     what = f"a restore of {record.savepoint or 'the beginning'}"
     way_out = "give the same command again to end it"
-    if record.outputs_stay:
+    if record.keep_outputs:
         what = f"queries {', '.join(record.queries)} were to start over, which"
         way_out = f"run it again with {set_option('allow_non_restored_state')} to end it"
     msg = f"{directory.url}: {what} began at {record.began} and did not end; {way_out}"
@@ -250,7 +250,7 @@ def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[s
         plan = record.queries.get(name)
         if plan is None:
             continue
-        if record.outputs_stay:
+        if record.keep_outputs:
             break
         ids |= {plan["query_id"], plan["replaces"]}
     return ids - {None}

@@ -84,7 +84,7 @@ def output_of(committables: Iterable[Storage], run_id: str) -> Output:
 
 def _under_id(records: EpochRecords, run_id: str) -> Output:
     taken = records.revert()
-    is_taken = taken is not None and taken.done is not None and not taken.outputs_stay
+    is_taken = taken is not None and taken.done is not None and not taken.keep_outputs
     reverted_from = taken.first_epoch if is_taken and taken is not None else None
     standing, reverted = Written(), Written()
     for epoch, written in _published(records, run_id, reverted_from):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.extensions.upgrades.probation import Terms
+from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.health import Limits
@@ -109,7 +109,7 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
     }
     begun = UpgradeRecord(**steps, began=NOW, step=UpgradeStep.TRIAL)
     upgrade._known = put_upgrade(job.directory, begun)
-    look = upgrade._watching(Terms(0.0, Limits(60.0), {}))
+    look = upgrade._watching(AcceptanceCriteria(0.0, Limits(60.0), {}))
 
     storage.is_away = True
     look(a_progress())

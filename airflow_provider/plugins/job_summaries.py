@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.history_reader import BatchTime
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
     from airflow_provider.plugins.responses import Category
-    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.observer import View
@@ -58,7 +58,7 @@ def no_memory(_: JobDirectory) -> str | None:
     """Remember no job directory."""
 
 
-class JobHeads:
+class JobSummaries:
     """Makes the heads of jobs.
 
     Args:
@@ -71,7 +71,7 @@ class JobHeads:
     def __init__(
         self,
         jobs: ObservedJobs,
-        shelf: SavepointShelf,
+        shelf: SavepointCache,
         clock: Clock,
         lost_job: Callable[[JobDirectory], str | None] = no_memory,
     ) -> None:

@@ -76,7 +76,7 @@ class QueryPace:
         return None if self.left_s is None else f"about {length(self.left_s)} left"
 
 
-class CatchingUp:
+class Rates:
     """Follows the queries of a run: what they read, and what they have yet to read or do.
 
     Args:
