@@ -1,14 +1,14 @@
-"""Watchers of what a task waits for: a run, one that is supervised, a bootstrap, an upgrade."""
+"""Watchers of what a task waits for: a run, a bootstrap, or a request of an extension."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec, UpgradeWatcher
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.known_extensions import WATCHERS, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 def bootstrap_of(target: str, digest: str) -> dict[str, str]:
     """Return what tells a watcher that a bootstrap is waited for; a trigger stores it."""
     return {"command": BootstrapSpec.COMMAND, "target": target, "digest": digest}
-
-
-def upgrade_to(new_job_dir: str) -> dict[str, str]:
-    """Return what tells a watcher that an upgrade is waited for; a trigger stores it."""
-    return {"command": UpgradeSpec.COMMAND, "to": new_job_dir}
 
 
 def open_watcher(
@@ -46,8 +41,10 @@ def open_watcher(
     if request is None:
         return RunWatcher(storage, run_id, clock, driver_id, ask=ask)
     directory = JobDirectory(storage)
-    if request["command"] == UpgradeSpec.COMMAND:
-        return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)
+    if request["command"] in WATCHERS:
+        opens = load(WATCHERS, request["command"])
+        watcher: RunWatcher = opens(directory, request, clock, driver_id=driver_id, ask=ask)
+        return watcher
     return BootstrapWatcher(
         directory,
         run_id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.bucket_files import lines, parquet
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.sinks.files import BUCKET_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.bucket_files.upload import FileFormat
 
-FORMATS: Final = ("parquet", "json", "csv")
 _PARQUET_OPTIONS: Final = frozenset({"compression", "maxrecordsperfile"})
 _PLACE: Final = "spark_stream_folder_{}"
 _UTF8: Final = frozenset({"utf8", "utf-8"})
@@ -47,10 +47,9 @@ class RowFormat:
         Raises:
             ConfigError: the message names the thing and the way out.
         """
-        if self.format not in FORMATS:
-            msg = (
-                f"format {self.format!r} is not written to buckets; use one of {', '.join(FORMATS)}"
-            )
+        if self.format not in BUCKET_FORMATS:
+            known = ", ".join(BUCKET_FORMATS)
+            msg = f"format {self.format!r} is not written to buckets; use one of {known}"
             raise ConfigError(msg)
         data = self._data_schema(schema)
         if not data.fields:

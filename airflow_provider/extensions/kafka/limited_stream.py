@@ -12,8 +12,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from airflow_provider.extensions.kafka.offsets import from_json, limited, to_json
+from airflow_provider.extensions.kafka.offsets import limited
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
+from airflow_provider.runtime.jobdir.kafka_offsets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from airflow_provider.extensions.kafka.columns import Columns
-    from airflow_provider.extensions.kafka.offsets import Offsets
     from airflow_provider.extensions.kafka.options import KafkaOptions
+    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
 
 
 class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):

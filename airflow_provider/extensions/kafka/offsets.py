@@ -1,31 +1,20 @@
-"""Offsets of Kafka's partitions: their JSON, limits of a batch, ranges, losses. Pure."""
+"""Offsets of Kafka's partitions: limits of a batch, ranges, losses. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets, Partition
 
 EARLIEST: Final = -2
 """In the JSON of an option: the first offset that the broker has."""
 LATEST: Final = -1
 """In the JSON of an option: the offset that the next message gets."""
-
-
-class Partition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"partition {self.number} of topic {self.topic!r}"
-
-
-Offsets = dict[Partition, int]
 
 
 class Range(NamedTuple):
@@ -68,40 +57,6 @@ class Loss(NamedTuple):
             f"{self.partition}: offsets {self.first} to {self.first + self.gone - 1} have "
             f"expired before they were read; the first that is left is {self.found}"
         )
-
-
-def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as Spark's connector writes them, always in the same order.
-
-    ``{"clicks": {"0": 12, "1": 7}}``
-    """
-    found: dict[str, dict[str, int]] = {}
-    for partition in sorted(offsets):
-        found.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
-    return found
-
-
-def from_json(value: Any) -> Offsets:
-    """Read what :func:`to_json`, Spark's connector or a user has written.
-
-    Raises:
-        ValueError: it is not of that form.
-    """
-    if not isinstance(value, dict):
-        msg = 'expected {"topic": {"partition": offset}}'
-        raise ValueError(msg)  # noqa: TRY004 - the value is wrong, whatever its type
-    found: Offsets = {}
-    for topic, partitions in value.items():
-        if not isinstance(partitions, dict):
-            msg = f'topic {topic!r}: expected {{"partition": offset}}'
-            raise ValueError(msg)  # noqa: TRY004 - the same
-        for number, offset in partitions.items():
-            is_number = str(number).isdecimal()
-            if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
-                msg = f"topic {topic!r}: expected whole numbers, found {number!r}: {offset!r}"
-                raise ValueError(msg)
-            found[Partition(topic, int(number))] = offset
-    return found
 
 
 def limited(start: Mapping[Partition, int], end: Mapping[Partition, int], most: int) -> Offsets:

@@ -9,21 +9,17 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition, from_json
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.properties import PREFIX, client_properties
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT, Partition, from_json
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.extensions.kafka.offsets import Offsets
-
-FORMAT: Final = "spark-stream-kafka"
-"""The name by which jobs read the source."""
-CONNECTOR: Final = "kafka"
-"""The name of Spark's own connector, a jar that Spark does not come with."""
+    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
 
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = ("assign", "subscribe", "subscribePattern")

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.extensions.kafka.client import Found
-    from airflow_provider.extensions.kafka.offsets import Offsets, Partition, Range
+    from airflow_provider.extensions.kafka.offsets import Range
     from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets, Partition
 
 log = logging.getLogger(__name__)
 

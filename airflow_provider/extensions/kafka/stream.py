@@ -9,9 +9,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from airflow_provider.extensions.kafka.client import Connection
 from airflow_provider.extensions.kafka.fetch import fetch
-from airflow_provider.extensions.kafka.offsets import LATEST, from_json, limited, to_json
+from airflow_provider.extensions.kafka.offsets import LATEST, limited
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.kafka_offsets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider.extensions.kafka.columns import Columns
-    from airflow_provider.extensions.kafka.offsets import Offsets
     from airflow_provider.extensions.kafka.options import KafkaOptions
+    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
 
 
 class PlainStreamReader(DataSourceStreamReader):

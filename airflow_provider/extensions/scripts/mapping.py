@@ -6,11 +6,10 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.bucket_files.rows import FORMATS as BUCKET_FORMATS
-from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.known_extensions import WRITER_SINKS, load
 from airflow_provider.runtime.names import UNSAFE, name_of
-from airflow_provider.runtime.sinks.files import FORMATS, files
+from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
@@ -136,7 +135,8 @@ def _sink_of_format(
         return spark_sink(kind, calls.options, calls.partition_by)
     if kind == "delta":
         kept = {k: v for k, v in calls.options.items() if k.lower() not in _DELTA_ONLY}
-        return delta(calls.path, calls.partition_by, options=kept)
+        made: Sink = load(WRITER_SINKS, kind)(calls.path, calls.partition_by, options=kept)
+        return made
     known = BUCKET_FORMATS if is_in_bucket(calls.path) else FORMATS
     is_reached = is_in_bucket(calls.path) or local_path_of(calls.path) is not None
     if kind in known and is_reached and not has_spark_log(calls.path):

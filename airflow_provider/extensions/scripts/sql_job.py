@@ -33,7 +33,7 @@ from airflow_provider.extensions.scripts.sql_statements import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import set_conf
-from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
+from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.redaction import redact

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec, UpgradeWatcher
-from airflow_provider.hooks.watchers import upgrade_to
+from airflow_provider.extensions.upgrades.upgrade_request import (
+    UpgradeSpec,
+    UpgradeWatcher,
+    upgrade_to,
+)
 from airflow_provider.operators.base import DriverOperator
 from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.run_arguments import run_options

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.storage.base import Storage
+
 _OURS: Final = ("from_savepoint", "replays", "run_id", "until", "state_partitions")
 
 
@@ -70,6 +72,15 @@ def upgrade(
     for line in summary_lines(final, took_s=clock.monotonic() - began):
         print(line)
     return EXIT_OK
+
+
+def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSession | None) -> int:
+    """Carry out the request of a submission.
+
+    The old version has a task of its own, with its own secrets and files, so a failed upgrade
+    leaves it to that task.
+    """
+    return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)
 
 
 def _check(asked: UpgradeSpec) -> None:

@@ -33,7 +33,7 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, Seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.launchers.protocol import Look
@@ -168,3 +168,20 @@ class UpgradeWatcher(RunWatcher):
         if not isinstance(view, UpgradeView):
             return super().decide(view)
         return assess_upgrade(view, run_id=self.run_id)
+
+
+def upgrade_to(new_job_dir: str) -> dict[str, str]:
+    """Return the request by which a trigger finds the watcher of an upgrade."""
+    return {"command": UpgradeSpec.COMMAND, "to": new_job_dir}
+
+
+def open_upgrade_watcher(
+    directory: JobDirectory,
+    request: Mapping[str, str],
+    clock: Clock,
+    *,
+    driver_id: str | None,
+    ask: Callable[[HandleRecord], Look] | None,
+) -> UpgradeWatcher:
+    """Return the watcher of a request that :func:`upgrade_to` made."""
+    return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)

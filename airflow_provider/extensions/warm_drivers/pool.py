@@ -26,17 +26,18 @@ import os
 import re
 import shutil
 import socket
-import stat
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import airflow_provider
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
 from airflow_provider.runtime.python_process import current_umask
+from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json
+from airflow_provider.runtime.user_folder import check_user_folder, user_folder
 
 IsStatic = Callable[[str], bool]
 
@@ -46,7 +47,6 @@ _CREDENTIALS: Final = struct.Struct("3i")
 _LONGEST: Final = 1 << 24
 _LONGEST_PATH: Final = 107  # of a socket, in bytes: Linux has no more room for one
 _LONGEST_NAME: Final = f"standby-{2**22}.sock"  # Linux numbers no process higher
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 POOL_SOCKET: Final = "pool.sock"
 READY: Final = {"ready": True}
 """Message of a standby that can take the run."""
@@ -211,28 +211,13 @@ class Taken:
         return int(answer["exit"]) if answer is not None else EXIT_RETRY
 
 
-def pool_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of this user's pool; it may not exist."""
-    if own := environ.get("SPARK_STREAM_POOL"):
-        return Path(own)
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        return Path(runtime) / "spark-stream"
-    return Path(f"/tmp/spark-stream-{os.geteuid()}")  # noqa: S108 - checked before it is used
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that another user could have made, or can look into.
+def check_pool_folder(folder: Path) -> None:
+    """Refuse a folder that is not this user's alone, or whose sockets would have too long a name.
 
     Raises:
         ConfigError: the message says what is wrong with it.
     """
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-        msg = (
-            f"{folder}: a pool's folder must be this user's alone (mode 0700); remove it, or name "
-            "another one in the variable SPARK_STREAM_POOL"
-        )
-        raise ConfigError(msg)
+    check_user_folder(folder)
     if len(os.fsencode(folder / _LONGEST_NAME)) > _LONGEST_PATH:
         msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_POOL"
         raise ConfigError(msg)
@@ -267,7 +252,7 @@ def hand_over(folder: Path, handover: Handover, files: Sequence[int]) -> Taken |
         The taken run, or in one line why it must be started cold.
     """
     try:
-        check_folder(folder)
+        check_pool_folder(folder)
     except FileNotFoundError:
         return f"there is no pool in {folder}"
     except (ConfigError, OSError) as error:
@@ -409,3 +394,27 @@ def _fingerprint() -> str:
     root = Path(airflow_provider.__file__).parent
     newest = max((p.stat().st_mtime_ns for p in root.rglob("*.py")), default=0)
     return f"{airflow_provider.__version__} {newest}"
+
+
+def take_submission(
+    command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
+) -> Taken | str:
+    """Give the run of a submission to a warm driver.
+
+    Args:
+        command: how a new driver would be started.
+        output: the driver's log.
+        standby: the master and the configuration that a standby must have.
+
+    Returns:
+        The run, or why no standby has taken it.
+    """
+    application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
+    handover = Handover.of_this_process(
+        command[application + 1 :],
+        StandbySpec.of(standby["master"], standby["conf"], os.environ),
+        ends_with_client=False,
+    )
+    with Path(os.devnull).open("rb") as nothing:
+        files = (nothing.fileno(), output.fileno(), output.fileno())
+        return hand_over(user_folder(), handover, files)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.warm_drivers.pool import (
     POOL_SOCKET,
-    check_folder,
+    check_pool_folder,
     check_user,
     listen,
-    pool_folder,
     receive,
     send,
     standby_socket,
@@ -32,6 +31,7 @@ from airflow_provider.runtime.host import file_lock
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_classic, check_java
+from airflow_provider.runtime.user_folder import user_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -67,9 +67,9 @@ def _start(arguments: argparse.Namespace) -> int:
         raise ConfigError(msg)
     check_classic(arguments.master, conf)
     check_java()
-    folder = pool_folder()
+    folder = user_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_folder(folder)
+    check_pool_folder(folder)
     with file_lock(folder / "pool.lock") as is_alone:
         if not is_alone:
             msg = f"{folder}: there is a pool already; see spark-stream pool status"
@@ -79,7 +79,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    answer = _ask(pool_folder(), "status")
+    answer = _ask(user_folder(), "status")
     if arguments.json:
         print_json({"version": 1, **answer})
         return EXIT_OK
@@ -93,7 +93,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _stop(_: argparse.Namespace) -> int:
-    folder = pool_folder()
+    folder = user_folder()
     _ask(folder, "stop")
     clock = SystemClock()
     deadline = clock.monotonic() + _END_S
@@ -110,7 +110,7 @@ def _ask(folder: Path, what: str) -> dict[str, Any]:
     with channel:
         channel.settimeout(_END_S)
         try:
-            check_folder(folder)
+            check_pool_folder(folder)
             channel.connect(str(folder / POOL_SOCKET))
             check_user(channel)
             send(channel, {"ask": what})

@@ -13,13 +13,14 @@ from airflow_provider.extensions.warm_drivers.pool import (
     StandbySpec,
     Taken,
     hand_over,
-    pool_folder,
 )
+from airflow_provider.runtime.user_folder import user_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int
         ends_with_client=True,
     )
     sys.stdout.flush()
-    taken = hand_over(pool_folder(), handover, (0, 1, 2))
+    taken = hand_over(user_folder(), handover, (0, 1, 2))
     if not isinstance(taken, Taken):
         log.warning("no warm driver: %s; starting one", taken)
         return None

@@ -10,6 +10,7 @@ from airflow_provider.runtime.cli.request_options import add_options, read_optio
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.known_extensions import WARM_DRIVERS, load
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
 
@@ -36,9 +37,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _run(arguments: argparse.Namespace) -> int:
     spec = read_options(named_program(arguments), RunSpec)
     if arguments.pool and arguments.spark is None:
-        from airflow_provider.extensions.warm_drivers.standby_client import run_by_standby
-
-        code = run_by_standby(spec)
+        code: int | None = load(WARM_DRIVERS, "run")(spec)
         if code is not None:
             return code
     code = drive(spec, as_json=arguments.json, spark=arguments.spark)

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.warm_drivers.pool import check_folder, pool_folder
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.user_folder import check_user_folder, user_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,9 +99,9 @@ def slot_folder(environ: Mapping[str, str] = os.environ) -> Path:
         ConfigError: another user may write there.
         OSError: it cannot be made.
     """
-    folder = pool_folder(environ)
+    folder = user_folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_folder(folder)
+    check_user_folder(folder)
     queue = folder / "slots" / "queue"
     queue.mkdir(mode=0o700, parents=True, exist_ok=True)
     return queue.parent

@@ -18,13 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
-from airflow_provider.extensions.warm_drivers.pool import (
-    Handover,
-    StandbySpec,
-    Taken,
-    hand_over,
-    pool_folder,
-)
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.control.driver_slots import (
     DriverSlot,
@@ -44,9 +37,9 @@ from airflow_provider.runtime.errors.explanation import HEADING
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
+from airflow_provider.runtime.known_extensions import WARM_DRIVERS, load
 from airflow_provider.runtime.redaction import redact, remember_own
 from airflow_provider.runtime.retry import RetryBudget
-from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
 from airflow_provider.runtime.storage.open import local_folder_of
@@ -112,7 +105,7 @@ def _look_after(
         taken = _hand_over(command, output, standby) if standby is not None else None
         if taken is not None:
             on_started(taken.pid)
-            code = taken.wait()
+            code = int(taken.wait())
         else:
             code = _run_in_turn(submission, command, output, on_started)
         lines = _last_lines(output)
@@ -247,20 +240,10 @@ def _run(
     return process.wait()
 
 
-def _hand_over(
-    command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
-) -> Taken | None:
-    """Give the run to a warm driver, if there is one that fits; the log says why not."""
-    application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
-    handover = Handover.of_this_process(
-        command[application + 1 :],
-        StandbySpec.of(standby["master"], standby["conf"], os.environ),
-        ends_with_client=False,
-    )
-    with Path(os.devnull).open("rb") as nothing:
-        files = (nothing.fileno(), output.fileno(), output.fileno())
-        taken = hand_over(pool_folder(), handover, files)
-    if isinstance(taken, Taken):
+def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]) -> Any:
+    """Give the run to a warm driver, if one matches; the log says why not."""
+    taken = load(WARM_DRIVERS, "submission")(command, output, standby)
+    if not isinstance(taken, str):
         return taken
     output.write(f"no warm driver: {taken}; starting one\n".encode())
     output.flush()

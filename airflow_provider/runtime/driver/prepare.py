@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.scripts.program import check_program, load_program
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.driver.check_outputs import check_outputs
 from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
@@ -48,6 +47,7 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.known_extensions import PROGRAMS, load
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
@@ -132,7 +132,7 @@ def check_before_spark(
         UnknownJobError: there is no savepoint where the job is to begin from one.
     """
     if is_program(spec.entry):
-        check_program(spec)
+        load(PROGRAMS, "check")(spec)
     if spec.replays is not None:
         check_start(directory, spec.replays)
     if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
@@ -322,7 +322,7 @@ def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
 
 
 def _load(spec: RunSpec) -> Callable[[JobContext], None]:
-    return load_program(spec) if is_program(spec.entry) else load_entry(spec.entry)
+    return load(PROGRAMS, "load")(spec) if is_program(spec.entry) else load_entry(spec.entry)
 
 
 def declared_queries(

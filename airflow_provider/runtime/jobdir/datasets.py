@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.api.sinks import Dataset
+from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _IN_FOLDERS: Final = FILE_FORMATS | {"binaryfile", "delta", "iceberg"}
 _POSTGRES_PORT: Final = "5432"
-KAFKA_FORMATS: Final = frozenset({CONNECTOR, FORMAT})
 """Spark's connector, and the source of this package."""
 _KAFKA_PORT: Final = "9092"
 _STORES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfss"}

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
-from airflow_provider.extensions.kafka.options import CONNECTOR, FORMAT
+from airflow_provider.runtime.jobdir.kafka_offsets import CONNECTOR, FORMAT
 from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import local_path_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batch_reports import own_report
 from airflow_provider.runtime.queries.batch_tasks import BatchTasks
-from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
+from airflow_provider.runtime.queries.expired_input import lossy_among, warn_of_losses
 from airflow_provider.runtime.queries.input_rows import say_what_is_not_counted
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
@@ -177,8 +177,8 @@ class BatchQuery:
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
         lost = 0
-        if may_lose(self.definition.sources):
-            lost = warn_of_losses(f"query={self.name}", execution.planned)
+        if lossy := lossy_among(self.definition.sources):
+            lost = warn_of_losses(lossy, f"query={self.name}", execution.planned)
         self.epochs.pre_commit(
             execution.rows(), _EPOCH, lambda: self._count(execution), count_lost=lambda: lost
         )

@@ -6,10 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_provider.extensions.kafka.options import FORMAT
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
+from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT, KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 
 LATEST: Final = "latest"

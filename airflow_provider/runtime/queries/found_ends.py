@@ -16,7 +16,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.kafka.options import FORMAT
 from airflow_provider.runtime.checkpoint.source_end import (
     NO_OFFSET,
     SourceEnd,
@@ -25,6 +24,7 @@ from airflow_provider.runtime.checkpoint.source_end import (
 )
 from airflow_provider.runtime.checkpoint.source_log import SourceLog, position_of
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT
 from airflow_provider.runtime.queries.end_option import tells_its_end
 from airflow_provider.runtime.queries.file_source import listed_files, private_value
 from airflow_provider.runtime.queries.plan import items
@@ -122,7 +122,7 @@ def _end_of(
         msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
         raise ValueError(msg)
     line = planned.lines[place]
-    ends = source.ends if isinstance(source.ends, Mapping) else source.end_in_kafka()
+    ends = source.ends if isinstance(source.ends, Mapping) else source.timed_end()
     if ends is not None:
         _check_partitions(source, ends, line)
         return SourceEnd(source.name, place, offset=json.dumps(ends, separators=(",", ":")))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.queries import kafka_source
+from airflow_provider.runtime.queries import kafka_connector
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, named_leaves
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def _of_sink(query: QueryDefinition) -> Iterator[SparkStreamError]:
     if error is None:
         return
     what = f"query {query.name!r}: the sink {query.native.name}"
-    if kafka_source.is_missing(provider, error):
-        yield kafka_source.missing_connector(spark, what)
+    if kafka_connector.is_missing(provider, error):
+        yield kafka_connector.missing_connector(spark, what)
     else:
         yield _refused(error, f"{what}: {classify(error).reason}", mistake=ConfigError)
 
@@ -134,6 +134,6 @@ def _missing_provider(spark: SparkSession, provider: str) -> Exception | None:
             provider, state.conf()
         )
     except (Py4JError, PySparkException) as error:
-        is_missing = kafka_source.is_missing(provider, error) or _NOT_FOUND in str(error)
-        return error if is_missing and not kafka_source.is_registered(spark, provider) else None
+        is_missing = kafka_connector.is_missing(provider, error) or _NOT_FOUND in str(error)
+        return error if is_missing and not kafka_connector.is_registered(spark, provider) else None
     return None

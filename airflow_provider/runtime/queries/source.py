@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime import known_extensions
+from airflow_provider.runtime.api.sources import TimedSource
 from airflow_provider.runtime.errors import AbsentInputError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
-from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
+from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
-from airflow_provider.runtime.queries import kafka_source
+from airflow_provider.runtime.known_extensions import SOURCES
+from airflow_provider.runtime.queries import kafka_connector
 from airflow_provider.runtime.queries.order_option import ANY_AGE, MODIFIED, NAME
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import spark_url
@@ -118,31 +121,28 @@ class SourceDefinition:
         try:
             return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
-            if kafka_source.is_missing(self.format, error):
-                raise kafka_source.missing_source(spark, self.name) from error
+            if kafka_connector.is_missing(self.format, error):
+                raise kafka_connector.missing_source(spark, self.name) from error
             raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
-        is_kafka = kafka_source.is_ours(self.format)
+        known = self.known_format
         options = {**self.options, **self._first_limit()}
-        if streaming and self.read_order == NAME:
-            options |= ANY_AGE
-        if is_kafka:
-            options = kafka_source.options_of(options, bounded=self.bounded)
-            kafka_source.prepare(spark, self.name, options, streaming=streaming)
+        options |= ANY_AGE if streaming and self.read_order == NAME else {}
+        if known is not None:
+            options = known.complete(options, bounded=self.bounded)
+            known.prepare(spark, self.name, options, streaming=streaming)
         reader = _reader(spark, self.name, streaming=streaming)
         reader = reader if self.format == TABLE else reader.format(self.format)
         reader = reader.options(**options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         path = self._path()
-        if self.format == TABLE:
-            df = reader.table(str(path))
-        else:
-            df = reader.load(path) if path is not None else reader.load()
-        kafka_source.check_read(self.name, self.format, options, df)
+        df = reader.table(str(path)) if self.format == TABLE else reader.load(path)
+        if known is not None:
+            known.check(self.name, options, df)
         if streaming:
-            self.end_in_kafka()  # which shows that the brokers can be asked
+            self.timed_end()  # which shows that the service can be asked
         if self.watermark is None:
             return df
         if self.markers is None or not streaming:
@@ -168,15 +168,22 @@ class SourceDefinition:
             error.explanation = Explanation(what=what, source=self.name, remedy=ABSENT_INPUT)
             raise error
 
-    def end_in_kafka(self) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the offsets at which it ends, of messages that end at a time; None of others.
+    @property
+    def known_format(self) -> Any:
+        """The format's :class:`~.api.sources.Source`; None for a format that only Spark knows."""
+        kind = self.format.lower()
+        return known_extensions.load(SOURCES, kind) if kind in SOURCES else None
+
+    def timed_end(self) -> Mapping[str, Mapping[str, int]] | None:
+        """Return the offsets at which it ends, where ``ends`` is a moment; None for other ends.
 
         Raises:
-            ConfigError, OutageError: see :func:`~.kafka_source.end_at`.
+            ConfigError, OutageError: see :meth:`~.api.sources.TimedSource.end_at`.
         """
-        if not isinstance(self.ends, dt.datetime) or self.format.lower() not in KAFKA_FORMATS:
+        known = self.known_format
+        if not isinstance(self.ends, dt.datetime) or not isinstance(known, TimedSource):
             return None
-        return kafka_source.end_at(self.name, self.format, self.options, self.ends)
+        return known.end_at(self.name, self.options, self.ends)
 
     def _path(self) -> str | None:
         if self.ended:

@@ -15,7 +15,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
-from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
+from airflow_provider.runtime.queries.expired_input import lossy_among, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.input_rows import count_input_rows, say_what_is_not_counted
 from airflow_provider.runtime.queries.late_input import count_late_rows
@@ -430,10 +430,11 @@ class RunningQuery:
             raise MissingInputError(self.name, batch, tuple(missing))
 
     def _count_lost(self, batch: int) -> int:
-        execution = self._execution() if may_lose(self.definition.sources) else None
+        lossy = lossy_among(self.definition.sources)
+        execution = self._execution() if lossy else None
         if execution is None:
             return 0
-        return warn_of_losses(f"query={self.name} batch={batch}", execution.lastExecution())
+        return warn_of_losses(lossy, f"query={self.name} batch={batch}", execution.lastExecution())
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):

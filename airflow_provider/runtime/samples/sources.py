@@ -11,9 +11,9 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.api.sources import TypedSource
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
 
 if TYPE_CHECKING:
@@ -137,12 +137,8 @@ def _schema_of(definition: SourceDefinition, session: SparkSession) -> StructTyp
     """Return the columns that a source declares; None where only the source itself tells them."""
     if definition.schema is not None:
         return _struct(session, definition.schema)
-    if definition.format.lower() not in KAFKA_FORMATS:
-        return None
-    from airflow_provider.extensions.kafka.columns import schema_of
-
-    options = {key.lower(): str(value).lower() for key, value in definition.options.items()}
-    return schema_of(has_headers=options.get("includeheaders") == "true")
+    known = definition.known_format
+    return known.schema(definition.options) if isinstance(known, TypedSource) else None
 
 
 def _first_rows(definition: SourceDefinition, session: SparkSession, rows: int) -> DataFrame:

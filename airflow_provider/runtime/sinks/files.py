@@ -13,9 +13,8 @@ import logging
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider.extensions.bucket_files.sink import BucketFilesSink
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -23,13 +22,16 @@ from airflow_provider.runtime.api.sinks import (
     EpochId,
     Fence,
     FileLayout,
+    FileSink,
     IsGarbage,
+    Sink,
     Staged,
     reading,
     tampered_record_error,
 )
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.known_extensions import FILE_SINKS, load
 from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
 from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
 from airflow_provider.runtime.sinks.staging import (
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMATS: Final = ("parquet", "json", "csv", "orc")
+BUCKET_FORMATS: Final = ("parquet", "json", "csv")
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
 
 
@@ -60,7 +63,7 @@ def files(
     partition_by: Sequence[str] = (),
     *,
     options: Mapping[str, str] | None = None,
-) -> FilesSink | BucketFilesSink:
+) -> FolderSink:
     """Write a query's rows as files in the folder *path*.
 
     Args:
@@ -78,8 +81,15 @@ def files(
         raise ConfigError(msg)
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if is_in_bucket(path):
-        return BucketFilesSink(path, format, partition_columns, dict(options or {}))
+        made: FolderSink = load(FILE_SINKS, "objects")(
+            path, format, partition_columns, dict(options or {})
+        )
+        return made
     return FilesSink(path, format, partition_columns, dict(options or {}))
+
+
+class FolderSink(Sink, FileSink, Protocol):
+    """A sink whose epochs are files in a folder, on a filesystem or in an object store."""
 
 
 class FilesSink:

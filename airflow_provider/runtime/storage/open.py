@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.known_extensions import STORAGES, load
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -117,9 +118,7 @@ def _objects(url: str) -> ObjectStorage:
 
 def _hdfs(url: str) -> RemoteStorage:
     try:
-        from airflow_provider.extensions.hdfs.storage import open_hdfs
-
-        return open_hdfs(url)
+        opened: RemoteStorage = load(STORAGES, _HDFS)(url)
     except ImportError as error:
         msg = (
             f"{url}: the scheme 'webhdfs' needs the extra 'hdfs': "
@@ -131,6 +130,7 @@ def _hdfs(url: str) -> RemoteStorage:
     except Exception as error:  # fsspec's settings for webhdfs, such as a user beside a token
         msg = f"{url}: the client of HDFS cannot be made: {error}"
         raise ConfigError(msg) from error
+    return opened
 
 
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition
+from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
-from airflow_provider.runtime.queries.kafka_source import is_missing, missing_source, options_of
+from airflow_provider.runtime.jobdir.kafka_offsets import Partition
+from airflow_provider.runtime.queries.kafka_connector import is_missing, missing_source
 from airflow_provider.runtime.spark.versions import fitting_packages
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
@@ -162,10 +164,12 @@ def test_a_source_that_ends_begins_with_the_first_offset():
     """
     Unless the job says where; one without end begins as Spark's connector does.
     """
-    assert {"a": "1", "startingOffsets": "earliest"} == options_of({"a": "1"}, bounded=True)
-    assert {"a": "1"} == options_of({"a": "1"}, bounded=False)
+    assert {"a": "1", "startingOffsets": "earliest"} == PYTHON_KAFKA.complete(
+        {"a": "1"}, bounded=True
+    )
+    assert {"a": "1"} == PYTHON_KAFKA.complete({"a": "1"}, bounded=False)
     for said in ("startingoffsets", "startingTimestamp", "STARTINGOFFSETSBYTIMESTAMP"):
-        assert {said: "x"} == options_of({said: "x"}, bounded=True)
+        assert {said: "x"} == PYTHON_KAFKA.complete({said: "x"}, bounded=True)
 
 
 def test_a_missing_connector_has_two_ways_out():

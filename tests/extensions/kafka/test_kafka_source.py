@@ -18,13 +18,14 @@ from airflow_provider.extensions.kafka import client
 from airflow_provider.extensions.kafka.check import check_options, latest_offsets, offsets_at
 from airflow_provider.extensions.kafka.columns import SCHEMA, Columns, schema_of
 from airflow_provider.extensions.kafka.fetch import fetch
-from airflow_provider.extensions.kafka.offsets import Partition, Range, to_json
+from airflow_provider.extensions.kafka.formats import SPARKS_KAFKA
+from airflow_provider.extensions.kafka.offsets import Range
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.source import KafkaDataSource
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.queries.kafka_source import check_connector
+from airflow_provider.runtime.jobdir.kafka_offsets import Partition, to_json
 from tests.extensions.kafka.kafka_support import broker_with_times, kafka_broker, refusing_broker
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.slow
 ALL = ReadAllAvailable()
 SECRET = "hunter2"  # noqa: S105 - of nobody
 EXPIRED = [os.urandom(200_000) for _ in range(40)]  # more than the broker keeps of a partition
+
+FRAME: Any = None  # of which this format looks at nothing
 
 
 @pytest.fixture(scope="module")
@@ -334,15 +337,15 @@ def test_sparks_connector_is_checked_where_the_client_is_installed(broker, monke
     broker.send("there", [b"1"])
     at = {"kafka.bootstrap.servers": broker.address, "minPartitions": "4"}
     with pytest.raises(ConfigError, match=r"source 'in' \(kafka\): no topic 'nope'"):
-        check_connector("in", {**at, "subscribe": "there,nope"})
+        SPARKS_KAFKA.check("in", {**at, "subscribe": "there,nope"}, FRAME)
     for allowed in (
         {**at, "subscribe": "there"},
         {**at, "subscribePattern": "nope.*"},
         {**at, "SUBSCRIBE": "nope", "kafka.security.protocol": "SASL_SSL"},
     ):
-        check_connector("in", allowed)
+        SPARKS_KAFKA.check("in", allowed, FRAME)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    check_connector("in", {**at, "subscribe": "nope"})
+    SPARKS_KAFKA.check("in", {**at, "subscribe": "nope"}, FRAME)
 
 
 @pytest.mark.parametrize("library", ["confluent_kafka", "pyarrow"])

@@ -27,17 +27,17 @@ from airflow_provider.extensions.warm_drivers.pool import (
     Handover,
     StandbySpec,
     Taken,
-    check_folder,
+    check_pool_folder,
     check_user,
     hand_over,
     listen,
-    pool_folder,
     receive,
     send,
     standby_socket,
 )
 from airflow_provider.extensions.warm_drivers.standby import Run, wait_for_run
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
+from airflow_provider.runtime.user_folder import user_folder
 from tests.pipes import stdin_of, stdout_of
 from tests.present import present
 
@@ -396,11 +396,11 @@ def test_a_folder_too_long_for_a_socket_is_refused(folder):
     for made in (longest, longer):
         made.mkdir(mode=0o700)
 
-    check_folder(longest)
+    check_pool_folder(longest)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(longest / "standby-4194304.sock"))
     with pytest.raises(ConfigError, match="too long for a socket"):
-        check_folder(longer)
+        check_pool_folder(longer)
     assert "too long for a socket" in str(hand_over(longer, OFFER, ()))
 
 
@@ -416,7 +416,7 @@ def test_each_user_has_a_pool(environ, expected):
     """
     The folder is named, or of the user's session, or has the user's number.
     """
-    assert Path(expected) == pool_folder(environ)
+    assert Path(expected) == user_folder(environ)
 
 
 def test_a_socket_is_its_users_alone(idle):

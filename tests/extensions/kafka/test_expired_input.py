@@ -8,11 +8,14 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from airflow_provider.extensions.kafka.offsets import Partition, Range
-from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
+from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA
+from airflow_provider.extensions.kafka.offsets import Range
+from airflow_provider.runtime.jobdir.kafka_offsets import Partition
+from airflow_provider.runtime.queries.expired_input import lossy_among, warn_of_losses
 from airflow_provider.runtime.queries.source import SourceDefinition
 
 A0 = Partition("a", 0)
+KAFKA = [PYTHON_KAFKA, PYTHON_KAFKA]  # two sources of one format
 
 
 class Sequence:
@@ -73,9 +76,9 @@ def test_what_a_batch_leaves_out_is_counted_and_named(caplog, scan_kind, task_ki
     """
     leaf = scan(scan_kind, task_kind, planned(7, 9, 5), planned(9, 9), planned(9, 12))
 
-    assert 5 == warn_of_losses("query=out batch=3", execution(leaf))
+    assert 5 == warn_of_losses(KAFKA, "query=out batch=3", execution(leaf))
     (line,) = caplog.messages
-    assert "query=out batch=3: 5 messages of partition 0 of topic 'a'" in line
+    assert "query=out batch=3: 5 rows have expired before they were read: partition 0 of" in line
     assert line.endswith("offsets 2 to 6")
 
 
@@ -87,7 +90,7 @@ def test_tasks_of_other_sources_are_left_alone(caplog):
     of_the_jvm = scan("MicroBatchScanExec", "KafkaBatchInputPartition", planned(7, 9, 5))
     files = instance("FileSourceScanExec")
 
-    assert 0 == warn_of_losses("query=out", execution(foreign, of_the_jvm, files))
+    assert 0 == warn_of_losses(KAFKA, "query=out", execution(foreign, of_the_jvm, files))
     assert [] == caplog.messages
 
 
@@ -95,6 +98,7 @@ def test_a_plan_is_looked_at_where_messages_may_be_left_out():
     """
     That is our source, where the job lets it go on.
     """
-    assert may_lose([source("csv"), source("spark-stream-kafka", failOnDataLoss="false")])
-    assert not may_lose([source("spark-stream-kafka")])
-    assert not may_lose([source("kafka", failOnDataLoss="false")])
+    loses = source("spark-stream-kafka", failOnDataLoss="false")
+    assert [PYTHON_KAFKA] == lossy_among([source("csv"), loses])
+    assert [] == lossy_among([source("spark-stream-kafka")])
+    assert [] == lossy_among([source("kafka", failOnDataLoss="false")])

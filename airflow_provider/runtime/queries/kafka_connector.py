@@ -1,0 +1,56 @@
+"""Spark's connector for Kafka: whether it is there, and the refusal of a job that needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
+from airflow_provider.runtime.jobdir.kafka_offsets import CONNECTOR, FORMAT
+from airflow_provider.runtime.spark.versions import own_package
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ARTIFACT: Final = "spark-sql-kafka-0-10"
+
+
+def missing_connector(spark: SparkSession, what: str, instead: str = "") -> ConfigError:
+    """Return the refusal of a job that needs Spark's connector where there is none.
+
+    Args:
+        spark: any session of the application.
+        what: what needs it.
+        instead: another way out, behind "or".
+    """
+    package = set_conf(PACKAGES, own_package(spark, ARTIFACT))
+    msg = f"{what}: this Spark has no connector for Kafka; run with {package}"
+    return ConfigError(f"{msg}, or {instead}" if instead else msg)
+
+
+def missing_source(spark: SparkSession, name: str) -> ConfigError:
+    """Return the refusal of a source that reads with Spark's connector where there is none."""
+    instead = (
+        f"read with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
+        "instead of a jar"
+    )
+    return missing_connector(spark, f"source {name!r} ({CONNECTOR})", instead)
+
+
+def is_missing(source_format: str, error: Exception) -> bool:
+    """Tell whether an error of Spark's says that it has no connector for Kafka."""
+    text = str(error)
+    return source_format.lower() == CONNECTOR and (
+        "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
+    )
+
+
+def is_registered(spark: SparkSession, name: str) -> bool:
+    """Tell whether a session knows a source that is written in Python."""
+    from py4j.protocol import Py4JError
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Py4JError:
+        return False
