@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider.extensions.emr_serverless.launcher import EmrServerlessLauncher
 from airflow_provider.hooks.connection_checks import check_job_root
 from airflow_provider.hooks.launchers import LauncherChoice, get_connection
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -124,7 +123,7 @@ class ClusterHook(SparkStreamingHook):
         """
         storage = open_storage(job_dir)
         is_here = local_path_of(job_dir) is not None
-        if not storage.shared or (is_here and self._choice.kind == EmrServerlessLauncher.kind):
+        if not storage.shared or (is_here and not self._choice.launcher_kind.reads_local_paths):
             msg = f"{job_dir}: a driver on {self._choice.kind} cannot reach it; use a bucket"
             raise UnsupportedStorageError(msg)
         JobDirectory(storage).job()  # refuses a newer format
@@ -173,6 +172,8 @@ class ClusterHook(SparkStreamingHook):
             self.launcher, application, run=run, record=record, spec=request, clock=self._clock
         )
         self.log.info("Driver %s is %s %s", record.driver_id, handle.launcher, handle.id)
+        if self._choice.launcher_kind.is_experimental:
+            self.log.warning("Launcher %s is experimental: docs/launchers.md", handle.launcher)
         return record
 
     def end(

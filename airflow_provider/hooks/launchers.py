@@ -9,11 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.emr_serverless.launcher import (
-    EmrOptions,
-    EmrServerlessLauncher,
-)
-from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.hooks.api import LauncherKind, load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,17 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.launchers.protocol import Launcher
 
 SPARK_SUBMIT: Final = "spark-submit"
-_OPTIONS: Final[dict[str, type[EmrOptions | LivyOptions]]] = {
-    EmrServerlessLauncher.kind: EmrOptions,
-    LivyLauncher.kind: LivyOptions,
-}
-KINDS: Final = (SPARK_SUBMIT, *_OPTIONS)
-_TYPES: Final = {EmrServerlessLauncher.kind: ("aws",), LivyLauncher.kind: ("livy", "http")}
-# Of the Amazon provider's connection: what makes other credentials than the keys it has.
-_NOT_TAKEN: Final = (
-    *("assume_role_method", "assume_role_kwargs", "config_kwargs", "external_id"),
-    *("role_arn", "session_kwargs", "verify"),
-)
+GROUP: Final = "spark_streams.launchers"
+"""The group of entry points by which launchers are found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +29,7 @@ class LauncherChoice:
     """What a task says of its launcher; without a secret.
 
     Attributes:
-        kind: one of :data:`KINDS`, but for ``spark-submit``.
+        kind: the name of an entry point of :data:`GROUP`.
         conn_id: the connection with the address and the credentials.
         options: of the launcher, over those in the connection's extra, below ``launcher``.
     """
@@ -61,8 +48,9 @@ class LauncherChoice:
             ConfigError: there is no such launcher, or it has no such option.
         """
         kind = launcher or SPARK_SUBMIT
-        if kind not in KINDS:
-            msg = f"launcher {kind!r}: use one of {', '.join(map(repr, KINDS))}"
+        known = (SPARK_SUBMIT, *names_in(GROUP))
+        if kind not in known:
+            msg = f"launcher {kind!r}: use one of {', '.join(map(repr, known))}"
             raise ConfigError(msg)
         if kind == SPARK_SUBMIT:
             if options:
@@ -88,11 +76,11 @@ class LauncherChoice:
             ConfigError: there is no such connection, or it is not as the launcher needs it.
         """
         named = f"conn_id {self.conn_id!r}"
-        connection = get_connection(self.conn_id)
-        if connection.conn_type not in _TYPES[self.kind]:
-            types = " or ".join(map(repr, _TYPES[self.kind]))
-            found = f"is of type {connection.conn_type!r}"
-            msg = f"{named}: {found}; launcher {self.kind!r} needs {types}"
+        connection, found = get_connection(self.conn_id), self.launcher_kind
+        if connection.conn_type not in found.conn_types:
+            types = " or ".join(map(repr, found.conn_types))
+            wrong = f"{named}: is of type {connection.conn_type!r}"
+            msg = f"{wrong}; launcher {self.kind!r} needs {types}"
             raise ConfigError(msg)
         own = connection.extra_dejson.get("launcher") or {}
         if not isinstance(own, dict):
@@ -100,12 +88,21 @@ class LauncherChoice:
             raise ConfigError(msg)
         _check_names(self.kind, own, f"{named}: launcher in its extra")
         options = {**own, **self.options}
-        if self.kind == LivyLauncher.kind:
-            return _open_livy(connection, LivyOptions(**options), named)
-        if not options.get("application_id"):
-            msg = f"launcher {self.kind!r}: application_id is not given; see launcher_options"
-            raise ConfigError(msg)
-        return _open_emr(connection, EmrOptions(**options), named)
+        return found.open(connection, options, named)
+
+    @property
+    def launcher_kind(self) -> LauncherKind:
+        """The kind of launcher, as its package describes it.
+
+        Raises:
+            ConfigError: see :func:`~.hooks.api.load_extension`.
+        """
+        return _kind(self.kind)
+
+
+def _kind(name: str) -> LauncherKind:
+    kind: LauncherKind = load_extension(GROUP, name)
+    return kind
 
 
 def refuse_other(connection: Connection, named: str) -> None:
@@ -114,7 +111,9 @@ def refuse_other(connection: Connection, named: str) -> None:
     Raises:
         ConfigError: the message names the launcher.
     """
-    kinds = [kind for kind, types in _TYPES.items() if connection.conn_type == types[0]]
+    if connection.conn_type == "spark":
+        return
+    kinds = [name for name in names_in(GROUP) if connection.conn_type == _kind(name).conn_types[0]]
     if kinds:
         msg = f"{named}: is of type {connection.conn_type!r}; give launcher={kinds[0]!r} for it"
         raise ConfigError(msg)
@@ -137,49 +136,8 @@ def get_connection(conn_id: str) -> Connection:
 
 
 def _check_names(kind: str, options: Mapping[str, Any], where: str) -> None:
-    known = [each.name for each in dataclasses.fields(_OPTIONS[kind])]
+    known = [each.name for each in dataclasses.fields(_kind(kind).options)]
     for name, value in options.items():
         if name not in known or not isinstance(value, str):
             msg = f"{where}: {name}={value!r}: {kind} takes texts, of {', '.join(known)}"
             raise ConfigError(msg)
-
-
-def _open_livy(connection: Connection, options: LivyOptions, named: str) -> Launcher:
-    host = connection.host or ""
-    if not host:
-        msg = f"{named}: has no host; give that of the Livy server"
-        raise ConfigError(msg)
-    port = f":{connection.port}" if connection.port else ""
-    url = host if "://" in host else f"{connection.schema or 'http'}://{host}{port}"
-    return LivyLauncher(options, url, user=connection.login, password=connection.password)
-
-
-def _open_emr(connection: Connection, options: EmrOptions, named: str) -> Launcher:
-    from airflow.sdk.log import mask_secret
-
-    extra = connection.extra_dejson
-    other = next((name for name in _NOT_TAKEN if extra.get(name)), None)
-    if other is not None:
-        msg = (
-            f"{named}: its extra has {other!r}, which is not taken; give keys, a profile_name, or "
-            "nothing, for the role of the machine"
-        )
-        raise ConfigError(msg)
-    session = {
-        "aws_access_key_id": connection.login or extra.get("aws_access_key_id"),
-        "aws_secret_access_key": connection.password or extra.get("aws_secret_access_key"),
-        "aws_session_token": extra.get("aws_session_token"),
-        "region_name": extra.get("region_name"),
-        "profile_name": extra.get("profile_name"),
-    }
-    for name in ("aws_secret_access_key", "aws_session_token"):
-        if session[name]:
-            mask_secret(session[name])
-    services = extra.get("service_config") or {}
-    everywhere = extra.get("endpoint_url")
-    return EmrServerlessLauncher(
-        options,
-        session={name: value for name, value in session.items() if value},
-        endpoint=(services.get("emr-serverless") or {}).get("endpoint_url") or everywhere,
-        s3_endpoint=(services.get("s3") or {}).get("endpoint_url") or everywhere,
-    )

@@ -36,6 +36,8 @@ FORMATS: Final = ("table", "json", "parquet")
 
 _PLACE: Final = "a savepoint, checkpoint or job directory"
 
+api_version: Final = 1
+
 
 def add_commands(
     commands: Any,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _OURS: Final = ("from_savepoint", "replays", "run_id", "until", "state_partitions")
 
+api_version: Final = 1
+
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command.

@@ -45,6 +45,8 @@ _REST_S: Final = 3.0
 _LONGEST_PAUSE_S: Final = 60.0
 WARMING, READY, BUSY = "warming", "ready", "busy"
 
+api_version: Final = 1
+
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``pool start``, ``pool status`` and ``pool stop``."""

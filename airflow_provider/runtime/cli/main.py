@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import logging
 import os
 import select
@@ -14,6 +15,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.api import VERSION
+from airflow_provider.runtime.api.commands import COMMANDS
 from airflow_provider.runtime.cli.addressed_version import follow_upgrades
 from airflow_provider.runtime.cli.command_parser import CommandParser
 from airflow_provider.runtime.cli.error_screen import show_error
@@ -23,6 +26,7 @@ from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     EXIT_RETRY,
+    ConfigError,
     RunFailedError,
     SparkStreamError,
 )
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.api.commands import CommandModule
+
 log = logging.getLogger(__name__)
 
 _COMPLETES: Final = "_ARGCOMPLETE"  # a shell's function sets it, see completion_command.py
@@ -42,7 +48,6 @@ _MODULES: Final = {
     "run": ".run_command",
     "check": ".check_command",
     "init": ".init_command",
-    "upgrade": "airflow_provider.extensions.upgrades.upgrade_command",
     "driver": ".driver_command",
     "status": ".status_command",
     "watch": ".status_command",
@@ -53,9 +58,7 @@ _MODULES: Final = {
     "cleanup": ".job_commands",
     "rewind": ".job_commands",
     "savepoint": ".savepoint_commands",
-    "pool": "airflow_provider.extensions.warm_drivers.pool_command",
     "package": ".package_command",
-    "state": "airflow_provider.extensions.state_tools.state_commands",
     "checkpoint": ".checkpoint_commands",
     "completion": ".completion_command",
 }
@@ -174,20 +177,55 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
     asked = completed_command(os.environ)
     command = command if asked is None else asked
     modules = {**_MODULES, **dict(more)}
+    extensions = {} if command in modules else command_extensions()
     parser = CommandParser(
         prog=name, description="Run Spark streams that end with a final checkpoint."
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
-    for module in wanted:
-        importlib.import_module(module, __package__).add_commands(commands, _add)
+    if command in extensions:
+        _load_command(extensions[command]).add_commands(commands, _add)
+    else:
+        wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
+        for module in wanted:
+            importlib.import_module(module, __package__).add_commands(commands, _add)
+        _add_all(commands, {n: e for n, e in extensions.items() if n not in modules})
     add_examples(parser, name)
     if asked is not None:
         from airflow_provider.runtime.cli.completion_command import complete
 
         complete(parser)
     return parser
+
+
+def command_extensions() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of commands by name; nothing is imported."""
+    return {each.name: each for each in importlib.metadata.entry_points(group=COMMANDS)}
+
+
+def _load_command(found: importlib.metadata.EntryPoint) -> CommandModule:
+    try:
+        module: CommandModule = found.load()
+    except (ImportError, AttributeError) as error:
+        msg = f"command {found.name!r} ({found.value}) cannot be imported: {error}"
+        raise ConfigError(msg) from error
+    written = getattr(module, "api_version", None)
+    if written != VERSION:
+        msg = (
+            f"command {found.name!r} ({found.value}) was written for version {written} of the "
+            f"interface, and this package has version {VERSION}; install a version that fits"
+        )
+        raise ConfigError(msg)
+    return module
+
+
+def _add_all(commands: Any, found: Mapping[str, importlib.metadata.EntryPoint]) -> None:
+    """Add commands for the help; one that cannot be imported must not take the others away."""
+    for each in found.values():
+        try:
+            _load_command(each).add_commands(commands, _add)
+        except ConfigError as error:
+            log.warning("%s", error)
 
 
 def completed_command(environ: Mapping[str, str]) -> str | None:
