@@ -1,0 +1,156 @@
+"""A package from outside: a launcher of processes, a command, and a job with a sink of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from airflow_provider.runtime.api.sinks import Committable, Dataset, Staged
+from airflow_provider.runtime.control.launchers.protocol import LaunchState, LogPart, Look
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.submissions import HandleRecord
+
+api_version = 1
+
+
+# --- a launcher ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessOptions:
+    """Options of the launcher: the folder of its logs and process ids."""
+
+    folder: str
+
+
+class ProcessLauncher:
+    """Starts each driver as a process of this machine; its token names its files."""
+
+    kind = "processes"
+
+    def __init__(self, options: ProcessOptions) -> None:
+        self._folder = Path(options.folder)
+
+    def check(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def submit(self, application, token):
+        handle = HandleRecord(driver_id=token, launcher=self.kind, id=token)
+        try:
+            (self._folder / f"{token}.began").open("x").close()
+        except FileExistsError:
+            return handle
+        # A shell that stays tells the exit code, whoever asks for it.
+        driver = [sys.executable, "-m", "airflow_provider.runtime.cli", *application.arguments]
+        wrapper = 'echo $$ > "$0.pid"; "$@" > "$0.log" 2>&1; echo $? > "$0.code"'
+        place = str(self._folder / token)
+        subprocess.Popen(["sh", "-c", wrapper, place, *driver], start_new_session=True)
+        return handle
+
+    def look(self, handle):
+        code = self._folder / f"{handle.id}.code"
+        if code.exists() and (text := code.read_text().strip()):
+            return Look(LaunchState.ENDED, int(text))
+        began = (self._folder / f"{handle.id}.began").exists()
+        return Look(LaunchState.RUNNING if began else LaunchState.GONE)
+
+    def end(self, handle):
+        pid = self._folder / f"{handle.id}.pid"
+        if pid.exists() and not self.look(handle).is_over:
+            os.killpg(int(pid.read_text()), 15)
+
+    def log(self, handle, offset=0):
+        log = self._folder / f"{handle.id}.log"
+        data = log.read_bytes() if log.exists() else b""
+        lines = data[offset:].decode(errors="replace").splitlines()
+        return LogPart(tuple(lines), len(data))
+
+
+class ProcessKind:
+    """The kind, as the entry point names it."""
+
+    api_version = api_version
+    conn_types = ("processes",)
+    options = ProcessOptions
+    is_experimental = False
+    reads_local_paths = True
+
+    def open(self, connection, options, named):
+        return ProcessLauncher(ProcessOptions(**options))
+
+
+PROCESSES = ProcessKind()
+
+
+# --- a command ----------------------------------------------------------------------------------
+
+
+def add_commands(commands, add):
+    """Add ``spark-stream outputs JOB_DIR``."""
+    outputs = add(commands, "outputs", _outputs, "list what the newest run of a job has written")
+    outputs.add_argument("job_dir", metavar="JOB_DIR")
+
+
+def _outputs(arguments):
+    directory = directory_at(arguments.job_dir)
+    run = newest_run(directory)
+    final = directory.run(run.run_id).final() if run is not None else None
+    for name in final.queries if final is not None else ():
+        print(f"{final.run_id}: {name}, {final.rows_read} rows read, {final.outcome}")
+    return 0
+
+
+# --- a sink, and a job that uses it -------------------------------------------------------------
+
+
+class LinesSink:
+    """Writes an epoch as one file of JSON lines, which takes its name when it is committed.
+
+    Args:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.name = f"lines:{folder}"
+        self.location = folder
+
+    def check(self, df, output_mode):
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def _staged(self, epoch):
+        return self._folder / f".{epoch.query_id}-{epoch.epoch}-{epoch.token}"
+
+    def stage(self, df, epoch):
+        rows = [row.asDict() for row in df.collect()]
+        path = self._staged(epoch)
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+        return Staged(rows=len(rows), data={"staged": path.name})
+
+    def commit(self, committable: Committable, fence):
+        staged = self._folder / committable.data["staged"]
+        if staged.exists():
+            fence.check()
+            staged.rename(self._folder / f"{committable.epoch.epoch:05}.jsonl")
+
+    def abort(self, committable):
+        (self._folder / committable.data["staged"]).unlink(missing_ok=True)
+
+    def recover(self, query_id, is_garbage, fence):
+        """Leave what other drivers have staged: hidden files are read by nobody."""
+
+    def datasets(self):
+        return [Dataset("file", self.location)]
+
+
+def letters(ctx):
+    """Write a bounded folder of JSON through the sink."""
+    rows = ctx.read(
+        "letters", format="json", path=ctx.params["input"], schema="letter string", bounded=True
+    )
+    ctx.write("out", rows, to=LinesSink(ctx.params["output"]))
