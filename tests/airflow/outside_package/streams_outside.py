@@ -100,7 +100,10 @@ def _outputs(arguments):
     directory = directory_at(arguments.job_dir)
     run = newest_run(directory)
     final = directory.run(run.run_id).final() if run is not None else None
-    for name in final.queries if final is not None else ():
+    if final is None:
+        print("no run has ended")
+        return 0
+    for name in final.queries:
         print(f"{final.run_id}: {name}, {final.rows_read} rows read, {final.outcome}")
     return 0
 
