@@ -28,10 +28,10 @@ def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
         if block is None:
             yield None
             return
-        catching_up = Rates(SystemClock())
+        rates = Rates(SystemClock())
 
         def show(record: ProgressRecord) -> None:
-            paces = catching_up.look(record)
+            paces = rates.look(record)
             block.update(progress_lines(record, paces, columns=block.columns()))
 
         yield show

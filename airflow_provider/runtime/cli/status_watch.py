@@ -38,12 +38,12 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
     """
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None
-    catching_up = Rates(clock)
+    rates = Rates(clock)
     with live_block(sys.stdout) as block:
         try:
             while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
                 if view.progress is not None and view.progress != before:
-                    paces = catching_up.look(view.progress)
+                    paces = rates.look(view.progress)
                     _show(block, view.progress, last_batches(run, view.progress.queries), paces)
                 before = view.progress
                 clock.sleep(every_s)
