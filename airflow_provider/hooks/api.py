@@ -1,8 +1,8 @@
 """The published interface of the Airflow side: launchers, also those that other packages bring.
 
-A package names its kind of launcher as an entry point of the group ``spark_streams.launchers`` in its
-``pyproject.toml``; those of this package are named in the same way. The name of the entry point is
-the launcher's, as in ``launcher="livy"``.
+A package names its kind of launcher as an entry point of the group ``spark_streams.launchers`` in
+its ``pyproject.toml``; those of this package are named in the same way. The name of the entry point
+is the launcher's, as in ``launcher="livy"``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,11 @@ from airflow_provider.runtime import known_extensions
 from airflow_provider.runtime.api.sources import LossySource, Source, TimedSource, TypedSource
 from airflow_provider.runtime.errors import ConfigError
 
-TABLES = {name: table for name, table in vars(known_extensions).items() if name.isupper()}
+TABLES = {
+    name: table
+    for name, table in vars(known_extensions).items()
+    if isinstance(table, dict) and name.isupper()
+}
 
 
 @pytest.mark.parametrize(
