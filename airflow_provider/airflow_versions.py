@@ -114,13 +114,13 @@ def check_retry_policies(name: str) -> None:
 
 @functools.cache
 def has_asset_state() -> bool:
-    """Tell whether assets have a state store, which triggers and listeners reach."""
+    """Whether assets have a state store, which triggers and listeners reach."""
     return _can_import("airflow.state.metastore")
 
 
 @functools.cache
 def tells_triggers_of_kills() -> bool:
-    """Tell whether a trigger is called when its task is killed, and not only cancelled."""
+    """Whether a trigger is called when its task is killed, and not only cancelled."""
     return hasattr(importlib.import_module("airflow.triggers.base").BaseTrigger, "on_kill")
 
 

@@ -235,7 +235,7 @@ class Source:
                 )
 
     def _counts(self, statement: ast.stmt) -> bool:
-        """Tell whether a statement could matter, and is not a guard of another kind."""
+        """Whether a statement could matter, and is not a guard of another kind."""
         if _is_refusal(statement) or (
             isinstance(statement, ast.Expr)
             and (_is_check(statement.value) or isinstance(statement.value, ast.Constant))
@@ -424,7 +424,7 @@ class Laboratory:
             file.write_text(text)
 
     def _is_near(self, test: str, mutant: Mutant) -> bool:
-        """Tell whether a test is the module's own, or has killed another mutant of it."""
+        """Whether a test is the module's own, or has killed another mutant of it."""
         own = Path(test.partition("::")[0]).stem == f"test_{Path(mutant.path).stem}"
         return own or test in self._killers.get(mutant.path, ())
 

@@ -60,7 +60,7 @@ def local_drivers() -> str:
 
 
 def metrics() -> bool:
-    """Tell whether numbers of streams are reported as Airflow's metrics.
+    """Whether numbers of streams are reported as Airflow's metrics.
 
     Raises:
         ConfigError: it is neither true nor false.

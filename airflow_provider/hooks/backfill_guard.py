@@ -62,7 +62,7 @@ class RunOwner:
         self.record.put_if_absent(run.storage, RunOwnerRecord.NAME)
 
     def owns(self, run_id: str, owner: RunOwnerRecord | None) -> bool:
-        """Tell whether a run is of the same DAG run; without a record, its id decides."""
+        """Whether a run is of the same DAG run; without a record, its id decides."""
         if owner is None:
             return self.run_id is not None and run_id == self.run_id
         mine = (self.record.dag_id, self.record.dag_run_id)
@@ -70,7 +70,7 @@ class RunOwner:
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
-    """Tell whether a task belongs to a backfill."""
+    """Whether a task belongs to a backfill."""
     return _run_type(context) == BACKFILL
 
 

@@ -367,7 +367,7 @@ class SparkStreamingHook(CheckedHook):
         return {**theirs, **self._options.conf}
 
     def wants_standby(self) -> bool:
-        """Tell whether a run may be given to a warm driver, as the task or the connection says.
+        """Whether a run may be given to a warm driver, as the task or the connection says.
 
         A connection that is not there asks for nothing: who only waits for a driver needs none.
         """
@@ -472,7 +472,7 @@ def _is_kubernetes(connection: Connection) -> bool:
 
 
 def _is_standalone(connection: Connection) -> bool:
-    """Tell whether it is of a standalone master, which host and port may name without a scheme."""
+    """Whether it is of a standalone master, which host and port may name without a scheme."""
     host = str(connection.host)
     has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
     return has_parts or host.startswith("spark://")

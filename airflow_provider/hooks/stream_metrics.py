@@ -97,7 +97,7 @@ def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics |
 
 
 def is_on() -> bool:
-    """Tell whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
+    """Whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
     try:
         return backend() is not None and airflow_settings.metrics()
     except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
@@ -112,7 +112,7 @@ def backend() -> str | None:
 
 
 def sends_tags() -> bool:
-    """Tell whether tags of a metric reach the backend; plain StatsD has names only."""
+    """Whether tags of a metric reach the backend; plain StatsD has names only."""
     switch = {_DATADOG: "statsd_datadog_metrics_tags", _STATSD: "statsd_influxdb_enabled"}
     option = switch.get(backend() or "")
     return option is None or bool(conf.getboolean("metrics", option))

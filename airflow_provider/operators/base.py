@@ -230,7 +230,7 @@ class DriverOperator(SubmittingOperator):
         return 0.0
 
     def _ends_from_trigger(self) -> bool:
-        """Tell whether the trigger may end the task of a run that has ended well."""
+        """Whether the trigger may end the task of a run that has ended well."""
         return False
 
     def _supervise(self, run_id: str, context: Context) -> Mapping[str, Any] | None:

@@ -41,7 +41,7 @@ def check_same_site(request: Request) -> None:
 
 
 def may_act(dag_id: str, user: GetUserDep) -> bool:
-    """Tell whether the user may act on jobs of a DAG; the page shows no button to others."""
+    """Whether the user may act on jobs of a DAG; the page shows no button to others."""
     return get_auth_manager().is_authorized_dag(
         method="PUT",
         access_entity=DagAccessEntity.RUN,

@@ -115,13 +115,13 @@ class _Lane:
         self._lock = threading.Lock()
 
     def is_stuck(self, for_s: float) -> bool:
-        """Tell whether every thread has been in one read for longer than that."""
+        """Whether every thread has been in one read for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
             return sum(read.running_since < since for read in self._running) >= THREADS
 
     def hangs(self, key: Hashable, for_s: float) -> bool:
-        """Tell whether the shared read of this key has been at it for longer than that."""
+        """Whether the shared read of this key has been at it for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
             read = self._shared.get(key)

@@ -275,7 +275,7 @@ def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPla
 
 
 def _is_comparable(source: SourceDefinition) -> bool:
-    """Tell whether it is known what the source reads: not so of one without ``ctx.read``."""
+    """Whether it is known what the source reads: not so of one without ``ctx.read``."""
     return source.is_known and not is_marker(source.name)
 
 

@@ -115,7 +115,7 @@ class Due:
         self._next: float | None = None
 
     def __call__(self) -> bool:
-        """Tell whether it is time; if it is, it is not again for a while."""
+        """Whether it is time; if it is, it is not again for a while."""
         now = self._clock.monotonic()
         if self._next is not None and now < self._next:
             return False

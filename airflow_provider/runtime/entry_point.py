@@ -52,7 +52,7 @@ PROGRAMS: Final = (".py", ".sql")
 
 
 def is_program(entry: str) -> bool:
-    """Tell whether an entry is a script or a file of SQL, and not a function."""
+    """Whether an entry is a script or a file of SQL, and not a function."""
     return entry.endswith(PROGRAMS)
 
 
@@ -214,7 +214,7 @@ def _spark_context() -> Any | None:
 
 
 def is_entry_file(module: ModuleType) -> bool:
-    """Tell whether the module is a job's file, which only this process has imported."""
+    """Whether the module is a job's file, which only this process has imported."""
     return module.__name__ == _name_of(Path(module.__file__ or ""))
 
 

@@ -46,7 +46,7 @@ class ProcessIdentity:
         return cls(**vars(decode(cls, raw)))
 
     def is_gone(self) -> bool:
-        """Tell whether every one of the processes has certainly ended; False when in doubt."""
+        """Whether every one of the processes has certainly ended; False when in doubt."""
         if not self.processes or self.space is None or self.space != _current_space():
             return False
         return all(_has_ended(pid, start) for pid, start in self.processes)
@@ -89,7 +89,7 @@ def _boot() -> str:
 
 
 def _has_ended(pid: int, start: int) -> bool:
-    """Tell whether the process has certainly ended: only the kernel's own word counts.
+    """Whether the process has certainly ended: only the kernel's own word counts.
 
     Where /proc hides the processes of other users, one that lives is not there either. Any other
     error, such as too many open files, says nothing of the process.
@@ -103,7 +103,7 @@ def _has_ended(pid: int, start: int) -> bool:
 
 
 def _is_unused(pid: int) -> bool:
-    """Tell whether no process, of any user, has that number now."""
+    """Whether no process, of any user, has that number now."""
     try:
         os.kill(pid, 0)  # sends nothing
     except (OSError, OverflowError) as error:  # without the right to signal it there is one

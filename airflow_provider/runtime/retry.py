@@ -42,7 +42,7 @@ class RetryPolicy:
     jitter: float = 0.0
 
     def is_over(self, failures: int, lasted_s: float) -> bool:
-        """Tell whether it is time to give up.
+        """Whether it is time to give up.
 
         Args:
             failures: how many there have been.
@@ -123,7 +123,7 @@ class RetryBudget(Retries):
         self._said_s = 0.0
 
     def should_retry(self, error: OSError) -> bool:
-        """Tell whether to go on after one more failure; log it, the less often the longer."""
+        """Whether to go on after one more failure; log it, the less often the longer."""
         goes_on = self.failed()
         if isinstance(error, FileNotFoundError) and self.lasted_s >= _ABSENT_TIMEOUT_S:
             goes_on = False

@@ -24,7 +24,7 @@ _COMMENT = b"made by spark-stream, sha256 "
 
 
 def is_packed() -> bool:
-    """Tell whether this process itself has imported the runtime from such a zip."""
+    """Whether this process itself has imported the runtime from such a zip."""
     return not Path(airflow_provider.__file__).is_file()
 
 

@@ -106,17 +106,17 @@ def shaped(kind: Any) -> Check:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether *text* can name a file or a folder everywhere, and no other place."""
+    """Whether *text* can name a file or a folder everywhere, and no other place."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_one_part(text: str) -> bool:
-    """Tell whether *text* names something in a folder, and nothing outside or further in."""
+    """Whether *text* names something in a folder, and nothing outside or further in."""
     return is_inside(text) and "/" not in text
 
 
 def is_inside(path: str) -> bool:
-    """Tell whether a relative path stays in the folder that it begins in."""
+    """Whether a relative path stays in the folder that it begins in."""
     parts = path.split("/")
     return not _CONTROLS.search(path) and not {"", ".", ".."} & set(parts)
 

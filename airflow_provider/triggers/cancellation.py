@@ -12,7 +12,7 @@ _DEFERRED: Final = "deferred"
 
 
 async def is_killed(task_instance: Any) -> bool:
-    """Tell whether the task of a trigger that was cancelled waits no more.
+    """Whether the task of a trigger that was cancelled waits no more.
 
     A task that was cleared and waits again looks as one that has waited all the time: then its
     newer trigger has the driver.

@@ -28,7 +28,7 @@ _WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING, RunState.ENDIN
 
 
 def is_waiting(run_state: RunState, *, wait_for_foreign: bool) -> bool:
-    """Tell whether a task goes on waiting."""
+    """Whether a task goes on waiting."""
     return run_state in _WAITING or (wait_for_foreign and run_state is RunState.FOREIGN)
 
 

@@ -322,7 +322,7 @@ class BucketFilesSink:
         return self._staging(epoch.query_id).at(folder_name(epoch))
 
     def _needs_schema(self, query_id: str) -> bool:
-        """Tell whether a file without rows is wanted: the first, so that readers find a schema."""
+        """Whether a file without rows is wanted: the first, so that readers find a schema."""
         if self._rows.format != "parquet" or self._rows.partition_by:
             return False
         if query_id not in self._published:

@@ -164,7 +164,7 @@ class PeekableBatches:
         self._next: pa.RecordBatch | None = None
 
     def has_rows(self) -> bool:
-        """Tell whether there is more."""
+        """Whether there is more."""
         while self._next is None or self._next.num_rows == 0:
             self._next = next(self._batches, None)
             if self._next is None:

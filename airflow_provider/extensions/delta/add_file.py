@@ -81,7 +81,7 @@ def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, A
 
 
 def has_rows(file: DataFile) -> bool:
-    """Tell whether there is a row in it."""
+    """Whether there is a row in it."""
     return int(read_json(file.stats)["numRecords"]) > 0
 
 

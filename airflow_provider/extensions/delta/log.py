@@ -206,18 +206,18 @@ def last_epoch(table: DeltaTable, query_id: str) -> int:
 
 
 def is_reverted(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether the epoch was reverted, published or not."""
+    """Whether the epoch was reverted, published or not."""
     first = table.transaction_version(_first_mark(epoch.query_id))
     return first is not None and epoch.epoch >= first
 
 
 def has_files_of(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether the table has files of the epoch, from any of its drivers."""
+    """Whether the table has files of the epoch, from any of its drivers."""
     return bool(active_paths(table, [f"{home_of(epoch.query_id)}/{epoch.epoch}-"]))
 
 
 def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether a version of the table that somebody may read names the staging's files."""
+    """Whether a version of the table that somebody may read names the staging's files."""
     if epoch.epoch > last_epoch(table, epoch.query_id):
         return False
     if is_reverted(table, epoch):

@@ -287,7 +287,7 @@ class DeltaSink:
         return last_epoch(table, query_id) if table is not None else -1
 
     def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
-        """Tell whether the table has, or had, the epoch.
+        """Whether the table has, or had, the epoch.
 
         Raises:
             CheckpointError: it has a later one and not this one.

@@ -104,7 +104,7 @@ class HdfsStorage:
         return True
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or folder; one request."""
+        """Whether there is a file or folder; one request."""
         return self._status(path) is not None
 
     def list(self, path: str) -> list[str]:
@@ -153,7 +153,7 @@ class HdfsStorage:
     largest_copy_bytes: int | None = None
 
     def is_beside(self, other: RemoteStorage) -> bool:
-        """Tell whether HDFS itself copies from *other* to here; it copies nothing."""
+        """Whether HDFS itself copies from *other* to here; it copies nothing."""
         del other
         return False
 

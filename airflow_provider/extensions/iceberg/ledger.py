@@ -90,7 +90,7 @@ class Ledger:
         return {_PREFIX + self.query_id: json.dumps(value, separators=(",", ":"))}
 
     def is_standing(self, epoch: int) -> bool:
-        """Tell whether the epoch, if it had rows, is published and not reverted."""
+        """Whether the epoch, if it had rows, is published and not reverted."""
         return epoch <= self.last and epoch not in self.reverted | self.refused
 
     def with_published(self, epoch: int) -> Ledger:

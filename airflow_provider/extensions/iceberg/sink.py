@@ -291,7 +291,7 @@ class IcebergSink:
         return Ledger.of(table.metadata, query_id).last if table is not None else -1
 
     def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
-        """Tell whether the table has, or had, the epoch.
+        """Whether the table has, or had, the epoch.
 
         Raises:
             CheckpointError: it has a later one and not this one.

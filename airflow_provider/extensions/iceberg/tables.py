@@ -130,13 +130,13 @@ def paths_of(committable: Committable) -> list[str]:
 
 
 def is_below(table: Table, folder: str) -> bool:
-    """Tell whether *folder* lies below a place where the table keeps its files."""
+    """Whether *folder* lies below a place where the table keeps its files."""
     tops = (data_folder(table), table.metadata.location.rstrip("/"))
     return any(folder.startswith(f"{top}/") and is_inside(folder[len(top) + 1 :]) for top in tops)
 
 
 def has_rows(table: Table, path: str) -> bool:
-    """Tell whether a staged file has rows; Spark's first task writes one even when it has none."""
+    """Whether a staged file has rows; Spark's first task writes one even when it has none."""
     import pyarrow.parquet as pq
 
     if not path.rpartition("/")[2].startswith(_FIRST_TASK):
@@ -203,7 +203,7 @@ def live_files(table: Table, paths: set[str]) -> Iterator[DataFile]:
 
 
 def is_referenced(table: Table, folder: str) -> bool:
-    """Tell whether any snapshot names a file in *folder*; reads every manifest once."""
+    """Whether any snapshot names a file in *folder*; reads every manifest once."""
     seen: set[str] = set()
     for snapshot in table.metadata.snapshots:
         for manifest in snapshot.manifests(table.io):

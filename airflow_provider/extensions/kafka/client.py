@@ -86,7 +86,7 @@ class OncePerMinute(logging.Filter):
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the line is new."""
+        """Whether the line is new."""
         text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
         self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
         if text in self._said:

@@ -148,7 +148,7 @@ def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaO
 
 
 def has_start(given: Mapping[str, str]) -> bool:
-    """Tell whether options say where a new query starts."""
+    """Whether options say where a new query starts."""
     return not {name.lower() for name in _STARTS}.isdisjoint(key.lower() for key in given)
 
 
@@ -159,7 +159,7 @@ def what_is_read(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def goes_on_after_loss(given: Mapping[str, str]) -> bool:
-    """Tell whether options let a query go on without messages that are gone."""
+    """Whether options let a query go on without messages that are gone."""
     options = {key.lower(): str(value).strip() for key, value in given.items()}
     return not _boolean(options, "failOnDataLoss", default=True)
 

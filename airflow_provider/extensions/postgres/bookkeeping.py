@@ -102,7 +102,7 @@ class Bookkeeping:
         return in_schema(self.schema, text, **parts)
 
     def exists(self, connection: Connection[Any]) -> bool:
-        """Tell whether the tables have been made."""
+        """Whether the tables have been made."""
         return self._has_table(connection, _LAST_MADE)
 
     def make(self, connection: Connection[Any]) -> None:
@@ -306,7 +306,7 @@ class Bookkeeping:
         return staged_id
 
     def has_staged(self, connection: Connection[Any], staged_id: int) -> bool:
-        """Tell whether a staging table is there."""
+        """Whether a staging table is there."""
         return self._has_table(connection, staged_name(staged_id))
 
     def drop_staged(self, connection: Connection[Any], staged_id: int) -> bool:

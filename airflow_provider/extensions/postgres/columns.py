@@ -97,7 +97,7 @@ def columns_for(schema: StructType) -> list[TargetColumn]:
 
 
 def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
-    """Tell whether every value of *wanted* can be stored in *existing* as it is.
+    """Whether every value of *wanted* can be stored in *existing* as it is.
 
     A string may go into any column: PostgreSQL reads it as it reads a literal, which is how
     ``uuid`` or an enumeration is written; what it cannot read fails while the epoch is staged.
@@ -116,7 +116,7 @@ def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
 
 
 def is_own_type(text: object) -> bool:
-    """Tell whether *text* is a type that :func:`columns_for` gives a column, in its spelling."""
+    """Whether *text* is a type that :func:`columns_for` gives a column, in its spelling."""
     return isinstance(text, str) and _OWN_TYPE.fullmatch(text) is not None
 
 
@@ -155,7 +155,7 @@ def _has_plain_elements(kind: DataType) -> bool:
 
 
 def _holds(existing: str, wanted: str) -> bool:
-    """Tell whether ``numeric(existing`` has the digits for ``numeric(wanted`` on both sides."""
+    """Whether ``numeric(existing`` has the digits for ``numeric(wanted`` on both sides."""
     there, needed = (
         [int(part) for part in text.rstrip(")").split(",")] for text in (existing, wanted)
     )

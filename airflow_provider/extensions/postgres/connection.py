@@ -172,7 +172,7 @@ def server_of(url: str) -> Server:
 
 
 def is_outage(error: psycopg.Error) -> bool:
-    """Tell whether a database does not answer, or not now: what may heal without anybody's help.
+    """Whether a database does not answer, or not now: what may heal without anybody's help.
 
     libpq gives no SQLSTATE for a session that was not opened. A server that answered and refused
     says FATAL; what it says then is a mistake of the caller's, but for a few words of a start, a

@@ -479,7 +479,7 @@ def _check_names(destination: Destination, columns: Sequence[str]) -> None:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Tell whether the same may succeed later: the session, the server or a lock was lost."""
+    """Whether the same may succeed later: the session, the server or a lock was lost."""
     import psycopg
 
     return isinstance(

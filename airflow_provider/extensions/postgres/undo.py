@@ -44,7 +44,7 @@ class UndoLog:
 
     @property
     def is_kept(self) -> bool:
-        """Tell whether it remembers what an epoch replaces that is published now."""
+        """Whether it remembers what an epoch replaces that is published now."""
         return self._to.mode == "upsert" and self._to.undo_epochs > 0
 
     def make(self, connection: Connection[Any]) -> None:

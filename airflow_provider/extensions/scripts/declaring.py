@@ -268,7 +268,7 @@ class Declaring:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the run has ended; it raises nothing in a script that was left."""
+        """Whether the run has ended; it raises nothing in a script that was left."""
         return self._turns.is_left or self._turns.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -298,7 +298,7 @@ class Declaring:
         self._read.add(query)
 
     def looks_on(self, query: str) -> bool:
-        """Tell whether the run is over, to a script that looks at a query.
+        """Whether the run is over, to a script that looks at a query.
 
         One that looks at it again at the same place goes round in a loop, which is a way to wait.
         """
@@ -386,7 +386,7 @@ class Declaring:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Tell whether Spark finds a class by its name, as it would look for a catalog's."""
+    """Whether Spark finds a class by its name, as it would look for a catalog's."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -398,7 +398,7 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def has_spark_log(path: str) -> bool:
-    """Tell whether Spark's own file sink has written in a folder of this machine or of a store.
+    """Whether Spark's own file sink has written in a folder of this machine or of a store.
 
     Raises:
         ConfigError: the store's client is not installed, or the store refuses to be listed.

@@ -78,7 +78,7 @@ class WriterCalls:
 
 
 def is_bounded(until: str | None, trigger: tuple[str, Any] | None) -> bool:
-    """Tell whether what a query reads has an end: as the run wants it, else as its trigger says."""
+    """Whether what a query reads has an end: as the run wants it, else as its trigger says."""
     if until is not None:
         return until != "stopped"
     return trigger is not None and trigger[0] in _READS_TO_AN_END

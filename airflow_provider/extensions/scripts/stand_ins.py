@@ -289,7 +289,7 @@ class ScriptQuery:
 
     @property
     def isActive(self) -> bool:
-        """Tell whether the run goes on."""
+        """Whether the run goes on."""
         return not self._declaring.looks_on(self.name)
 
     @property

@@ -58,12 +58,12 @@ class Turns:
 
     @property
     def has_rested(self) -> bool:
-        """Tell whether the script has waited, or ended: what it declares is complete."""
+        """Whether the script has waited, or ended: what it declares is complete."""
         return self._rests.is_set()
 
     @property
     def has_this_thread(self) -> bool:
-        """Tell whether the caller's thread is the script's."""
+        """Whether the caller's thread is the script's."""
         return threading.current_thread() is self._thread
 
     def declare(self) -> None:
@@ -131,7 +131,7 @@ class Turns:
         return self.is_over()
 
     def is_over(self) -> bool:
-        """Tell whether the run has read and published everything.
+        """Whether the run has read and published everything.
 
         Raises:
             ScriptLeftError: it has ended otherwise; each call raises it again.
@@ -143,7 +143,7 @@ class Turns:
 
     @property
     def is_left(self) -> bool:
-        """Tell whether the run has ended, and not by itself."""
+        """Whether the run has ended, and not by itself."""
         return self._is_over.is_set() and not self._by_itself
 
     def _run(self) -> None:
@@ -191,7 +191,7 @@ class Turns:
 
 
 def _is_idle(thread: threading.Thread) -> bool:
-    """Tell whether a thread is a worker of a pool that has nothing to do."""
+    """Whether a thread is a worker of a pool that has nothing to do."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return False

@@ -75,7 +75,7 @@ class OperatorState:
         return self.job_name or f"op{self.id}"
 
     def is_called(self, name: str) -> bool:
-        """Tell whether *name* means this operator: its name, or its number."""
+        """Whether *name* means this operator: its name, or its number."""
         return name.lower() in {self.name.lower(), str(self.id), f"op{self.id}"}
 
 

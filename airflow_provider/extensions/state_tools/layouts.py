@@ -249,7 +249,7 @@ def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]
 
 
 def _is_wrapped(table: Table, column: str, part: Field) -> bool:
-    """Tell whether the state's own columns lie one struct deeper, beside a timeout or a TTL."""
+    """Whether the state's own columns lie one struct deeper, beside a timeout or a TTL."""
     if table.kind is TableKind.GROUPS:
         return column == "value" and part["name"] == "groupState"
     return table.has_ttl and column in {"value", "user_map_value"} and part["name"] == "value"

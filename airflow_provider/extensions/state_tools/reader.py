@@ -220,7 +220,7 @@ def _column(functions: Any, fields: Mapping[str, Field], column: Column) -> Any:
 
 
 def is_at_home(query: QueryState) -> bool:
-    """Tell whether all that names a place names the one where the query's files lie."""
+    """Whether all that names a place names the one where the query's files lie."""
     here = _path_of(spark_url(query.checkpoint))
     return all(_path_of(root) == here for each in query.operators for root in each.roots)
 

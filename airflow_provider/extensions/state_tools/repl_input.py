@@ -24,7 +24,7 @@ class Questions:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether a statement has begun that has not ended."""
+        """Whether a statement has begun that has not ended."""
         return bool(self._lines)
 
     def take(self, line: str) -> str | None:

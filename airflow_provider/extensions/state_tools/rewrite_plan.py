@@ -126,7 +126,7 @@ class QueryPlan:
 
     @property
     def rewrites_rows(self) -> bool:
-        """Tell whether rows of its state may change, which takes Spark."""
+        """Whether rows of its state may change, which takes Spark."""
         return bool(self.deletes or self.replaced)
 
     def steps(self) -> Iterator[str]:
@@ -166,7 +166,7 @@ class RewritePlan:
 
     @property
     def needs_spark(self) -> bool:
-        """Tell whether state is read or written."""
+        """Whether state is read or written."""
         return any(q.rewrites_rows or q.partitions is not None for q in self.queries)
 
     def to_dict(self) -> dict[str, Any]:

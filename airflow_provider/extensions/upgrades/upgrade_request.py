@@ -151,7 +151,7 @@ class UpgradeWatcher(RunWatcher):
         return self._known
 
     def has_ended(self) -> bool:
-        """Tell whether it is known which version is in force; one read."""
+        """Whether it is known which version is in force; one read."""
         record = self.record()
         return record is not None and not record.is_open
 

@@ -135,7 +135,7 @@ class UpgradeSteps(abc.ABC):
         return self._known
 
     def has_accepted(self) -> bool:
-        """Tell whether the new version is in force."""
+        """Whether the new version is in force."""
         return self.record.is_accepted
 
     def accept(self) -> None:

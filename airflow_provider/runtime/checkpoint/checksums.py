@@ -28,7 +28,7 @@ _HADOOP_HEADER_BYTES = 8
 
 
 def has_spark_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
-    """Tell whether *data* is what Spark wrote.
+    """Whether *data* is what Spark wrote.
 
     Args:
         data: the whole file.
@@ -53,7 +53,7 @@ def has_spark_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
 
 
 def has_hadoop_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
-    """Tell whether *data* is what Hadoop's local filesystem wrote.
+    """Whether *data* is what Hadoop's local filesystem wrote.
 
     Args:
         data: the whole file.

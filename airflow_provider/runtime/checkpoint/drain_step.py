@@ -22,7 +22,7 @@ _WATERMARKS_MS: Final = (
 
 
 def is_of_drain(watermark_ms: int | None) -> bool:
-    """Tell whether a batch with this watermark is one of a drain."""
+    """Whether a batch with this watermark is one of a drain."""
     return watermark_ms in _WATERMARKS_MS
 
 

@@ -211,7 +211,7 @@ def _types(columns: Sequence[StateColumn] | None) -> tuple[str, ...] | None:
 
 
 def _fit(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> bool:
-    """Tell whether Spark would go on with the columns; their names do not matter to it."""
+    """Whether Spark would go on with the columns; their names do not matter to it."""
     return before is None or now is None or before == now
 
 

@@ -191,7 +191,7 @@ def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
 
 
 def _agree(last_offsets: int, last_commit: int) -> bool:
-    """Tell whether the last batch of both logs is the same, or one is open."""
+    """Whether the last batch of both logs is the same, or one is open."""
     return last_commit <= last_offsets <= last_commit + 1
 
 
@@ -207,7 +207,7 @@ class CheckpointLogs:
         self.url = storage.url
 
     def exists(self) -> bool:
-        """Tell whether there is a checkpoint at all."""
+        """Whether there is a checkpoint at all."""
         return self._storage.exists("metadata") or self._storage.exists("offsets")
 
     def query_id(self) -> str | None:
@@ -344,11 +344,11 @@ class CheckpointLogs:
             raise CheckpointError(msg) from error
 
     def is_committed(self, batch: int) -> bool:
-        """Tell whether the batch has a commit."""
+        """Whether the batch has a commit."""
         return self._storage.exists(f"commits/{batch}")
 
     def is_stateful(self) -> bool:
-        """Tell whether any batch has written state."""
+        """Whether any batch has written state."""
         return bool(numbers_in(self._storage.list("state")))
 
 
@@ -364,10 +364,10 @@ class CommitLog(Protocol):
         """Return how far the query has come."""
 
     def is_committed(self, batch: int) -> bool:
-        """Tell whether the batch has a commit."""
+        """Whether the batch has a commit."""
 
     def is_stateful(self) -> bool:
-        """Tell whether any batch has written state."""
+        """Whether any batch has written state."""
 
     def offsets(self, batch: int) -> OffsetEntry:
         """Return the offsets of the sources at the end of a planned batch."""

@@ -24,7 +24,7 @@ _BY_PLACE: Final = "v1"
 
 
 def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
-    """Tell whether it is clear what the sources at these places have stored.
+    """Whether it is clear what the sources at these places have stored.
 
     A source that is read at several places of the plan has a line for each, and one folder or
     several; so the numbers of its folders are not known, unless all of them are removed.

@@ -212,7 +212,7 @@ def renumber(data: bytes, number: int, *, where: str) -> bytes:
 
 
 def has_one_partition(schema: bytes) -> bool:
-    """Tell from its state's schema whether an operator runs in one partition, whatever was planned.
+    """Whether an operator runs in one partition whatever was planned, by its state's schema.
 
     An aggregation without keys has a key without columns, and a limit one that is always null:
     all their rows meet in partition 0.

@@ -47,7 +47,7 @@ class PlannedEnds:
         self._files = [_FilesEnd(checkpoint, end) for end in ends if end.log is not None]
 
     def is_within(self, batch: int) -> bool:
-        """Tell whether a planned batch reads nothing beyond the ends."""
+        """Whether a planned batch reads nothing beyond the ends."""
         planned, before = self._entries(batch)
         return self._limited(planned, before) == planned and all(
             not files.beyond(_numbers(files.end, planned, before)) for files in self._files
@@ -149,7 +149,7 @@ class _FilesEnd:
         return {self.end.key_of(file.path): file for file in files}
 
     def beyond(self, numbers: range) -> bool:
-        """Tell whether positions have a file that the end does not have."""
+        """Whether positions have a file that the end does not have."""
         return any(self._within(number)[1] for number in numbers)
 
     def limit(self, numbers: range) -> bool:

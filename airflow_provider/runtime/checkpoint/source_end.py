@@ -92,13 +92,13 @@ def limited(planned: str, committed: str, end: str) -> str:
 
 
 def has_order(end: str) -> bool:
-    """Tell whether it is known which offsets lie before this end."""
+    """Whether it is known which offsets lie before this end."""
     last = _value(end)
     return last is None or _is_number(last) or is_by_partition(last)
 
 
 def is_reached(committed: str, end: str) -> bool:
-    """Tell whether a source has been read up to its end.
+    """Whether a source has been read up to its end.
 
     Args:
         committed: how far it has been read; both as Spark writes offsets.
@@ -136,7 +136,7 @@ def missing_partitions(planned: str, end: Mapping[str, Mapping[str, int]]) -> li
 
 
 def is_by_partition(value: Any) -> TypeGuard[PartitionOffsets]:
-    """Tell whether an offset is numbers by topic and partition."""
+    """Whether an offset is numbers by topic and partition."""
     return isinstance(value, dict) and all(
         isinstance(partitions, dict)
         and all(key.isdecimal() and _is_number(each) for key, each in partitions.items())

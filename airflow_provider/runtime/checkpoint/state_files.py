@@ -58,7 +58,7 @@ class StoreFiles:
     others: list[str] = dataclasses.field(default_factory=list)
 
     def is_rocksdb(self) -> bool:
-        """Tell whether the files are those of the RocksDB provider."""
+        """Whether the files are those of the RocksDB provider."""
         return any(
             path.rpartition(".")[2] in ROCKSDB
             for paths in (self.snapshots, self.changes)

@@ -95,7 +95,7 @@ def meaning_of(error: SparkStreamError, code: int) -> str:
 
 
 def is_unexpected(error: SparkStreamError) -> bool:
-    """Tell whether it stands for an error that nobody has raised on purpose."""
+    """Whether it stands for an error that nobody has raised on purpose."""
     return isinstance(error, RunFailedError)
 
 

@@ -136,7 +136,7 @@ def _explained(error: Exception) -> RunFailedError:
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Tell whether the command's log has a record: all of them but those of Py4J.
+    """Whether the command's log has a record: all of them but those of Py4J.
 
     It would print each error that it passes on, with the stacks of both languages: hundreds of
     lines above the screen that explains the same error, and names the file with the stacks. Some
@@ -153,7 +153,7 @@ def _log_to_stderr() -> None:
 
 
 def _nobody_reads() -> bool:
-    """Tell whether the reader of stdout has gone, as ``head`` does; let nothing more be written."""
+    """Whether the reader of stdout has gone, as ``head`` does; let nothing more be written."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     has_gone = any(event & select.POLLERR for _, event in poll.poll(0))

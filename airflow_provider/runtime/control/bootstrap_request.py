@@ -340,7 +340,7 @@ class BootstrapWatcher(RunWatcher):
         return find_made(self._target, self._digest)
 
     def has_ended(self) -> bool:
-        """Tell whether all history is read, and the savepoint is being taken; one read."""
+        """Whether all history is read, and the savepoint is being taken; one read."""
         return self._scratch.run(RUN_ID).final() is not None
 
     def look(self) -> BootstrapView:

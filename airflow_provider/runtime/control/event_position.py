@@ -38,7 +38,7 @@ class Position:
         return cls(raw["number"], dict(raw["state"]))
 
     def is_newer(self, stored: Position | None) -> bool:
-        """Tell whether it takes the place of the one that is stored."""
+        """Whether it takes the place of the one that is stored."""
         return stored is None or self.number > stored.number
 
 

@@ -52,7 +52,7 @@ class Limits:
 
     @property
     def allow_all(self) -> bool:
-        """Tell whether nothing is limited."""
+        """Whether nothing is limited."""
         return self.progress_timeout_s is None and not self.lag
 
 
@@ -72,7 +72,7 @@ class QuerySample:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a commit is to be expected."""
+        """Whether a commit is to be expected."""
         return self.planned > self.committed or any(n > 0 for n in self.backlog.values())
 
 

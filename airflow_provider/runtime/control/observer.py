@@ -173,7 +173,7 @@ def _is_ending(view: View) -> bool:
 
 
 def _is_under_way(view: View) -> bool:
-    """Tell whether the cluster has been given the driver, whatever became of who gave it."""
+    """Whether the cluster has been given the driver, whatever became of who gave it."""
     was_given = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
     is_remote = view.submission is not None and view.submission.is_remote
     return is_remote and was_given and _own_attempt(view) is None and not _lease_of_submission(view)
@@ -378,7 +378,7 @@ class RunWatcher:
         return self.assess_view(self.look())
 
     def _goes_on(self, token: int) -> bool:
-        """Tell whether a driver that was alive still is, and has not reached its end."""
+        """Whether a driver that was alive still is, and has not reached its end."""
         if self.has_ended():
             return False
         self._looks += 1
@@ -389,7 +389,7 @@ class RunWatcher:
         return lease is not None and lease.since == token and liveness is Liveness.LIVE
 
     def has_ended(self) -> bool:
-        """Tell whether what the run is waited for is there; one read."""
+        """Whether what the run is waited for is there; one read."""
         return self._run.final() is not None
 
     def assess_view(self, view: View) -> Assessment:

@@ -79,7 +79,7 @@ class Completeness:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether nothing more will come."""
+        """Whether nothing more will come."""
         return self.finished_by is not None
 
     @property
@@ -105,7 +105,7 @@ class Completeness:
         }
 
     def is_up_to(self, until_ms: int) -> bool:
-        """Tell whether the output of all queries is complete up to a moment."""
+        """Whether the output of all queries is complete up to a moment."""
         return self.is_finished or (bool(self.watermarks) and not self.lagging(until_ms))
 
     def describe(self) -> dict[str, str | None]:

@@ -82,7 +82,7 @@ class RunCondition:
 
     @property
     def is_at_work(self) -> bool:
-        """Tell whether a driver is at work on the run, or about to be."""
+        """Whether a driver is at work on the run, or about to be."""
         return self.state in {"starting", "running"}
 
 

@@ -213,7 +213,7 @@ def _standing(
 def _is_void(
     directory: JobDirectory, request: RequestRecord, lease: LeaseRecord | None, liveness: Liveness
 ) -> bool:
-    """Tell whether nobody will meet a request, and asking once more may help."""
+    """Whether nobody will meet a request, and asking once more may help."""
     answer = read_reply(directory.storage, request.id)
     if answer is not None:
         return not answer.ok and answer.exit_code == EXIT_RETRY
@@ -223,7 +223,7 @@ def _is_void(
 
 
 def _is_promised(directory: JobDirectory, run_id: str, request_id: str) -> bool:
-    """Tell whether the run's next attempt meets the request."""
+    """Whether the run's next attempt meets the request."""
     promised = directory.run(run_id).stop()
     return promised is not None and promised.request_id == request_id
 

@@ -102,7 +102,7 @@ class _QueryHistory:
         self._is_stored = True
 
     def has_news(self) -> bool:
-        """Tell whether there is something that is not stored."""
+        """Whether there is something that is not stored."""
         return bool(self.new) or not self._is_stored
 
     def put(self, storage: Storage) -> None:

@@ -149,7 +149,7 @@ class StartingPoint:
             )
 
     def _has_begun(self) -> bool:
-        """Tell whether the job has begun from this savepoint already."""
+        """Whether the job has begun from this savepoint already."""
         restores = Restores(self._directory)
         last = restores.start()
         if restores.last() != last:

@@ -109,7 +109,7 @@ class Restarter:
         )
 
     def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
-        """Tell whether *queries*, which do not run, may be started again; not if there are none.
+        """Whether *queries*, which do not run, may be started again; not if there are none.
 
         The delay is over, and Spark runs no more tasks of them: what one of those still wrote could
         be taken for the next run's of the same batch.

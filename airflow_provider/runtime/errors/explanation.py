@@ -84,7 +84,7 @@ class Explanation:
 
     @property
     def is_one_line(self) -> bool:
-        """Tell whether *what* is all there is to say."""
+        """Whether *what* is all there is to say."""
         return not (self.where or self.why or self.remedy)
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:

@@ -86,7 +86,7 @@ class Failure:
 
     @property
     def is_fatal(self) -> bool:
-        """Tell whether the same command would fail again."""
+        """Whether the same command would fail again."""
         return self.failure_class is FailureClass.NON_RECOVERABLE
 
     @property

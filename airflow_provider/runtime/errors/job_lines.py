@@ -66,7 +66,7 @@ def definition_of(function: Callable[..., object]) -> str:
 
 
 def is_of_job(filename: str) -> bool:
-    """Tell whether a file is of the job's author, as far as its place tells."""
+    """Whether a file is of the job's author, as far as its place tells."""
     return _OF_OTHERS.search(Path(filename).as_posix()) is None
 
 

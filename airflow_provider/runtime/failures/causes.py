@@ -166,7 +166,7 @@ def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_cut_off(error: BaseException, text: str) -> bool:
-    """Tell whether a call of the JVM has ended in the middle of its answer."""
+    """Whether a call of the JVM has ended in the middle of its answer."""
     return _is_from_py4j(error) and _UNANSWERED.fullmatch(text.strip()) is not None
 
 

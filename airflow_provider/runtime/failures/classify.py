@@ -173,7 +173,7 @@ def _only_wraps(cause: Cause) -> bool:
 
 
 def _reads_file(cause: Cause) -> bool:
-    """Tell whether it says which file could not be read, and another one why."""
+    """Whether it says which file could not be read, and another one why."""
     return any(condition.startswith("FAILED_READ_FILE") for condition in cause.conditions[:1])
 
 

@@ -72,7 +72,7 @@ class RestartDecision:
 
     @property
     def restarts(self) -> bool:
-        """Tell whether there is a restart."""
+        """Whether there is a restart."""
         return self.delay_s is not None
 
 

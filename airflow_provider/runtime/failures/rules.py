@@ -49,11 +49,11 @@ class Rule:
 
     @property
     def restartable(self) -> bool:
-        """Tell whether it may heal when the query is started again in the same driver."""
+        """Whether it may heal when the query is started again in the same driver."""
         return heals_by_restart(self.failure_class) if self.heals is None else self.heals
 
     def matches(self, cause: Cause) -> bool:
-        """Tell whether *cause* has one of the signs."""
+        """Whether *cause* has one of the signs."""
         return (
             not cause.bases.isdisjoint(self.types)
             or (cause.in_worker and not cause.bases.isdisjoint(self.worker_types))
@@ -66,12 +66,12 @@ class Rule:
         )
 
     def is_about(self, condition: str) -> bool:
-        """Tell whether it names a Spark error condition."""
+        """Whether it names a Spark error condition."""
         return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
 
 
 def heals_by_restart(failure_class: FailureClass) -> bool:
-    """Tell whether a failure of that class may heal when the query is started again."""
+    """Whether a failure of that class may heal when the query is started again."""
     return failure_class in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
 
 

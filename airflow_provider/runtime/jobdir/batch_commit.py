@@ -62,11 +62,11 @@ class BatchLog:
         return LogPosition(last, last, None)
 
     def is_committed(self, batch: int) -> bool:
-        """Tell whether the run has committed."""
+        """Whether the run has committed."""
         return batch <= self.position().last_commit
 
     def is_stateful(self) -> bool:
-        """Tell that no state is kept."""
+        """False: a batch job keeps no state."""
         return False
 
     def offsets(self, batch: int) -> OffsetEntry:

@@ -208,7 +208,7 @@ def _folders_above(url: str) -> Iterator[str]:
 
 
 def _is_left(directory: JobDirectory, query: str) -> bool:
-    """Tell whether the job goes on without the query: its checkpoint is gone, its outputs stay."""
+    """Whether the job goes on without the query: its checkpoint is gone, its outputs stay."""
     if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
         return False
     storage = directory.committables(query)

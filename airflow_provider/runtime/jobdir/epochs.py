@@ -65,11 +65,11 @@ class EpochListing:
         return max((-1, *self.published, *(last for _, last in (*self.folded, *self.packed))))
 
     def is_folded(self, epoch: int) -> bool:
-        """Tell whether *epoch* is published, and is in one of the longer documents."""
+        """Whether *epoch* is published, and is in one of the longer documents."""
         return any(first <= epoch <= last for first, last in (*self.folded, *self.packed))
 
     def is_published(self, epoch: int) -> bool:
-        """Tell whether all sinks have published *epoch*."""
+        """Whether all sinks have published *epoch*."""
         return epoch in self.published or self.is_folded(epoch)
 
     def unpublished(self, first: int, last: int) -> list[int]:
@@ -157,7 +157,7 @@ class EpochRecords:
         return None
 
     def is_published(self, epoch: int) -> bool:
-        """Tell whether all sinks have published *epoch*, also when its record was folded away."""
+        """Whether all sinks have published *epoch*, also when its record was folded away."""
         return self.find().is_published(epoch)
 
     def token_of(self, epoch: int, found: EpochListing) -> int | None:
@@ -266,7 +266,7 @@ class EpochRecords:
         return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
 
     def has_own(self) -> bool:
-        """Tell whether an epoch was written under this id.
+        """Whether an epoch was written under this id.
 
         False of a query of Spark's own sinks, also after a restore has numbered its epochs.
         """
@@ -289,12 +289,12 @@ class EpochRecords:
         return RevertRecord.read(self._storage, _REVERT)
 
     def is_left(self) -> bool:
-        """Tell whether the query started over under another id while its output was kept."""
+        """Whether the query started over under another id while its output was kept."""
         taken = self.revert()
         return taken is not None and taken.keep_outputs
 
     def is_copy(self) -> bool:
-        """Tell whether the query is a restored copy, which goes on from epochs of another id."""
+        """Whether the query is a restored copy, which goes on from epochs of another id."""
         return any(not run_id for *_, run_id in self.history().ranges)
 
     def check_standing(self) -> None:

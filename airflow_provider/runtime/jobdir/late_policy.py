@@ -31,7 +31,7 @@ class LateLimit:
     share: float | None = None
 
     def is_crossed(self, late: int, read: int | None) -> bool:
-        """Tell whether so many late rows, of so many read, are more than allowed.
+        """Whether so many late rows, of so many read, are more than allowed.
 
         Of an unknown number no share is known, so that each late row is one too many.
         """

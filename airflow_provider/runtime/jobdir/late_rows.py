@@ -126,7 +126,7 @@ def _describe_ignored_timers(document: Mapping[str, Any]) -> str | None:
 
 
 def _has_written_nothing(document: Mapping[str, Any]) -> bool:
-    """Tell whether a final checkpoint is that of a run that ended with rows read, and none out."""
+    """Whether a final checkpoint is that of a run that ended with rows read, and none out."""
     is_known = bool(document.get("rows_read")) and not document.get("rows_minimum")
     if document.get("outcome") != "FINISHED" or not is_known:
         return False

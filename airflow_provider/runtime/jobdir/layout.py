@@ -318,7 +318,7 @@ class RunDirectory:
         record.put(self.storage, f"submissions/{driver_id}.look.json")
 
     def is_lost(self, driver_id: str) -> bool:
-        """Tell whether a wait for the driver has timed out."""
+        """Whether a wait for the driver has timed out."""
         return LostRecord.read(self.storage, f"submissions/{driver_id}.lost.json") is not None
 
     def put_lost(self, driver_id: str, waited_s: float) -> None:

@@ -213,15 +213,15 @@ class Lease:
         self._beaten_at = max(self._beaten_at, began)
 
     def is_expiring(self) -> bool:
-        """Tell whether no heartbeat could be put for so long that others may take over."""
+        """Whether no heartbeat could be put for so long that others may take over."""
         return self._clock.monotonic() - self._beaten_at >= self.record.timeout_s
 
     def is_lost(self) -> bool:
-        """Tell whether another driver has taken over."""
+        """Whether another driver has taken over."""
         return is_there(self._storage, lease_path(self.token + 1))
 
     def outlived(self, token: int) -> bool:
-        """Tell whether the driver that held the earlier *token* has certainly ended."""
+        """Whether the driver that held the earlier *token* has certainly ended."""
         return token < self.token and has_ended(self._storage, token)
 
     def check(self) -> None:
@@ -255,7 +255,7 @@ class Lease:
         raise LeaseLostError(msg)
 
     def _is_known(self) -> bool:
-        """Tell whether this very lease, with its nonce, lies in the job directory."""
+        """Whether this very lease, with its nonce, lies in the job directory."""
         try:
             found = self._storage.read(lease_path(self.token))
         except FileNotFoundError:

@@ -122,7 +122,7 @@ def heartbeat_path(token: int) -> str:
 
 
 def is_there(storage: Storage, path: str) -> bool:
-    """Tell by one read, which is fresh where a question for names need not be, and cheaper."""
+    """Whether the document exists, by one read: it is fresher than a listing, and cheaper."""
     try:
         storage.read(path)
     except FileNotFoundError:
@@ -131,7 +131,7 @@ def is_there(storage: Storage, path: str) -> bool:
 
 
 def has_ended(storage: Storage, token: int) -> bool:
-    """Tell whether the driver that held *token* can do nothing any more.
+    """Whether the driver that held *token* can do nothing any more.
 
     Only a release without a doubt and dead processes are certain; a heartbeat that does not
     change is not. A driver that has taken one lease after the other has ended with the last.

@@ -80,7 +80,7 @@ class ReadPlace:
         return self.format + (f" at {self.path}" if self.path is not None else "")
 
     def overlaps(self, other: ReadPlace) -> bool:
-        """Tell whether a row may be read from both, as far as that can be known."""
+        """Whether a row may be read from both, as far as that can be known."""
         if (self.format in FILE_FORMATS) != (other.format in FILE_FORMATS):
             return False
         if self.options != other.options:

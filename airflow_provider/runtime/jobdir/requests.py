@@ -131,12 +131,12 @@ def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
 
 
 def is_requested(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver has an open request; one read while there is none."""
+    """Whether the driver has an open request; one read while there is none."""
     return _rung(storage, driver_id) is not None and bool(pending_requests(storage, driver_id))
 
 
 def is_leaving(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver ever got a request to end before its run is over."""
+    """Whether the driver ever got a request to end before its run is over."""
     mine = requests_of(storage, driver_id)
     return any(request.kind == CANCEL or request.keeps_run for request in mine)
 
@@ -155,7 +155,7 @@ def forget_requests(storage: Storage, driver_id: str) -> None:
 
 
 def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver has answered that it ends before its run is over."""
+    """Whether the driver has answered that it ends before its run is over."""
     mine = requests_of(storage, driver_id)
     leaving = (request for request in mine if request.kind == CANCEL or request.keeps_run)
     replies = (read_reply(storage, request.id) for request in leaving)

@@ -134,7 +134,7 @@ class DriverSpec(Document):
         self.put(run, self._path(str(self.driver_id)))
 
     def is_what_was_sent(self, run: Storage, driver_id: str) -> bool:
-        """Tell whether a driver's request asks for the same as this; also when it has none yet."""
+        """Whether a driver's request asks for the same as this; also when it has none yet."""
         sent = self.read(run, self._path(driver_id))
         own = dataclasses.replace(self, driver_id=driver_id)
         return sent is None or sent.sha256() == own.sha256()

@@ -143,17 +143,17 @@ class UpgradeRecord(Document):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it is not known yet which version is in force."""
+        """Whether it is not known yet which version is in force."""
         return bool(_NEXT[self.step])
 
     @property
     def is_accepted(self) -> bool:
-        """Tell whether the new version is in force."""
+        """Whether the new version is in force."""
         return self.step is UpgradeStep.ACCEPTED
 
     @property
     def forbids_old(self) -> bool:
-        """Tell whether nobody but the upgrade may start the old version."""
+        """Whether nobody but the upgrade may start the old version."""
         return self.step is not UpgradeStep.ROLLED_BACK
 
 

@@ -80,13 +80,13 @@ def claim(run: Storage) -> int:
 
 
 def is_newest(run: Storage, generation: int) -> bool:
-    """Tell whether no later try has claimed the run."""
+    """Whether no later try has claimed the run."""
     # In this order: claims are removed from the lowest.
     return not _is_there(run, generation + 1) and _is_there(run, generation)
 
 
 def is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
-    """Tell whether nobody watches the run who began later.
+    """Whether nobody watches the run who began later.
 
     Args:
         run: the run's folder.

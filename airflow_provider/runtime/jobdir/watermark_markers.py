@@ -31,7 +31,7 @@ def marker_name(source: str) -> str:
 
 
 def is_marker(name: str | None) -> bool:
-    """Tell whether a stream is one of markers."""
+    """Whether a stream is one of markers."""
     return name is not None and name.endswith(_SUFFIX)
 
 

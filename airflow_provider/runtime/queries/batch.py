@@ -82,11 +82,11 @@ class BatchQuery:
         log.info("query=%s started as one batch job (%s)", self.name, how.value)
 
     def has_ended(self) -> bool:
-        """Tell whether a job that was started no longer runs."""
+        """Whether a job that was started no longer runs."""
         return self._thread is not None and not self._thread.is_alive()
 
     def has_more(self) -> bool:
-        """Tell that nothing is left to read: a batch job reads all of its sources."""
+        """False: a batch job reads all of its sources."""
         return False
 
     def error(self) -> BaseException | None:
@@ -94,7 +94,7 @@ class BatchQuery:
         return self._error
 
     def has_tasks(self) -> bool:
-        """Tell that none is left: a batch job is not started again in its driver."""
+        """False: a batch job is not restarted in its driver, so no tasks are left."""
         return False
 
     def halt(self, timeout_s: float | None) -> None:

@@ -341,7 +341,7 @@ def _filtered(rows: _Rows, *texts: str) -> _Rows:
 
 
 def _is_of_window(text: str, windows: Iterable[str]) -> bool:
-    """Tell whether Spark has added a condition because rows without a time are in no window."""
+    """Whether Spark has added a condition because rows without a time are in no window."""
     return any(
         text == f"({window.partition('(')[2].rpartition(', ')[0].partition(', ')[0]} is not null)"
         for window in windows

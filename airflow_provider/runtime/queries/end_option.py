@@ -61,7 +61,7 @@ def _refused(kind: str, ends: object) -> str | None:
 
 
 def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
-    """Tell whether what a source answers about its end is all that is there.
+    """Whether what a source answers about its end is all that is there.
 
     One in Python may answer how far its next read goes; then its end is known when it has no more.
     """
@@ -69,7 +69,7 @@ def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
 
 
 def _are_offsets(ends: Mapping[Any, Any]) -> bool:
-    """Tell whether these are offsets from the beginning on, and some."""
+    """Whether these are offsets from the beginning on, and some."""
     plain = {topic: dict(p) if isinstance(p, Mapping) else p for topic, p in ends.items()}
     keys = [*plain, *(key for p in plain.values() if isinstance(p, dict) for key in p)]
     if not all(isinstance(key, str) for key in keys) or not is_by_partition(plain):

@@ -157,7 +157,7 @@ class FixedEnds:
             raise PastEndError
 
     def has_more(self) -> bool | None:
-        """Tell whether the query, which has ended by itself, is to be started again.
+        """Whether the query, which has ended by itself, is to be started again.
 
         Returns:
             None where the ends do not decide.
@@ -186,7 +186,7 @@ class FixedEnds:
         self._query = query
 
     def _is_within(self, plan: PlannedEnds, batch: int) -> bool:
-        """Tell whether a batch may run: what another run has perhaps staged is never replaced."""
+        """Whether a batch may run: what another run has perhaps staged is never replaced."""
         is_inherited = self._record is not None and batch == self._record.inherited
         return is_inherited or plan.is_within(batch)
 
@@ -257,7 +257,7 @@ class FixedEnds:
         }
 
     def _is_read(self, plan: PlannedEnds) -> bool:
-        """Tell whether all that ends by itself, while the query reads what is there, is read."""
+        """Whether all that ends by itself, while the query reads what is there, is read."""
         query = self._query
         ending = {s.name for s in query.sources} if query.bounded else set(query.yet_to_end)
         if not ending or not ending <= set(self.names()):

@@ -38,7 +38,7 @@ def missing_source(spark: SparkSession, name: str) -> ConfigError:
 
 
 def is_missing(source_format: str, error: Exception) -> bool:
-    """Tell whether an error of Spark's says that it has no connector for Kafka."""
+    """Whether an error of Spark's says that it has no connector for Kafka."""
     text = str(error)
     return source_format.lower() == CONNECTOR and (
         "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
@@ -46,7 +46,7 @@ def is_missing(source_format: str, error: Exception) -> bool:
 
 
 def is_registered(spark: SparkSession, name: str) -> bool:
-    """Tell whether a session knows a source that is written in Python."""
+    """Whether a session knows a source that is written in Python."""
     from py4j.protocol import Py4JError
 
     try:

@@ -65,7 +65,7 @@ class LatePolicy:
 
     @property
     def waits(self) -> bool:
-        """Tell whether the watermark waits for the end of the data."""
+        """Whether the watermark waits for the end of the data."""
         return self._late == WAIT
 
     def check(self, record: EpochRecord) -> None:
@@ -239,7 +239,7 @@ def _partial_aggregation(node: Any) -> Any | None:
 
 
 def _has_state(plan: Any, jvm: Any) -> bool:
-    """Tell whether a plan reads state, which it must not do a second time."""
+    """Whether a plan reads state, which it must not do a second time."""
     writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
     return any(writer.isInstance(node) for node in executed(plan))
 

@@ -138,7 +138,7 @@ def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
 
 
 def is_streaming(df: Any) -> bool:
-    """Tell whether *df* is a streaming DataFrame."""
+    """Whether *df* is a streaming DataFrame."""
     return bool(getattr(df, "isStreaming", False))
 
 

@@ -63,7 +63,7 @@ class QueryDefinition:
 
     @property
     def goes_by_clock(self) -> bool:
-        """Tell whether time alone may give it output: it has timers or timeouts of the clock."""
+        """Whether time alone may give it output: it has timers or timeouts of the clock."""
         return any(each.endswith(_BY_CLOCK) for each in self.operations)
 
     @property
@@ -98,7 +98,7 @@ class QueryDefinition:
 
     @property
     def bounded(self) -> bool:
-        """Tell whether all its sources end."""
+        """Whether all its sources end."""
         return all(source.bounded for source in self.sources)
 
     @property

@@ -102,7 +102,7 @@ class BatchSizeController:
         return Step(PacingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
 
     def _is_stuck(self, size: float) -> bool:
-        """Tell whether a batch was to be larger than the last one and is not, as with large files.
+        """Whether a batch was to be larger than the last one and is not, as with large files.
 
         What of their time is fixed then stays unknown, and with it whether twice the size fits.
         """
@@ -186,7 +186,7 @@ class Limit:
 
     @property
     def is_ignored(self) -> bool:
-        """Tell whether the source does not keep to its limit, or does not show that it does."""
+        """Whether the source does not keep to its limit, or does not show that it does."""
         return self.ignored >= IGNORED
 
 

@@ -94,12 +94,12 @@ class SourceDefinition:
 
     @property
     def has_first_limit(self) -> bool:
-        """Tell whether its first batch has a limit that the job did not ask for."""
+        """Whether its first batch has a limit that the job did not ask for."""
         return bool(self._first_limit())
 
     @property
     def is_known(self) -> bool:
-        """Tell whether ``ctx.read`` has opened the source."""
+        """Whether ``ctx.read`` has opened the source."""
         return self.format != UNKNOWN_FORMAT
 
     @property

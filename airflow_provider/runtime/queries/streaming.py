@@ -194,13 +194,13 @@ class RunningQuery:
         }[how]
 
     def has_ended(self) -> bool:
-        """Tell whether a query that was started no longer runs, or had nothing left to read."""
+        """Whether a query that was started no longer runs, or had nothing left to read."""
         if self._has_nothing_left:
             return True
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
-        """Tell whether Spark still runs tasks of the last start, which are to stop.
+        """Whether Spark still runs tasks of the last start, which are to stop.
 
         A task ends some time after its query has failed; one whose executor is lost, when Spark has
         noticed that.
@@ -245,7 +245,7 @@ class RunningQuery:
         return self._query.exception() if self._query is not None else None
 
     def has_more(self) -> bool:
-        """Tell whether another start may read what this one has not requested from its sources.
+        """Whether another start may read what this one has not requested from its sources.
 
         With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
         simple reader, for example) once for the latest offset, which may be that of its next rows

@@ -54,7 +54,7 @@ class SourceTime:
         return None if self.latest_ms is None else self.latest_ms - self.delay_ms
 
     def is_idle(self, now_s: float) -> bool:
-        """Tell whether it has been silent for so long that nobody waits for it."""
+        """Whether it has been silent for so long that nobody waits for it."""
         return self.idle_timeout_s is not None and now_s - self.heard_s >= self.idle_timeout_s
 
 

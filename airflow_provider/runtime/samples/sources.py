@@ -62,7 +62,7 @@ class Samples:
         self._read: list[str] = []
 
     def is_given(self, name: str) -> bool:
-        """Tell whether the caller gives rows for the source."""
+        """Whether the caller gives rows for the source."""
         return name in self._inputs
 
     def note_read(self, name: str) -> None:

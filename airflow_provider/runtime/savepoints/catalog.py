@@ -116,7 +116,7 @@ def check_no_job(place: Storage) -> None:
 
 
 def is_job(names: Iterable[str]) -> bool:
-    """Tell whether these names in a folder make it a job directory."""
+    """Whether these names in a folder make it a job directory."""
     return not _JOBS.isdisjoint(names)
 
 

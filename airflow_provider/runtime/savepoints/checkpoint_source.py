@@ -106,7 +106,7 @@ class SourceQuery:
         return ended if ended is not None and ended.batch <= batch else None
 
     def has_ended(self, batch: int) -> bool:
-        """Tell whether it has read its last row, in this batch or one before."""
+        """Whether it has read its last row, in this batch or one before."""
         intent = drain_intent(self.directory, self.name) if self.directory is not None else None
         return intent is not None and intent.batch <= batch
 

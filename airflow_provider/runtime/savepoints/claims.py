@@ -56,7 +56,7 @@ class ReaderRecord(Document):
     began: IsoTime
 
     def has_ended(self, clock: Clock) -> bool:
-        """Tell whether nobody is at it any more."""
+        """Whether nobody is at it any more."""
         if self.owner.is_gone():
             return True
         if self.owner.space is not None and self.owner.space == identify_this().space:
@@ -83,7 +83,7 @@ class SavepointClaimRecord(ReaderRecord):
     ended: bool = False
 
     def has_ended(self, clock: Clock) -> bool:
-        """Tell whether nobody is at it any more."""
+        """Whether nobody is at it any more."""
         return self.ended or super().has_ended(clock)
 
 
@@ -153,7 +153,7 @@ def check_claimable(place: Storage, names: Collection[str]) -> None:
 
 
 def is_held(place: Storage, mine: SavepointClaimRecord) -> bool:
-    """Tell whether a claim is still the one that counts; read by name, not by a listing."""
+    """Whether a claim is still the one that counts; read by name, not by a listing."""
     there = SavepointClaimRecord.read(place, _name(mine.token))
     if there is None or there.nonce != mine.nonce:
         return False

@@ -425,7 +425,7 @@ def _begins_without_state(record: RunRecord) -> bool:
 
 
 def _is_of(folder: str, run_id: str) -> bool:
-    """Tell whether a folder is named as the savepoint of a run, or as a further one."""
+    """Whether a folder is named as the savepoint of a run, or as a further one."""
     name = _folder(run_id)
     return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
 
@@ -441,7 +441,7 @@ def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
 
 
 def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
-    """Tell whether the run has written; through Spark's own sinks, whether anybody has since."""
+    """Whether the run has written; through Spark's own sinks, whether anybody has since."""
     for name, before in record.starting.items():
         place = directory.committables(name)
         if has_written(place, record.run_id):
@@ -453,7 +453,7 @@ def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
 
 
 def _stands(directory: JobDirectory, run_id: str) -> bool:
-    """Tell whether a run has written something that was not reverted."""
+    """Whether a run has written something that was not reverted."""
     run = directory.run(run_id)
     record = run.record()
     return record is not None and run.rewound() is None and _has_written(directory, record)

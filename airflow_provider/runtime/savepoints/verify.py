@@ -86,7 +86,7 @@ class _Folders:
                 yield f"{self.url(file)}: has {size} bytes instead of {file.size}"
 
     def is_intact(self, file: SavedFile, checksum: SavedFile) -> bool:
-        """Tell whether a file has the checksum that lies beside it."""
+        """Whether a file has the checksum that lies beside it."""
         data, summed = (self._at[each.holder].read(each.path) for each in (file, checksum))
         is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
         check = has_hadoop_checksum if is_hadoops else has_spark_checksum

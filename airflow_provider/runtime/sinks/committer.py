@@ -373,7 +373,7 @@ class EpochCommitter:
             return sorted(self._waiting)
 
     def _may_run_again(self, epoch: int) -> bool:
-        """Tell whether Spark may run the batch again, which an earlier driver or try has staged."""
+        """Whether Spark may run the batch again, which an earlier driver or try has staged."""
         with self._lock:
             return self._token not in self._waiting[epoch] and epoch == max(self._waiting)
 
@@ -477,7 +477,7 @@ class EpochCommitter:
         return self._last.late_rows if self._is_ours(self._last) else {}
 
     def late_is_minimum(self) -> bool:
-        """Tell whether they may be more."""
+        """Whether they may be more."""
         return self._is_ours(self._last) and self._last.late_minimum
 
     def lost_rows(self) -> int | None:

@@ -30,12 +30,12 @@ def final_name(staged: str, number: int, epoch: EpochId) -> str:
 
 
 def is_final_name(final: str, epoch: EpochId) -> bool:
-    """Tell whether a published file of that name is one of the epoch's."""
+    """Whether a published file of that name is one of the epoch's."""
     return _is_name(final, f"{epoch.epoch:010d}", epoch.query_id)
 
 
 def is_name_of(final: str, query_id: str) -> bool:
-    """Tell whether a published file of that name is one of the query's, of whatever epoch."""
+    """Whether a published file of that name is one of the query's, of whatever epoch."""
     return _is_name(final, r"\d{10,}", query_id)
 
 

@@ -304,7 +304,7 @@ class FilesSink:
                 return  # others are staging there
 
     def _needs_schema(self, query_id: str) -> bool:
-        """Tell whether a file without rows is wanted: the first, so that readers find a schema."""
+        """Whether a file without rows is wanted: the first, so that readers find a schema."""
         if self._format not in _SELF_DESCRIBING or self._partition_by:
             return False
         return next(self._output.glob(f"*{query_id}*"), None) is None
@@ -323,7 +323,7 @@ def _check_writable(folder: Path, name: str) -> None:
 
 
 def _has_link(path: Path, *, below: Path) -> bool:
-    """Tell whether *path* or a folder between *below* and it is a symbolic link."""
+    """Whether *path* or a folder between *below* and it is a symbolic link."""
     between = itertools.takewhile(lambda place: place != below, (path, *path.parents))
     return any(place.is_symlink() for place in between)
 

@@ -90,7 +90,7 @@ def runs_after(storage: Storage, epoch: int) -> set[str]:
 
 
 def has_written(storage: Storage, run_id: str) -> bool:
-    """Tell whether a run has pre-committed or published an epoch of a query, under any of its ids.
+    """Whether a run has pre-committed or published an epoch of a query, under any of its ids.
 
     Args:
         storage: the query's ``committables`` folder.

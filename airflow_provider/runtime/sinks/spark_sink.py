@@ -77,7 +77,7 @@ class SparkSink:
 
     @property
     def holds_files(self) -> bool:
-        """Tell whether it writes files into a folder, rather than to a table or a server."""
+        """Whether it writes files into a folder, rather than to a table or a server."""
         return GUARANTEES.get(self._format) is _FILES
 
     @property

@@ -39,7 +39,7 @@ def staged_epochs(url: str, query_id: str) -> list[EpochId]:
 
 
 def is_inside(path: object) -> bool:
-    """Tell whether *path* is one relative to a folder that cannot lead out of it."""
+    """Whether *path* is one relative to a folder that cannot lead out of it."""
     return (
         isinstance(path, str)
         and {"", ".", ".."}.isdisjoint(path.split("/"))

@@ -185,7 +185,7 @@ def _remove_older(archive: Path) -> None:
 
 
 def _has_failed(archive: Path) -> bool:
-    """Tell whether it could not be made within the last day: the next attempt would fail, too."""
+    """Whether it could not be made within the last day: the next attempt would fail, too."""
     try:
         age = time.time() - archive.with_suffix(".failed").stat().st_mtime
     except OSError:

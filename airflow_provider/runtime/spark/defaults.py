@@ -238,7 +238,7 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
 
 
 def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
-    """Tell whether a file of Hadoop's settings names an umask."""
+    """Whether a file of Hadoop's settings names an umask."""
     name = UMASK.removeprefix("spark.hadoop.")
     folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
     for file in (folder / name for folder in folders for name in _HADOOP_FILES):

@@ -55,7 +55,7 @@ def spark_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether ``spark-submit`` has started this process and its JVM."""
+    """Whether ``spark-submit`` has started this process and its JVM."""
     return "PYSPARK_GATEWAY_PORT" in environ
 
 

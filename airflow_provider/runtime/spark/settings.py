@@ -139,7 +139,7 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
 
 
 def is_known(name: str) -> bool:
-    """Tell whether a supported Spark has the setting, or it is not Spark's to know."""
+    """Whether a supported Spark has the setting, or it is not Spark's to know."""
     return name in _known() or name.startswith(FREE)
 
 

@@ -126,7 +126,7 @@ class Ability(enum.Enum):
 
 
 def can(spark: Any, ability: Ability) -> bool:
-    """Tell whether the Spark of a session has an ability."""
+    """Whether the Spark of a session has an ability."""
     if ability is Ability.REPARTITION:
         return hasattr(spark, "_streamingCheckpointManager")
     name = {
@@ -280,7 +280,7 @@ def stream_of(scan: Any) -> Any | None:
 
 
 def reads_stream(scan: Any) -> bool:
-    """Tell whether a scan of files in the plan of a batch reads a stream, or a table."""
+    """Whether a scan of files in the plan of a batch reads a stream, or a table."""
     if stream_of(scan) is not None:
         return True
     link = scan.logicalLink()  # before Spark 4.0 the logical plan tells
@@ -326,7 +326,7 @@ def jobs_refused(context: Any, group: str) -> Iterator[None]:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Tell whether Py4J has found no such method: what the JVM has thrown is another error."""
+    """Whether Py4J has found no such method: what the JVM has thrown is another error."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
     return not isinstance(error, (Py4JJavaError, Py4JNetworkError))
@@ -341,7 +341,7 @@ def process_id(jvm: Any) -> int:
 
 
 def describes_operators(settings: Mapping[str, str]) -> bool:
-    """Tell whether the Spark that has planned a batch describes operators in the checkpoint.
+    """Whether the Spark that has planned a batch describes operators in the checkpoint.
 
     Args:
         settings: those that Spark keeps with the batch in its offset log; a log without any is

@@ -22,7 +22,7 @@ class Storage(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Tell whether other processes (a Spark driver, executors) see this place."""
+        """Whether other processes (a Spark driver, executors) see this place."""
 
     def at(self, path: str) -> Storage:
         """Return the same filesystem with *path* as its root."""
@@ -60,7 +60,7 @@ class Storage(Protocol):
         """
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is an object or a folder at *path*."""
+        """Whether there is an object or a folder at *path*."""
 
     def list(self, path: str) -> list[str]:
         """Return the names directly under *path*, sorted; empty when there is no such folder."""
@@ -95,7 +95,7 @@ class RemoteStorage(Storage, Protocol):
         """Return the size of the largest file that :meth:`copy_from` takes; None: of any."""
 
     def is_beside(self, other: RemoteStorage) -> bool:
-        """Tell whether the store itself copies from *other* to here."""
+        """Whether the store itself copies from *other* to here."""
 
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
         """Have the store copy a file of the same path from a place beside; no byte comes here."""

@@ -144,7 +144,7 @@ class LocalStorage:
         raise UnsupportedStorageError(msg) from error
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or folder."""
+        """Whether there is a file or folder."""
         above, name = self.folder.split(path)
         try:
             with no_links(), naming(self.folder.at(path).path), above.opened() as descriptor:
@@ -297,7 +297,7 @@ def no_links() -> Iterator[None]:
 
 
 def _is_at(file: _Written) -> bool:
-    """Tell whether the file that was written has its name, whatever was answered."""
+    """Whether the file that was written has its name, whatever was answered."""
     try:
         return os.path.samestat(os.lstat(file.name, dir_fd=file.folder), file.facts)
     except OSError:

@@ -57,7 +57,7 @@ class MemoryStorage:
             return True
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is an object or a prefix."""
+        """Whether there is an object or a prefix."""
         return bool(self._fs.exists(self._full(path)))
 
     def list(self, path: str) -> list[str]:

@@ -176,7 +176,7 @@ class ObjectStorage:
         """Do nothing: a prefix of which no object begins is not there."""
 
     def is_beside(self, other: RemoteStorage) -> bool:
-        """Tell whether the store itself copies from *other* to here."""
+        """Whether the store itself copies from *other* to here."""
         return isinstance(other, ObjectStorage) and self._bucket.store == other._bucket.store
 
     @property

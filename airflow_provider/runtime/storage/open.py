@@ -164,17 +164,17 @@ def scheme_of(url: str) -> str:
 
 
 def is_in_s3(url: str) -> bool:
-    """Tell whether *url* is in S3, or a store with its protocol."""
+    """Whether *url* is in S3, or a store with its protocol."""
     return _STORES.get(scheme_of(url)) is _S3
 
 
 def is_in_bucket(url: str) -> bool:
-    """Tell whether *url* is in an object store."""
+    """Whether *url* is in an object store."""
     return scheme_of(url) in _STORES
 
 
 def is_in_hdfs(url: str) -> bool:
-    """Tell whether *url* is in HDFS, of which Spark has another address."""
+    """Whether *url* is in HDFS, of which Spark has another address."""
     return scheme_of(url) == _HDFS
 
 
@@ -276,7 +276,7 @@ def check_room(url: str) -> None:
 
 
 def has_escapes(url: str) -> bool:
-    """Tell whether an address has letters that a URI must escape.
+    """Whether an address has letters that a URI must escape.
 
     Spark's readers and rewriter of state look for the escaped ones, and find nothing (4.3).
     """

@@ -66,7 +66,7 @@ class LaunchState(str, enum.Enum):
 
 
 def is_away(status: int) -> bool:
-    """Tell of an HTTP status whether the same request may be answered otherwise a little later."""
+    """Whether the same request may succeed a little later, by its HTTP status."""
     return status >= _SERVER_ERROR or status == _TOO_MANY
 
 
@@ -90,7 +90,7 @@ class Look:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it will not change any more."""
+        """Whether it will not change any more."""
         return self.state in OVER
 
     def record(self, at: str) -> LookRecord:

@@ -157,7 +157,7 @@ class Lifecycle:
 
     @property
     def publishes(self) -> bool:
-        """Tell whether sinks publish an epoch as soon as Spark has committed it."""
+        """Whether sinks publish an epoch as soon as Spark has committed it."""
         return self.phase in _PUBLISHING
 
     @property
@@ -167,7 +167,7 @@ class Lifecycle:
 
     @property
     def keeps_run(self) -> bool:
-        """Tell whether the run goes on with a later attempt, though somebody has stopped it."""
+        """Whether the run goes on with a later attempt, though somebody has stopped it."""
         return self.stop is not None and self.stop.keeps_run
 
     def handle(self, event: Event) -> tuple[Lifecycle, Instructions]:
