@@ -197,7 +197,7 @@ class JobSummaries:
         return "failed", condition.error
 
     def _sickness(self, task: IndexedTask, view: View) -> str | None:
-        """Return why a driver that runs is not well; None when it is."""
+        """Return why a running driver is unhealthy, or None."""
         if task.state == "failed":
             return "its driver runs, and its task has failed: no task is watching this driver"
         is_live = view.liveness is Liveness.LIVE

@@ -208,7 +208,7 @@ def _take(scratch: JobDirectory, spec: BootstrapSpec, seam: Seam, clock: Clock) 
 
 @dataclasses.dataclass(frozen=True)
 class Seam:
-    """What becomes of the sources.
+    """The positions of the sources after the bootstrap.
 
     Attributes:
         stays: the names of the sources whose offsets stay.

@@ -21,7 +21,7 @@ _STORED: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\
 
 
 class Clock(Protocol):
-    """What the runtime knows of time."""
+    """The runtime's source of time."""
 
     def now(self) -> dt.datetime:
         """Return the wall clock's time in UTC; for people and documents, never for decisions."""

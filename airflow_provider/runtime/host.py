@@ -84,7 +84,7 @@ def _time_namespace() -> list[str]:
 
 @functools.cache
 def _boot() -> str:
-    """Return which boot of the machine this is; no process lives to see another one."""
+    """Return the boot id; a process of another boot is certainly dead."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

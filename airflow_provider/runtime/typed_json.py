@@ -59,7 +59,7 @@ class Mismatch(Exception):  # noqa: N818 - it never leaves this package's reader
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Check:
-    """What a value must be beyond its type; a member of ``Annotated``.
+    """A condition on a value beyond its type; a member of ``Annotated``.
 
     Attributes:
         expected: that, in words.
@@ -143,9 +143,9 @@ Name = Annotated[
         {"pattern": f"^{_NAME.pattern}$"},
     ),
 ]
-"""What may be a part of a path."""
+"""A text that may be part of a path."""
 PathPart = Annotated[str, Check("a name without a slash", is_one_part)]
-"""What is a part of a path, and was perhaps not named by this package."""
+"""A part of a path that this package may not have named."""
 NameOrNone = Annotated[
     str,
     Check("a name, or nothing between quotes", lambda text: not text or is_name(text)),

@@ -68,7 +68,7 @@ class FileFormat(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class UploadTask:
-    """What a worker needs to know; it carries no credentials: those are the executor's own.
+    """The worker's instructions, without credentials: those are the executor's own.
 
     Attributes:
         url: the folder of this staging alone.

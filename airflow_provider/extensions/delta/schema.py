@@ -70,7 +70,7 @@ _COLUMN_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta
 
 @dataclasses.dataclass(frozen=True)
 class TableFacts:
-    """What a table says about itself.
+    """A table's protocol, schema and configuration.
 
     Attributes:
         schema: its JSON value.

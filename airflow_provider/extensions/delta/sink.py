@@ -336,7 +336,7 @@ class DeltaSink:
         return [read_data_file(filesystem, path, size, schema) for path, size in files]
 
     def _until_settled(self, attempt: Callable[[], None]) -> None:
-        """Call *attempt* again and again while other writers win.
+        """Retry *attempt* until no other writer wins the commit.
 
         Also when it is not known whether its version was put: either the next look finds it, or the
         next attempt and the one on its way are for the same version, of which one fails.

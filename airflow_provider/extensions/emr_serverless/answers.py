@@ -30,14 +30,14 @@ class ApplicationState:
 
 @dataclasses.dataclass(frozen=True)
 class ApplicationAnswer:
-    """What ``get_application`` answers."""
+    """The answer of ``get_application``."""
 
     application: ApplicationState
 
 
 @dataclasses.dataclass(frozen=True)
 class StartedAnswer:
-    """What ``start_job_run`` answers."""
+    """The answer of ``start_job_run``."""
 
     jobRunId: str
 
@@ -53,7 +53,7 @@ class JobRunState:
 
 @dataclasses.dataclass(frozen=True)
 class JobRunAnswer:
-    """What ``get_job_run`` answers."""
+    """The answer of ``get_job_run``."""
 
     jobRun: JobRunState
 
@@ -68,7 +68,7 @@ class ListedRun:
 
 @dataclasses.dataclass(frozen=True)
 class JobRunsAnswer:
-    """What ``list_job_runs`` answers."""
+    """The answer of ``list_job_runs``."""
 
     jobRuns: Annotated[tuple[ListedRun, ...], at_most(MOST_LISTED)] = ()
     nextToken: str | None = None

@@ -19,7 +19,7 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class Body(Protocol):
-    """What an answer of a store is read by."""
+    """The methods by which a store's answer is read."""
 
     def read(self, amt: int, /) -> bytes:
         """Return the next bytes; none at the end."""

@@ -73,7 +73,7 @@ _UNREADABLE: Final = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     zlib.error,
 )
-"""What boto3's parsers raise for values of another type, and gzip for other bytes."""
+"""The errors of boto3's parsers for values of another type, and of gzip for other bytes."""
 _MOST_PAGES: Final = 1000
 _ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here

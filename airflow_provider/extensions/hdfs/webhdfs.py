@@ -66,7 +66,7 @@ def _is_below(name: str) -> bool:
 
 
 class Status(NamedTuple):
-    """What HDFS says of one name.
+    """The status of one name in HDFS.
 
     Attributes:
         name: it, without the folder it is in; empty for what was asked for itself.

@@ -51,7 +51,7 @@ class _Property:
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What a table has recorded of one query.
+    """A table's record of one query.
 
     Attributes:
         query_id: the query's.

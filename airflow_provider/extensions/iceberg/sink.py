@@ -308,7 +308,7 @@ class IcebergSink:
         return True
 
     def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:
-        """Run *attempt* on the table as it is now, again and again while other writers win.
+        """Retry *attempt* on the latest table version until no other writer wins the commit.
 
         Also when it is not known whether a commit happened: either the next look finds it, or the
         next commit makes the one on its way fail.

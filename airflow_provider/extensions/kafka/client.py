@@ -100,7 +100,7 @@ _CLIENT_LOG.addFilter(OncePerMinute(SystemClock()))
 
 
 class Found(NamedTuple):
-    """What there is of a subscription.
+    """The topics and partitions of a subscription.
 
     Attributes:
         partitions: all of them.

@@ -34,7 +34,7 @@ _OURS: Final = Range.__module__.encode()
 
 
 class _Kafka:
-    """What both formats have in common.
+    """The common part of both formats.
 
     Attributes:
         format: the name by which a job reads it.

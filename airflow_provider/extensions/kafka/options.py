@@ -76,7 +76,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class KafkaOptions:
-    """What a source reads, and how.
+    """The parsed options of a source.
 
     Attributes:
         servers: the addresses to begin with, as messages show them.

@@ -35,7 +35,7 @@ _NOT_THERE: Final = (
 
 
 class Broker(Protocol):
-    """What a plan asks of Kafka."""
+    """The questions of a planner to the brokers."""
 
     def find(self) -> Found:
         """Return the partitions of the subscription."""

@@ -182,7 +182,7 @@ class LivyLauncher:
             self._headers["Authorization"] = f"Basic {given}"
 
     def check(self) -> None:
-        """Look whether the server answers, and lets us in."""
+        """Check that the server is reachable and accepts the credentials."""
         self._options.check()
         try:
             self._ask("GET", "/batches?from=0&size=1", _Page)

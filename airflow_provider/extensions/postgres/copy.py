@@ -26,7 +26,7 @@ _LINES_AT_ONCE: Final = 500
 
 @dataclasses.dataclass(frozen=True)
 class CopyTask:
-    """What a worker needs to know; carries the password, so it is never logged or stored.
+    """The worker's instructions, with the password; never logged or stored.
 
     Attributes:
         server: where to.

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 MODES: Final = ("append", "upsert")
 _AWAY: Final = RetryPolicy(first_s=0.5, for_s=30.0)
-"""Of a database that does not answer, and of a lock."""
+"""Seconds to wait for a database that does not answer, and for a lock."""
 
 
 def sql(

@@ -34,7 +34,7 @@ _LETTERS: Final = re.compile(r"[^A-Za-z0-9]*")
 
 @dataclasses.dataclass
 class WriterCalls:
-    """What a script has said to one ``DataStreamWriter``.
+    """The calls of a script on one ``DataStreamWriter``.
 
     Attributes:
         format: the sink's; None for Spark's default, Parquet.

@@ -263,7 +263,7 @@ class StartingWriter(DataStreamWriter):
 
 
 class ScriptQuery:
-    """What a script gets for a query that it has started: the job's, which runs when it waits.
+    """The query object that a script gets; the job's query runs when the script waits for it.
 
     Args:
         name: the query's in the job.

@@ -165,7 +165,7 @@ class QueryState:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What lies at one place, after one batch of each query.
+    """The state in one location, after one batch of each query.
 
     Attributes:
         url: the place.

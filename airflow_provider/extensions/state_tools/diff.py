@@ -26,7 +26,7 @@ _SAME_FOR_ALL: Final = ("batch", "watermark")  # of sources: would mark each of 
 
 @dataclasses.dataclass(frozen=True)
 class TableDiff:
-    """What has changed in one table.
+    """The changes of one table.
 
     Attributes:
         query: the query's name, in the second state.

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """What one stateful operator held in one savepoint.
+    """The size of one stateful operator in one savepoint.
 
     Attributes:
         savepoint: the savepoint's folder.

@@ -39,7 +39,7 @@ _JOIN_STORES: Final = ("{}-keyWithIndexToValue", "{}-keyWithTsToValues")
 
 
 class TableKind(enum.Enum):
-    """What the rows of a table are."""
+    """The kind of rows that a table has."""
 
     KEYED = "keyed"
     SESSIONS = "sessions"

@@ -79,12 +79,12 @@ ORIGIN: Final = "rewrite"
 _FROM: Final = "rewritten-from"
 _SCRATCH: Final = ".rewriting"
 _WORK: Final = "queries"
-"""What garbage collection removes of a folder that is no savepoint."""
+"""The files that garbage collection removes from a folder that is no savepoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """What was made, or with a dry run would be.
+    """The new savepoint, or with a dry run the one that would be made.
 
     Attributes:
         plan: what became of each query.

@@ -100,7 +100,7 @@ class Replacement:
 
 @dataclasses.dataclass(frozen=True)
 class QueryPlan:
-    """What becomes of one query.
+    """The planned changes of one query.
 
     Attributes:
         name: in the new savepoint.
@@ -154,7 +154,7 @@ class QueryPlan:
 
 @dataclasses.dataclass(frozen=True)
 class RewritePlan:
-    """What becomes of a savepoint.
+    """The planned changes of a savepoint.
 
     Attributes:
         savepoint: the one that stays as it is.

@@ -44,7 +44,7 @@ _UNKNOWN: Final = "UNRESOLVED_COLUMN"
 
 @dataclasses.dataclass(frozen=True)
 class Deleted:
-    """What is deleted from one operator.
+    """The rows to delete from one operator.
 
     Attributes:
         keys: how many keys.

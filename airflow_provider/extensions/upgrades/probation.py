@@ -18,7 +18,7 @@ MOST_BATCHES: Final = 90
 
 @dataclasses.dataclass(frozen=True)
 class AcceptanceCriteria:
-    """What a new version has to show.
+    """The criteria by which a new version is accepted.
 
     Attributes:
         probation_s: for how long it is watched.
@@ -33,7 +33,7 @@ class AcceptanceCriteria:
 
 @dataclasses.dataclass(frozen=True)
 class Probation:
-    """What has been seen so far.
+    """The observations of the trial so far.
 
     Attributes:
         began_s: the first look, on the observer's monotonic clock.

@@ -87,7 +87,7 @@ class UpgradeSpec(RunSpec):
 
 @dataclasses.dataclass(frozen=True)
 class UpgradeView(View):
-    """What one look at an upgrade has shown.
+    """The state of an upgrade at one poll.
 
     Attributes:
         record: how far it is; None before it has begun.

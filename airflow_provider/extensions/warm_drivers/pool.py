@@ -66,7 +66,7 @@ _AT_ANY_TIME: Final = ("spark.app.name", "spark.log.level")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StandbySpec:
-    """What a driver's processes can be given only when they start.
+    """The settings that a driver's processes can only get at their start.
 
     Attributes:
         python: the driver's interpreter, then those that the variables of PySpark name for

@@ -125,7 +125,7 @@ def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic
 
 
 def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run | None:
-    """Take the run that a client offers; None when it is of no use, or thinks better of it."""
+    """Accept a run from a client; None if it does not match or the client withdraws."""
     files: list[int] = []
     try:
         channel.settimeout(_TALK_S)

@@ -174,7 +174,7 @@ class FileLayout(NamedTuple):
 
 
 class NamedSink(Protocol):
-    """What every sink has."""
+    """The members that every sink has."""
 
     @property
     def name(self) -> str:
@@ -244,7 +244,7 @@ class OnePhaseSink(NamedSink, Protocol):
 
     @property
     def guarantee(self) -> str:
-        """What readers may rely on, in one clause; logged at each start."""
+        """The guarantee to readers, in one clause; logged at each start."""
 
     @property
     def provider(self) -> str | None:
@@ -400,7 +400,7 @@ class VisibleSink(Protocol):
 
     @property
     def guarantee(self) -> str:
-        """What readers may rely on, in one clause; logged at each start."""
+        """The guarantee to readers, in one clause; logged at each start."""
 
     @property
     def shows_staged(self) -> bool:

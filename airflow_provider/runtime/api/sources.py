@@ -44,7 +44,7 @@ class Loss:
 
 @runtime_checkable
 class Source(Protocol):
-    """What the runtime asks about a format before a job reads it."""
+    """The runtime's questions about a format before a job reads it."""
 
     def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
         """Return the options with the format's defaults.

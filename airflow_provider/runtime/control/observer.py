@@ -173,7 +173,7 @@ def _is_ending(view: View) -> bool:
 
 
 def _is_under_way(view: View) -> bool:
-    """Whether the cluster has been given the driver, whatever became of who gave it."""
+    """Whether the driver was submitted to the cluster, even if the submitting process has died."""
     was_given = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
     is_remote = view.submission is not None and view.submission.is_remote
     return is_remote and was_given and _own_attempt(view) is None and not _lease_of_submission(view)

@@ -67,7 +67,7 @@ def driver_trouble(
     now: dt.datetime,
     is_live: bool,
 ) -> str | None:
-    """Return why a driver that runs is not well; None when it is.
+    """Return why a running driver is unhealthy, or None.
 
     Args:
         progress: the run's last report, perhaps of an earlier driver.

@@ -43,7 +43,7 @@ class CheckedQuery:
 
 @dataclasses.dataclass(frozen=True)
 class CheckedJob:
-    """What a run would do, of which nothing was refused.
+    """The plan of a run that passed all checks.
 
     Attributes:
         run_id: the run that it would begin or go on with.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class StoredQuery:
-    """What is kept of a query that was started before.
+    """The stored facts of a query that was started before.
 
     Attributes:
         topology: what it consisted of.
@@ -34,7 +34,7 @@ class StoredQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a job declares.
+    """The facts that a job declares about a query.
 
     Attributes:
         names: its queries, in its order.

@@ -158,7 +158,7 @@ def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -
 
 @dataclasses.dataclass(frozen=True)
 class LoadedJob:
-    """What the job's function has declared, and how it is to be run.
+    """The declarations of the job's function, and the mode in which they run.
 
     Attributes:
         queries: in the order in which the job wrote them, as they are to be run.

@@ -199,7 +199,7 @@ def rewind_job(
 
 @dataclasses.dataclass(frozen=True)
 class Undone:
-    """What became of a run that was to be undone.
+    """The result of undoing a run.
 
     Attributes:
         run_id: the run.

@@ -19,7 +19,7 @@ RangeValues = tuple[NonNegative, NonNegative, NonNegative, NameOrNone]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecord(Document):
-    """What each sink pre-committed for an epoch.
+    """The pre-committed data of each sink for an epoch.
 
     Attributes:
         run_id: the run that wrote the epoch.

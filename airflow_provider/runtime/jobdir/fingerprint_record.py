@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FingerprintVersion:
-    """What a query was from a batch on.
+    """The fingerprint of a query from a batch on.
 
     Attributes:
         since: the first batch that it could run as this.

@@ -17,7 +17,7 @@ LateRows = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class LateCount:
-    """What a batch has dropped as late.
+    """The late rows that a batch dropped.
 
     Attributes:
         rows: by the id of the stateful operator.

@@ -55,7 +55,7 @@ TIMEOUT_S = 20.0  # shorter, and a driver in a long pause is taken for dead: saf
 
 
 class Liveness(str, enum.Enum):
-    """What an observer knows of a lease's holder."""
+    """An observer's knowledge of a lease's holder."""
 
     FREE = "free"  # there is no lease, or its holder released it
     DEAD = "dead"  # its processes are gone, or its heartbeat did not change for the timeout

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """What the job directory says of a run at one moment, as far as a start depends on it.
+    """The facts of the job directory on which the start of a run depends.
 
     Attributes:
         url: the job directory.
@@ -141,7 +141,7 @@ PRECONDITIONS: Final[tuple[Callable[[Situation], SparkStreamError | None], ...]]
     job_is_not_drained,
     job_is_not_replaced,
 )
-"""What must hold for a start, in the order in which problems are reported."""
+"""The conditions of a start, in the order in which problems are reported."""
 
 
 def check_preconditions(

@@ -39,7 +39,7 @@ _HOW_EXACTLY: Final = frozenset({"includeheaders", "kafkaconsumer.polltimeoutms"
 
 @dataclasses.dataclass(frozen=True)
 class ReadPlace:
-    """What a source reads, without secrets.
+    """The location that a source reads, without secrets.
 
     Attributes:
         name: the source's name in the job.

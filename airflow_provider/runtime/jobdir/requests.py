@@ -163,7 +163,7 @@ def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
 
 
 class Inbox:
-    """What one driver is asked: one read while its bell is still, whatever others were asked.
+    """The requests to one driver: one read per poll while no signal was set.
 
     Args:
         storage: the job directory.

@@ -92,7 +92,7 @@ class RunRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptOptions:
-    """What an attempt was asked for, of what the attempts of one run may differ in.
+    """The options in which the attempts of one run may differ.
 
     The attributes are those of :class:`.RunSpec`. None of *late*: as the run has it.
     """

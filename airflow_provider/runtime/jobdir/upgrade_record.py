@@ -213,7 +213,7 @@ def put_upgrade(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord
 
 
 def overtaken(directory: JobDirectory, mine: UpgradeRecord) -> LeaseLostError:
-    """Return the error for a process that stood still while another one took the upgrade over."""
+    """Return the error for a process that was paused while another one took over the upgrade."""
     newest = newest_upgrade(directory)
     step = newest.step.value if newest is not None else "removed"
     msg = (

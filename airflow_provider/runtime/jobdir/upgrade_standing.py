@@ -51,14 +51,14 @@ class UpgradeWorker:
 
     @property
     def name(self) -> str:
-        """What a user knows the process by."""
+        """The name by which a user knows the process."""
         if self.owner is None:
             return "'spark-stream upgrade'"
         return f"the task of DAG {self.owner.dag_id!r}, run {self.owner.dag_run_id!r},"
 
     @property
     def what_follows(self) -> str:
-        """What the user can do while the upgrade is open."""
+        """The user's options while the upgrade is open."""
         goes_on = (
             "give the same 'spark-stream upgrade' again, which continues it"
             if self.owner is None

@@ -196,7 +196,7 @@ class _AnalyzedWalk:
         return dataclasses.replace(rows, columns=self._named(node.values["projectList"]))
 
     def _named(self, expressions: Iterable[Any]) -> tuple[int, ...]:
-        """Note what named expressions are called further up; return their ids."""
+        """Record the aliases of named expressions; return their ids."""
         found = []
         for flat in expressions:
             expression = tree_of(flat)

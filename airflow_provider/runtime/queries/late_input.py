@@ -258,7 +258,7 @@ def _late_rows_of(partial: Any, rows: Any, late: Any, jvm: Any) -> Any:
 
 
 def _sliding(partial: Any) -> tuple[list[Any], Any | None]:
-    """Return what gives each row to its sliding windows, if it is there, and the nodes above it."""
+    """Find the ``Expand`` node that assigns rows to sliding windows, and the nodes above it."""
     above, node = [], partial.child()
     while _kind(node) != _EXPAND:
         above.append(node)

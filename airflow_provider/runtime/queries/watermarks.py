@@ -129,7 +129,7 @@ class EventTimes:
         return {name: latest for name, latest in known.items() if latest is not None}
 
     def batch_ran(self, execution: Any) -> None:
-        """Look at what a batch has read.
+        """Update the watermarks from a finished batch.
 
         Args:
             execution: the JVM's ``MicroBatchExecution``.

@@ -148,7 +148,7 @@ class SourceQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What a savepoint is taken of.
+    """The source of a savepoint: a checkpoint and what the job directory says of it.
 
     Attributes:
         url: where, for people.
@@ -288,7 +288,7 @@ PUBLISHING_S: Final = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointLook:
-    """What one look at a query showed.
+    """A query's checkpoint at one moment.
 
     Attributes:
         position: how far its logs reach.

@@ -78,7 +78,7 @@ class SavedOperator(_OperatorValues, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuerySavepoint:
-    """What a savepoint holds of one query.
+    """One query in a savepoint.
 
     Attributes:
         query_id: Spark's id of the query that was copied; a restored one gets its own.

@@ -140,7 +140,7 @@ class Retention:
 
 
 class RetentionRule(Protocol):
-    """What says which savepoints may go; :class:`Retention` is one."""
+    """A policy that chooses the savepoints to remove; :class:`Retention` is one."""
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
         """Return those that may go, of all there are."""

@@ -237,7 +237,7 @@ def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
 
 
 class _Listed(NamedTuple):
-    """What is needed for one choice, and all that its checkpoint had when it was listed."""
+    """The files that one batch needs, and all files of its checkpoint when it was listed."""
 
     query_id: str
     choice: Take

@@ -151,7 +151,7 @@ def _last_listed(path: str) -> int:
 
 
 class SparkSinkEpochs:
-    """What :class:`~.committer.EpochCommitter` is for the other sinks: here Spark publishes alone.
+    """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes.
 
     Its counts are those of Spark's reports in this attempt, so they are minima: nothing is recorded
     of a batch, and Spark counts the groups that an aggregation drops.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What was published.
+    """The published rows.
 
     Attributes:
         epochs: how many, of all queries.
@@ -56,7 +56,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a run has written.
+    """The rows that a run has written.
 
     Attributes:
         standing: what is there.

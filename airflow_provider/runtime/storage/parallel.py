@@ -19,7 +19,7 @@ GoOn = Callable[[], None]
 
 
 class GivenUpError(Exception):
-    """This piece of work is not wanted any more, because another one has failed."""
+    """Raised in workers that are cancelled because another one failed."""
 
 
 def for_each(items: Collection[Item], work: Callable[[Item, GoOn], None], *, at_once: int) -> None:

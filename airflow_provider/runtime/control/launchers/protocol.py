@@ -182,7 +182,7 @@ class Launcher(Protocol):
         """
 
     def look(self, handle: HandleRecord) -> Look:
-        """Return how the run is; UNKNOWN with a reason when the cluster does not say."""
+        """Return the run's status; ``UNKNOWN`` with a reason if the cluster does not report one."""
 
     def end(self, handle: HandleRecord) -> None:
         """End the run, whether or not it has begun; returns before it has ended.

@@ -44,7 +44,7 @@ class QueryPhase(str, enum.Enum):
 
 
 class AtEnd(str, enum.Enum):
-    """What happens when all input is read."""
+    """The action when all input is read."""
 
     DRAIN = "drain"  # end for good: flush all state
     SUSPEND = "suspend"  # keep state for the next run
@@ -52,7 +52,7 @@ class AtEnd(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """What somebody wants who stops the job (FLIP-34).
+    """The kind of a stop (FLIP-34).
 
     Attributes:
         at_end: ``drain`` to end it for good, ``suspend`` to keep its state.
