@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 MODES: Final = ("append", "upsert")
 _AWAY: Final = RetryPolicy(first_s=0.5, for_s=30.0)
-"""Seconds to wait for a database that does not answer, and for a lock."""
+"""The retries while the database does not answer, or another transaction holds a lock."""
 
 
 def sql(
