@@ -47,7 +47,7 @@ class RunOwner:
         ti = context["ti"]
         try:
             found = find_slice(context)
-        except NoSliceError:  # said to who needs it; the others have none
+        except NoSliceError:  # raised where a slice is needed; other runs have none
             found = None
         record = RunOwnerRecord(
             dag_id=str(ti.dag_id),

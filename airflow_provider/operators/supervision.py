@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_LAG_TIME: Final = "5 minutes"
-LOOKS: Final = 4  # rarer ones are taken for those of somebody who was away
+LOOKS: Final = 4  # with fewer polls the task was paused
 
 
 def parse_max_runtime(

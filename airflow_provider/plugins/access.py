@@ -1,4 +1,4 @@
-"""Access to the API: who may call what, and from where."""
+"""Access to the API: which users may call which routes, and from where."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADER: Final = "X-Spark-Streaming"
 def check_same_site(request: Request) -> None:
     """Refuse what another site may have made the browser send.
 
-    The cookie of Airflow's session goes with every request to it, no matter who has caused the
+    The cookie of Airflow's session goes with every request to it, whichever page has caused the
     request. A page of another site can send neither JSON nor a header of its own before the browser
     has asked us whether it may.
     """

@@ -1,4 +1,4 @@
-"""Routes that act: each for who may change DAG runs, from this site alone, and in the audit log."""
+"""Routes that act: for users with the right to change DAG runs, from this site, audited."""
 
 from __future__ import annotations
 

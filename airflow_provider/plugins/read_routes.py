@@ -174,7 +174,7 @@ def document_routes(service: StreamService) -> APIRouter:
 
 
 def log_routes(service: StreamService) -> APIRouter:
-    """Return the route of drivers' logs, for who may see the logs of tasks."""
+    """Return the route of drivers' logs, for users with the right to tasks' logs."""
     router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_LOG])
 
     @router.get("/log")

@@ -160,7 +160,7 @@ class _Lane:
 
 
 class _Read:
-    """One read: what is looked at, for whom, and since when."""
+    """One read: its key, its callers, and when it began."""
 
     def __init__(self, look: Callable[[], Any], key: Hashable) -> None:
         self.key = key
@@ -169,7 +169,7 @@ class _Read:
         self._look = look
 
     def look_once(self) -> Callable[[], None]:
-        """Read, unless nobody waits any more; return what tells those who wait."""
+        """Read, unless no caller waits any more; return what notifies the callers."""
         if not self.future.set_running_or_notify_cancel():
             return lambda: None
         try:

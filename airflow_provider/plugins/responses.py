@@ -311,7 +311,7 @@ class RunView(BaseModel):
 
 
 class RunsView(BaseModel):
-    """The newest runs, newest first, and who holds the lease."""
+    """The newest runs, newest first, and the lease's holder."""
 
     lease: LeaseView | None
     runs: list[RunView]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STORAGE_TIMEOUT_S: Final = 600.0  # nothing happens to the job meanwhile, so there is no hurry
-WORKER_TIMEOUT_S: Final = 60.0  # who holds a worker has Airflow's retries, too
+WORKER_TIMEOUT_S: Final = 60.0  # a task that holds a worker has Airflow's retries, too
 _ABSENT_TIMEOUT_S: Final = 60.0  # of a file that is not there: a mount that flaps is back by then
 _FIRST_SAID_S: Final = 2.0
 T = TypeVar("T")

@@ -206,7 +206,7 @@ class SinkContract:
         assert bench.rows(0, "a") == bench.visible()
 
     def test_a_commit_twice_is_a_commit(self, bench: SinkBench) -> None:
-        """A second commit, by whom and when ever, changes nothing; nor after a later epoch's."""
+        """A second commit changes nothing, by any process at any time, also after a later epoch."""
         committable = bench.stage(0, "a")
         for sink in (bench.sink, bench.sink, bench.case.open()):
             sink.commit(committable, OpenFence())

@@ -3,7 +3,7 @@
 Spark reaches a bucket only with Hadoop's jars, so its tasks write their files to the local disk of
 their executor, and upload them with the storage's own client to where nobody reads. When Spark has
 committed the batch, the store copies each file to its final name, on the condition that there is
-none. The names follow from the epoch, so who publishes an epoch once more finds it there.
+none. The names follow from the epoch, so a process that publishes an epoch again finds it there.
 
 Of one file, by what is there when its writer is gone:
 

@@ -85,7 +85,7 @@ class LivyOptions:
         entry_point: address of ``spark_stream_driver.py``, made by ``spark-stream package``, that
             the server and the cluster can read.
         runtime: the same of the zip.
-        proxy_user: whom the batch is run as; empty for the server's own choice.
+        proxy_user: the user that the batch runs as; empty for the server's own choice.
         queue: of YARN; empty for the server's default.
     """
 

@@ -58,7 +58,7 @@ _SECRET_PARAMETERS: Final = ("password", "sslpassword", "oauth_client_secret")
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """Where a database is, and who we are there.
+    """The address of a database, and the user.
 
     Attributes:
         parameters: libpq's, with secrets; never shown.

@@ -75,7 +75,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 class SparkThread:
-    """A session of Spark in a thread of its own, so that who waits for it can be interrupted.
+    """A session of Spark in a thread of its own, so that the waiting thread can be interrupted.
 
     A thread that is interrupted between a request to the JVM and its answer takes that answer for
     the one of its next request.
@@ -95,7 +95,7 @@ class SparkThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cancel(self._group)  # who leaves in the middle of a question does not wait for it
+        self._cancel(self._group)  # leaving does not wait for an open question
         self._pool.submit(self._open.close)
         self._pool.shutdown()
 

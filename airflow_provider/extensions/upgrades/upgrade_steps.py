@@ -49,7 +49,7 @@ class UpgradeSteps(abc.ABC):
         directory: of the version that runs.
         new: the new version's, another one.
         entry: the new version's function.
-        driver_id: who works on it; None for a person's command.
+        driver_id: the driver that works on it; None for a person's command.
         clock: time.
         heartbeat_s: how often the lease is renewed.
         timeout_s: after which silence it is another's to take.

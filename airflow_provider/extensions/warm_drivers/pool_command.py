@@ -321,7 +321,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _memory_mib(pid: int) -> int:
-    """Return what a process holds in memory, shared pages divided among those who share them."""
+    """Return a process's memory in MiB; shared pages are divided among their processes."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

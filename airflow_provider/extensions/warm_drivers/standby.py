@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     spark = start_spark("spark-stream standby", raw["master"], raw["conf"])
     environment_table(spark)  # a JVM without one cannot serve a run; the log says so
     warm_up(spark, rounds=_ROUNDS)
-    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # who waits should hold little
+    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # an idle standby should hold little
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
     taken = wait_for_run(standby_socket(folder, os.getpid()), parent, mine, is_static)
     if taken is None:

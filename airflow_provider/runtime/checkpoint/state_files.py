@@ -30,7 +30,7 @@ from airflow_provider.runtime.typed_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# A version, and the id of who wrote it: "" in checkpoint format 1.
+# A version, and its writer's id: "" in checkpoint format 1.
 State = tuple[int, str]
 
 DEFAULT_STORE = "default"

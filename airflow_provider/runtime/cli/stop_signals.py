@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 def stop_on_signals(stop: threading.Event) -> None:
     """Cancel the attempt on SIGTERM and SIGINT, whose handlers Spark has just replaced."""
-    seen = threading.Event()  # *stop* is cleared by the one who stops
+    seen = threading.Event()  # *stop* is cleared by the thread that stops
 
     def handle(number: int, _: FrameType | None) -> None:
         if seen.is_set():  # a service sends it to the process, and to its group

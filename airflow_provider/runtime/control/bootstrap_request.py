@@ -271,7 +271,7 @@ class BootstrapView(View):
     Attributes:
         made: whether its savepoint is there.
         has_read: whether all history is read; the savepoint is about to be taken.
-        reader_gone: whether who has read it has certainly ended.
+        reader_gone: whether its reader has certainly ended.
     """
 
     made: bool = False

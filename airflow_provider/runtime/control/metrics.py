@@ -129,7 +129,7 @@ def measure(look: StreamSample, now: dt.datetime) -> list[Sample]:
 
     Args:
         look: what was read.
-        now: by the clock of the one who looks.
+        now: by the reader's clock.
     """
     samples = [*_samples(None, _of_job(look, now))]
     for query, progress in (look.progress.queries if look.progress is not None else {}).items():

@@ -42,7 +42,7 @@ class Action(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """An action, and whom it is about.
+    """An action, and the driver it is about.
 
     Attributes:
         driver_id: of ADOPT, the driver; of WAIT, the one that ends, if it is this run's.

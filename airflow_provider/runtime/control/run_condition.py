@@ -101,7 +101,7 @@ def run_condition(
         assessment: its assessment.
         undone: the record that the job went back to before the run, or into the middle of it.
         problem: why its final checkpoint is not believed.
-        steps: what to do next, in the words of who asks.
+        steps: what to do next, in the caller's words.
     """
     state = _state(view, assessment.run_state, is_undone=undone is not None)
     if undone is not None:

@@ -162,8 +162,8 @@ def request_stop(
         savepoint: the address of a savepoint to take when it has stopped.
         aligned_timeout_s: how long the batch in flight is waited for; then it is cut short, and
             runs again with the same offsets when the job resumes. None until it ends.
-        request_id: of who may have to ask again, such as a task that is retried: the same id is the
-            same stop, whatever became of it meanwhile.
+        request_id: an id of a caller that may repeat the request, such as a retried task; the same
+            id is the same stop, even after that stop has ended.
 
     Raises:
         UnknownJobError: there is no job, or no driver is running it.

@@ -1,6 +1,6 @@
 """Facts of a stream for people: ages, its backlog, restarts, and whether its driver is well. Pure.
 
-Ages are by the wall clock of the one who looks, against times that drivers have recorded. They are
+Ages are by the reader's wall clock, against times that drivers have recorded. They are
 shown and measured; nothing is decided by them.
 """
 
@@ -72,7 +72,7 @@ def driver_trouble(
     Args:
         progress: the run's last report, perhaps of an earlier driver.
         attempt: the run's last attempt.
-        now: by the clock of the one who looks.
+        now: by the reader's clock.
         is_live: whether its heartbeat is current, so that reports are to be expected.
     """
     # A driver that has just begun has not reported yet: its begin counts as a report.

@@ -298,7 +298,7 @@ class RunDirectory:
         return ExitRecord.read(self.storage, f"submissions/{driver_id}.exit.json")
 
     def process_of(self, driver_id: str) -> ProcessRecord | None:
-        """Return who looks after the driver; None while nobody has come up."""
+        """Return the process that looks after the driver; None before it has started."""
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
 
     def handle_of(self, driver_id: str) -> HandleRecord | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeaseRecord(Document):
-    """``leases/<token>.json``: who drives the job, for which run.
+    """``leases/<token>.json``: the driver of the job, and its run.
 
     Attributes:
         first: the token of the first lease that its driver has held; it has taken all since then.

@@ -64,7 +64,7 @@ def put_request(
         kind: ``stop``: end the batch in flight, and then the run; ``cancel``: end at once.
         driver_id: the driver.
         clock: for the request's time.
-        request_id: of who may have to ask again; the first request of this id stays.
+        request_id: an id of a caller that may have to repeat the request; the first one stays.
         options: further members of the request.
 
     Crash safety: a request whose bell did not ring is heard within a minute.

@@ -46,7 +46,7 @@ def newest_run(directory: JobDirectory) -> RunRecord | None:
 
 
 def runs_newest_first(directory: JobDirectory) -> Iterator[RunRecord]:
-    """Yield every run, newest first; only who goes on beyond the last leases pays for all runs."""
+    """Yield every run, newest first; listing all runs costs only a caller that goes that far."""
     return _walk(directory, is_all=True)
 
 

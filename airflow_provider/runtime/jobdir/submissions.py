@@ -56,7 +56,7 @@ class RunOwnerRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessRecord(Document):
-    """``submissions/<driver id>.process.json``: who looks after the driver; put once.
+    """``submissions/<driver id>.process.json``: the process that looks after the driver; put once.
 
     Attributes:
         identity: the launcher, and what it has started.

@@ -86,7 +86,7 @@ def is_newest(run: Storage, generation: int) -> bool:
 
 
 def is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
-    """Whether nobody watches the run who began later.
+    """Whether no later watcher watches the run.
 
     Args:
         run: the run's folder.

@@ -46,7 +46,7 @@ class BatchReport(NamedTuple):
 class BatchReports:
     """Collects the reports of one query, over all its starts.
 
-    Spark keeps the last hundred, so that none is missed by who looks every second.
+    Spark keeps the last hundred, so a caller that polls every second misses none.
 
     Thread safety: :meth:`staged`, :meth:`paced`, :meth:`left` and :meth:`dropped` are called in
     Spark's callback thread.

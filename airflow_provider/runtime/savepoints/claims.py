@@ -200,7 +200,7 @@ def forget_readers(place: Storage) -> None:
 
 
 def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
-    """Return the error that says who is at it."""
+    """Return the error that names the claim's holder."""
     purpose = held.purpose if isinstance(held, SavepointClaimRecord) else "read"
     doing = {TAKE: "being taken", REMOVE: "being removed", "read": "being restored"}
     msg = (

@@ -37,7 +37,7 @@ def held_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
         UnknownJobError: there is none, or it is not complete.
         UnsupportedVersionError, RefusedCheckpointError, ConfigError: see :func:`open_savepoint`.
 
-    Crash safety: who dies in the block holds nothing any more.
+    Crash safety: a process that dies in the block holds nothing.
     """
     place = open_storage(url)
     open_savepoint(url)  # nothing is put where there is none

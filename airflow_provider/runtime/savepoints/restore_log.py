@@ -88,7 +88,8 @@ class Restores:
             before=_last_number(self._directory),
             token=fence.token,
         )
-        # In this order: who takes over after this look puts a guard under the number chosen above.
+        # In this order: a process that takes over after this read puts a guard under the number
+        # chosen above.
         fence.check()
         if not record.put_if_absent(self._storage, record_path(number)):
             msg = (

@@ -4,7 +4,7 @@ The token of a submission is its driver id. It is the name of the run on the clu
 died or was lost, submitting again with the same token finds that run instead of starting another.
 
 ==========================  ========================================================================
-a crash, or a loss          what is left, and who goes on with it
+a crash, or a loss          what it leaves, and which process continues
 ==========================  ========================================================================
 before the intent           nothing: the next try submits
 ``submission.intended``     an intent without a handle: the next try submits its token again
@@ -135,7 +135,7 @@ class Application:
         conf: Spark configuration; also what ``spark-submit`` has options for, such as
             ``spark.executor.memory``.
         py_files: Python files that the cluster can read, by their addresses.
-        intended: when the intent was put, by the clock of who did; only to look for the run among
+        intended: when the intent was put, by the submitter's clock; only to look for the run among
             those of the last days.
     """
 
