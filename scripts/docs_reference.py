@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime import _HOMES, errors
 from airflow_provider.runtime.cli.main import _parser
-from airflow_provider.runtime.control.metrics import METRICS
 from airflow_provider.runtime.failures.rules import describe_rules
+from airflow_provider.runtime.observe.samples import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

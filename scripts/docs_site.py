@@ -42,7 +42,7 @@ OUTSIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", 
 # What the site has a reference of, in place of the code.
 REFERENCE = {
     "airflow_provider/runtime/cli": "reference/commands.md",
-    "airflow_provider/runtime/control/metrics.py": "reference/metrics.md",
+    "airflow_provider/runtime/observe/samples.py": "reference/metrics.md",
     "airflow_provider/runtime/errors/__init__.py": "reference/errors.md",
     "airflow_provider/runtime/queries/context.py": "reference/job.md",
 }

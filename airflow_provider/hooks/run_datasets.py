@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.api.sinks import Dataset
-from airflow_provider.runtime.control.published import published_batch
 from airflow_provider.runtime.jobdir.run_records import STREAMING
+from airflow_provider.runtime.observe.completeness import published_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -25,8 +25,6 @@ from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.hooks.watchers import open_watcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.driver_slots import LIMIT, machine_limits
-from airflow_provider.runtime.control.observer import RunState, driver_at_work
-from airflow_provider.runtime.control.run_condition import COMING_UP
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
@@ -36,6 +34,8 @@ from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_reque
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
+from airflow_provider.runtime.observe.observer import RunState, driver_at_work
+from airflow_provider.runtime.observe.run_condition import COMING_UP
 from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-    from airflow_provider.runtime.control.launchers.protocol import Look
-    from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.observer import RunWatcher
 
     DriverRequest = RunSpec | BootstrapSpec
 
@@ -119,7 +119,7 @@ class SparkStreamingHook(CheckedHook):
         request: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
     ) -> RunWatcher:
-        """Return a watcher of a run; see :mod:`airflow_provider.runtime.control.observer`.
+        """Return a watcher of a run; see :mod:`airflow_provider.runtime.observe.observer`.
 
         Args:
             job_dir: URL of the job directory.

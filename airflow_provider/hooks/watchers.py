@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
-from airflow_provider.runtime.control.observer import RunWatcher
-from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.known_extensions import WATCHERS, load
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
 
 
 def bootstrap_of(target: str, digest: str) -> dict[str, str]:

@@ -27,9 +27,6 @@ from airflow_provider.operators.supervision import (
     tell,
 )
 from airflow_provider.runtime.clock import SystemClock, parse_duration
-from airflow_provider.runtime.control.handover import describe_running
-from airflow_provider.runtime.control.observer import RunState
-from airflow_provider.runtime.control.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
@@ -50,6 +47,9 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import standing_of
+from airflow_provider.runtime.observe.observer import RunState
+from airflow_provider.runtime.observe.stream_report import describe_running
+from airflow_provider.runtime.observe.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-    from airflow_provider.runtime.control.observer import RunWatcher
+    from airflow_provider.runtime.observe.observer import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")
 _WARM_S: Final = 10.0  # a worker waits so long for a warm driver, which rarely takes longer

@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import parse_duration
-from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.observe.health import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

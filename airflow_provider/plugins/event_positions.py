@@ -13,7 +13,7 @@ from airflow import settings
 from airflow.listeners import hookimpl
 from airflow.models.asset import AssetEvent
 
-from airflow_provider.runtime.control.event_position import MEMBER, Position
+from airflow_provider.runtime.observe.event_position import MEMBER, Position
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:

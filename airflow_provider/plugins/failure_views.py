@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.plugins.observed_jobs import answer_without_log
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
-from airflow_provider.runtime.control.endings import silent_failure
-from airflow_provider.runtime.control.launchers.protocol import Look
-from airflow_provider.runtime.control.observer import ending_of
 from airflow_provider.runtime.errors import EXIT_OK, CheckpointError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.observe.endings import silent_failure
+from airflow_provider.runtime.observe.launch_status import Look
+from airflow_provider.runtime.observe.observer import ending_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
-    from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
+    from airflow_provider.runtime.observe.observer import View
 
 # Numbers, ids and addresses differ from one time to the next, and the cause is the same.
 _VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)

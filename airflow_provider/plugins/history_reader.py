@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
-from airflow_provider.runtime.control.stream_facts import largest_backlog
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
+from airflow_provider.runtime.observe.stream_facts import largest_backlog
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 

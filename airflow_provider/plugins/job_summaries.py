@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView, SliceView
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.control.run_condition import IN_AIRFLOW
-from airflow_provider.runtime.control.stream_facts import (
+from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
+from airflow_provider.runtime.errors.failure import Failure
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW
+from airflow_provider.runtime.observe.stream_facts import (
     age_s,
     committed_at,
     driver_trouble,
     restart_count,
 )
-from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
-from airflow_provider.runtime.errors.failure import Failure
-from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.observer import View
-    from airflow_provider.runtime.control.run_condition import RunCondition
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import (
         FinalCheckpoint,
         ProgressRecord,
         RunRecord,
     )
+    from airflow_provider.runtime.observe.observer import View
+    from airflow_provider.runtime.observe.run_condition import RunCondition
     from airflow_provider.slices import Slice
 
 SILENT: Final = "storage does not answer"

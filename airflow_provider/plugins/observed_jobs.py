@@ -8,22 +8,22 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import LeaseView
-from airflow_provider.runtime.control.observer import RunWatcher
-from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condition
 from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW, run_condition
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Look
-    from airflow_provider.runtime.control.observer import View
-    from airflow_provider.runtime.control.run_condition import RunCondition
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.observer import View
+    from airflow_provider.runtime.observe.run_condition import RunCondition
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_OBSERVERS: Final = 1000

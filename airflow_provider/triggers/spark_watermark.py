@@ -15,7 +15,7 @@ from airflow_provider.triggers.polling import delay_event, poll_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from airflow_provider.runtime.control.published import Completeness
+    from airflow_provider.runtime.observe.completeness import Completeness
 
 
 class SparkWatermarkTrigger(BaseTrigger):
@@ -82,10 +82,10 @@ class SparkWatermarkTrigger(BaseTrigger):
         def poll() -> dict[str, Any] | None:
             nonlocal last
             # Here, in a thread: the first import of what reads a job takes a while.
-            from airflow_provider.runtime.control.published import completeness
             from airflow_provider.runtime.errors import SparkStreamError
             from airflow_provider.runtime.jobdir.layout import directory_at
             from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+            from airflow_provider.runtime.observe.completeness import completeness
 
             try:
                 job_dir = directory_in_force(self.job_dir)

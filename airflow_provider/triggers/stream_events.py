@@ -43,9 +43,9 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import from_iso
-from airflow_provider.runtime.control.event_position import MEMBER, Position, position_key
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.observe.event_position import MEMBER, Position, position_key
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import poll_until
 from airflow_provider.triggers.variable_store import VariableStore
@@ -53,7 +53,7 @@ from airflow_provider.triggers.variable_store import VariableStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from airflow_provider.runtime.control.stream_events import EventSource, EventStep, State
+    from airflow_provider.runtime.observe.events import EventSource, EventStep, State
 
 _LOOKS: Final = 30  # at a position that stays the same, until the trigger stores it itself
 _SECOND: Final = dt.timedelta(seconds=1)
@@ -301,7 +301,7 @@ class SparkCompleteTrigger(StreamEventTrigger):
 
     def source(self) -> EventSource[Any]:
         """Return what finds the periods."""
-        from airflow_provider.runtime.control.stream_events import CompletePeriods
+        from airflow_provider.runtime.observe.events import CompletePeriods
 
         return CompletePeriods(self.every * 1000, tuple(self.queries), self._since_ms)
 
@@ -333,7 +333,7 @@ class SparkSavepointTrigger(_FromStartTrigger):
 
     def source(self) -> EventSource[Any]:
         """Return what finds savepoints."""
-        from airflow_provider.runtime.control.stream_events import NewSavepoints
+        from airflow_provider.runtime.observe.events import NewSavepoints
 
         return NewSavepoints(self.from_start)
 
@@ -351,7 +351,7 @@ class SparkFinalCheckpointTrigger(_FromStartTrigger):
 
     def source(self) -> EventSource[Any]:
         """Return what finds final checkpoints."""
-        from airflow_provider.runtime.control.stream_events import FinalCheckpoints
+        from airflow_provider.runtime.observe.events import FinalCheckpoints
 
         return FinalCheckpoints(self.from_start)
 
@@ -369,7 +369,7 @@ class SparkFailureTrigger(_FromStartTrigger):
 
     def source(self) -> EventSource[Any]:
         """Return what finds failures."""
-        from airflow_provider.runtime.control.stream_events import Failures
+        from airflow_provider.runtime.observe.events import Failures
 
         return Failures(self.from_start)
 

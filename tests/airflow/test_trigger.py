@@ -15,12 +15,12 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control import observer
-from airflow_provider.runtime.control.endings import KILLED
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.observe import observer
+from airflow_provider.runtime.observe.endings import KILLED
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
 from airflow_provider.triggers import job_poll, polling

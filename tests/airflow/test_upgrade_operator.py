@@ -26,7 +26,6 @@ from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -42,6 +41,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
     version_in_force,
 )
+from airflow_provider.runtime.observe.observer import RunState
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.present import present
 from tests.unit.jobs import a_submission, an_exit

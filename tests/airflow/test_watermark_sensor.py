@@ -12,9 +12,9 @@ from handmade_streams import Stream
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.control.published import completeness
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.observe.completeness import completeness
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.triggers import polling

@@ -19,10 +19,11 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 )
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.launchers.protocol import Application, Look
+from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
+from airflow_provider.runtime.observe.launch_status import Look
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.emr_user import KEY, SECRET

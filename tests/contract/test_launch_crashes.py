@@ -16,13 +16,13 @@ from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import submit
 from airflow_provider.runtime.control.launchers.protocol import Application
-from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import submit_through, unsubmitted
 from airflow_provider.runtime.errors import EXIT_LEASE, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+from airflow_provider.runtime.observe.observer import RunState, RunWatcher
 from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.clusters import AT, PROGRAM, LivyCluster

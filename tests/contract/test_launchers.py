@@ -18,7 +18,6 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime import errors
 from airflow_provider.runtime.control.launchers import protocol
-from airflow_provider.runtime.control.launchers.protocol import LaunchState
 from airflow_provider.runtime.control.launchers.testing import (
     LauncherContract,
     RacingLauncherContract,
@@ -31,6 +30,7 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState
 from tests.contract.clusters import (
     PROGRAM,
     LivyCluster,

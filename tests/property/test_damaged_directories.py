@@ -28,11 +28,7 @@ from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime import clock
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.cli import main
-from airflow_provider.runtime.control.handover import describe_running
-from airflow_provider.runtime.control.health import Limits
-from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.control.reconciler import reconcile
-from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
@@ -54,6 +50,10 @@ from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.observe.health import Limits
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.stream_report import describe_running
+from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.spark import session

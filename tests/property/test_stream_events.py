@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import millis_to_iso
-from airflow_provider.runtime.control.event_position import Position
-from airflow_provider.runtime.control.published import Completeness
-from airflow_provider.runtime.control.stream_events import CompletePeriods, State
+from airflow_provider.runtime.observe.completeness import Completeness
+from airflow_provider.runtime.observe.event_position import Position
+from airflow_provider.runtime.observe.events import CompletePeriods, State
 
 HOUR = 3_600_000
 WATERMARKS = st.none() | st.integers(1, 60 * HOUR) | st.just(MAX_WATERMARK_MS)

@@ -7,11 +7,11 @@ from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.driver import recover_sinks
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.observe.observer import RunState, RunWatcher
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

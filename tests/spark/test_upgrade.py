@@ -17,7 +17,6 @@ from airflow_provider.extensions.upgrades import upgrade_steps
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
@@ -34,6 +33,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     read_upgrade,
     upgrade_id,
 )
+from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.storage.open import open_storage
 from tests.crash.drivers import Driver as Command
 from tests.crash.drivers import Drivers, await_that

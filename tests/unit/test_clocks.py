@@ -58,7 +58,7 @@ ALLOWED: Final = {
     "plugins/overviews.py:_marks": "which marks a plot shows",
     "plugins/savepoint_views.py:views": "the order in which savepoints are shown",
     "plugins/savepoint_views.py:newest": "the savepoint whose age a list shows",
-    "runtime/control/supervise.py:_is_over": "max_runtime is a length for people; it decides when a task "
+    "runtime/observe/supervise.py:_is_over": "max_runtime is a length for people; it decides when a task "
     "hands over, and never who drives",
 }
 """Where times are compared all the same, by module and function, and why no order follows."""

@@ -90,7 +90,7 @@ def test_the_reference_has_all_commands_errors_documents_and_metrics(builder: An
     pages = builder.site_files().items()
     files = {name: content.decode() for name, content in pages if name.endswith(".md")}
     from airflow_provider.runtime import errors
-    from airflow_provider.runtime.control.metrics import METRICS
+    from airflow_provider.runtime.observe.samples import METRICS
 
     assert "### JobContext.read\n" in files["reference/job.md"]
     assert "## savepoint take\n" in files["reference/commands.md"]

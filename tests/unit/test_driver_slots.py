@@ -20,10 +20,10 @@ from airflow_provider.runtime.control.driver_slots import (
     SlotQueue,
     slot_folder,
 )
-from airflow_provider.runtime.control.observer import RunState, RunWatcher
-from airflow_provider.runtime.control.run_condition import run_condition
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY, ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel
+from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.run_condition import run_condition
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.control.health import (
+from airflow_provider.runtime.observe.health import (
     LAG,
     NO_PROGRESS,
     DriverSample,

@@ -22,11 +22,7 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 )
 from airflow_provider.extensions.livy import launcher as livy
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
-from airflow_provider.runtime.control.launchers.protocol import (
-    Application,
-    LaunchState,
-    WrongAnswerError,
-)
+from airflow_provider.runtime.control.launchers.protocol import Application, WrongAnswerError
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
@@ -34,6 +30,7 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState
 from tests.unit.support import FakeClock
 
 TOKEN, NAME, PASSWORD = "t", "spark-stream-t", "s3cr3t"

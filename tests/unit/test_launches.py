@@ -11,22 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.endings import KILLED
-from airflow_provider.runtime.control.launchers.protocol import (
-    LaunchState,
-    Look,
-    exit_code_in,
-    reason_in,
-)
-from airflow_provider.runtime.control.observer import (
-    AWAY_TIMEOUT_S,
-    LAUNCH_S,
-    START_TIMEOUT_S,
-    RunState,
-    RunWatcher,
-    View,
-    assess,
-)
+from airflow_provider.runtime.control.launchers.protocol import exit_code_in, reason_in
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import (
     check_not_revoked,
@@ -40,6 +25,17 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+from airflow_provider.runtime.observe.endings import KILLED
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.observer import (
+    AWAY_TIMEOUT_S,
+    LAUNCH_S,
+    START_TIMEOUT_S,
+    RunState,
+    RunWatcher,
+    View,
+    assess,
+)
 from airflow_provider.runtime.runtime_zip import runtime_zip, write_package
 from tests.present import present
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt

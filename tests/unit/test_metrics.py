@@ -14,20 +14,20 @@ import pytest
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.prometheus_text import PREFIX, prometheus_text
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.control.metrics import (
-    METRICS,
-    SAVEPOINTS_S,
-    Sample,
-    StreamReader,
-    StreamSample,
-    measure,
-)
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.batch_history import (
     TOTAL,
     BatchEntry,
     BatchHistory,
     history_path,
+)
+from airflow_provider.runtime.observe.samples import (
+    METRICS,
+    SAVEPOINTS_S,
+    Sample,
+    StreamReader,
+    StreamSample,
+    measure,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from tests.unit.jobs import HandMadeJob, a_final, a_progress, an_attempt

@@ -12,16 +12,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.control.endings import DISK_FULL, KILLED, Remains
-from airflow_provider.runtime.control.observer import (
-    LIFE_S,
-    START_TIMEOUT_S,
-    Assessment,
-    RunState,
-    RunWatcher,
-    View,
-    assess,
-)
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
@@ -30,6 +20,16 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.observe.endings import DISK_FULL, KILLED, Remains
+from airflow_provider.runtime.observe.observer import (
+    LIFE_S,
+    START_TIMEOUT_S,
+    Assessment,
+    RunState,
+    RunWatcher,
+    View,
+    assess,
+)
 from tests.present import present
 from tests.unit.jobs import (
     NOW,

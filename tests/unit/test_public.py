@@ -72,7 +72,7 @@ def test_importing_the_package_is_cheap(module):
         "airflow_provider.runtime.driver.run",
         "airflow_provider.runtime.samples.in_memory",
         "airflow_provider.runtime.sinks.files",
-        "airflow_provider.runtime.control.observer",
+        "airflow_provider.runtime.observe.observer",
     ],
 )
 def test_the_runtime_loads_neither_airflow_nor_spark_by_itself(module):

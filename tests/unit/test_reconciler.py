@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.control.observer import View, assess
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
+from airflow_provider.runtime.observe.observer import View, assess
 from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit
 from tests.unit.test_observer import NOTHING, a_lease
 

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from airflow_provider.runtime.cli import main, status_command
-from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
@@ -21,6 +20,7 @@ from airflow_provider.runtime.jobdir.runs import (
     recent_runs,
     runs_newest_first,
 )
+from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
 from tests.present import present
 from tests.unit.counting import CountingStorage

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.control.stream_events import (
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
+from airflow_provider.runtime.jobdir.runs import RECENT
+from airflow_provider.runtime.observe.events import (
     CompletePeriods,
     EventSource,
     EventStep,
@@ -19,8 +21,6 @@ from airflow_provider.runtime.control.stream_events import (
     NewSavepoints,
     State,
 )
-from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
-from airflow_provider.runtime.jobdir.runs import RECENT
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
     QuerySavepoint,

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import enter, revoke_unstarted, submit_driver
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+from airflow_provider.runtime.observe.observer import RunState, RunWatcher
 from airflow_provider.runtime.storage.local import LocalStorage
 
 pytestmark = pytest.mark.slow

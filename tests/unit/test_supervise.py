@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.control.handover import describe_running
-from airflow_provider.runtime.control.health import Limits
-from airflow_provider.runtime.control.observer import View
-from airflow_provider.runtime.control.supervise import (
-    Supervision,
-    look_at_query,
-    progress_of_driver,
-)
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+from airflow_provider.runtime.observe.health import Limits
+from airflow_provider.runtime.observe.observer import View
+from airflow_provider.runtime.observe.stream_report import describe_running
+from airflow_provider.runtime.observe.supervise import (
+    Supervision,
+    look_at_query,
+    progress_of_driver,
+)
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from airflow_provider.extensions.upgrades.probation import (
     Probation,
 )
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.health import Limits, QuerySample
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     ConfigError,
@@ -40,6 +39,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
+from airflow_provider.runtime.observe.health import Limits, QuerySample
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt

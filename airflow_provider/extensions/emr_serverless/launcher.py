@@ -27,9 +27,7 @@ from airflow_provider.extensions.emr_serverless.answers import (
 from airflow_provider.extensions.emr_serverless.gzip_tail import Tail, gzip_tail
 from airflow_provider.runtime.control.launchers.protocol import (
     ANSWER_S,
-    LaunchState,
     LogPart,
-    Look,
     WrongAnswerError,
     answer_as,
     exit_code_in,
@@ -43,6 +41,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -26,9 +26,7 @@ from urllib.parse import urlsplit
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.launchers.protocol import (
     ANSWER_S,
-    LaunchState,
     LogPart,
-    Look,
     WrongAnswerError,
     answer_as,
     exit_code_in,
@@ -42,6 +40,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.typed_json import NonNegative, at_most, read_json
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-    from airflow_provider.runtime.control.observer import RunWatcher
+    from airflow_provider.runtime.observe.observer import RunWatcher
 
 
 class SparkUpgradeOperator(DriverOperator):

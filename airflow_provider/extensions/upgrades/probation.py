@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.health import DriverSample, Health, Limits
+from airflow_provider.runtime.observe.health import DriverSample, Health, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.control.health import QuerySample
+    from airflow_provider.runtime.observe.health import QuerySample
 
 MOST_BATCHES: Final = 90
 """What was written can be reverted for a hundred batches; then records of epochs are folded."""

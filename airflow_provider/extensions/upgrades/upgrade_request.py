@@ -9,13 +9,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_provider.runtime.control.observer import (
-    Assessment,
-    RunState,
-    RunWatcher,
-    View,
-    assess,
-)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_options import duration_option, option
@@ -28,6 +21,13 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     rejection_of,
     upgrade_id,
 )
+from airflow_provider.runtime.observe.observer import (
+    Assessment,
+    RunState,
+    RunWatcher,
+    View,
+    assess,
+)
 from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, Seconds
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

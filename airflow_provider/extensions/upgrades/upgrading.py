@@ -17,7 +17,6 @@ from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria, P
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
-from airflow_provider.runtime.control.supervise import look_at_query
 from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.open_queries import starting_point
 from airflow_provider.runtime.driver.recover_sinks import clean_up
@@ -43,6 +42,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
+from airflow_provider.runtime.observe.supervise import look_at_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.health import Limits
     from airflow_provider.runtime.driver.attempt import OnProgress
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
+    from airflow_provider.runtime.observe.health import Limits
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.clock import SystemClock, utc_text
-from airflow_provider.runtime.control.observer import RunWatcher
-from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.run_condition import damaged, run_condition
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.storage.parallel import for_each
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from airflow_provider.runtime.control.observer import View
+    from airflow_provider.runtime.observe.observer import View
 
 _DEEP: Final = 3  # folders of teams, projects and environments; a job directory is never entered
 _AT_ONCE: Final = 16

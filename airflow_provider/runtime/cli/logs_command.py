@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_or_submitted_job
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.observe.observer import RunState, RunWatcher
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_folder_of
 

@@ -9,8 +9,6 @@ from airflow_provider.runtime.cli.addressed_version import add_job_dir
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, utc_text
-from airflow_provider.runtime.control.observer import RunWatcher, launch_line
-from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -27,6 +25,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.observe.observer import RunWatcher, launch_line
+from airflow_provider.runtime.observe.run_condition import damaged, run_condition
 from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Control: a run as seen from outside the driver: submitted, observed, supervised, stopped."""
+"""Control: a run as seen from outside the driver: submitted, adopted, stopped."""

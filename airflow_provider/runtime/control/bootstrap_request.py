@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View, assess
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -28,6 +27,7 @@ from airflow_provider.runtime.jobdir.run_options import (
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.observe.observer import Assessment, RunState, RunWatcher, View, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.storage.documents import Contents, Document
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
 
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"

@@ -22,10 +22,10 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.observer import RunState, driver_at_work
+from airflow_provider.runtime.observe.observer import RunState, driver_at_work
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.control.observer import Assessment, View
+    from airflow_provider.runtime.observe.observer import Assessment, View
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
 

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 from airflow_provider.runtime.api.sinks import Committable, Dataset, Staged
-from airflow_provider.runtime.control.launchers.protocol import LaunchState, LogPart, Look
+from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
 
 api_version = 1
 

@@ -12,7 +12,6 @@ import pytest
 from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -30,6 +29,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     put_upgrade,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
+from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.crash.small_upgrade import SmallUpgrade, World
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, a_run

@@ -30,19 +30,20 @@ asked only while no lease tells whether the driver lives.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.errors.explanation import line_in
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
 from airflow_provider.runtime.typed_json import Mismatch, decode
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
+
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
 
 T = TypeVar("T")
 
@@ -55,62 +56,9 @@ ANSWER_S: Final = 15.0
 _TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
 
 
-class LaunchState(str, enum.Enum):
-    """The state of a run on its cluster."""
-
-    QUEUED = "queued"  # the cluster has it, and nothing of it runs yet
-    RUNNING = "running"
-    ENDED = "ended"
-    GONE = "gone"  # the cluster does not know it: it will not run any more
-    UNKNOWN = "unknown"  # the cluster does not answer, or in words that are not known
-
-
 def is_away(status: int) -> bool:
     """Whether the same request may succeed a little later, by its HTTP status."""
     return status >= _SERVER_ERROR or status == _TOO_MANY
-
-
-OVER: Final = frozenset({LaunchState.ENDED, LaunchState.GONE})
-"""States that do not change any more."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """An answer of a launcher about one run.
-
-    Attributes:
-        state: how it is.
-        exit_code: of the driver's process; None while it runs, and where the cluster does not say.
-        reason: one line of the cluster's own, for people; empty for nothing.
-    """
-
-    state: LaunchState
-    exit_code: int | None = None
-    reason: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not change any more."""
-        return self.state in OVER
-
-    def record(self, at: str) -> LookRecord:
-        """Return the document of it."""
-        return LookRecord(
-            state=self.state.value, exit_code=self.exit_code, reason=self.reason, at=at
-        )
-
-    @classmethod
-    def of(cls, record: LookRecord) -> Look:
-        """Return what a document says; a state of a newer version is UNKNOWN."""
-        known = {each.value for each in LaunchState}
-        state = LaunchState(record.state) if record.state in known else LaunchState.UNKNOWN
-        return cls(state, record.exit_code, record.reason)
-
-    def describe(self, handle: HandleRecord) -> str:
-        """Return one line: which run of which launcher, and how it is."""
-        code = f", exit code {self.exit_code}" if self.exit_code is not None else ""
-        reason = f": {self.reason}" if self.reason else ""
-        return f"{handle.launcher} {handle.id}: {self.state.value}{code}{reason}"
 
 
 @dataclasses.dataclass(frozen=True)

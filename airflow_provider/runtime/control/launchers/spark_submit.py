@@ -17,15 +17,11 @@ import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.control.launchers.protocol import (
-    LaunchState,
-    LogPart,
-    Look,
-    reason_in,
-)
+from airflow_provider.runtime.control.launchers.protocol import LogPart, reason_in
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
 from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_java
 

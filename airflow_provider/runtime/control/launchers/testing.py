@@ -23,14 +23,10 @@ from uuid import uuid4
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.launchers.protocol import (
-    Application,
-    Launcher,
-    LaunchState,
-    Look,
-)
+from airflow_provider.runtime.control.launchers.protocol import Application, Launcher
 from airflow_provider.runtime.errors import ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

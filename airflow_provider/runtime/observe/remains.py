@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.control.endings import Remains
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.observe.endings import Remains
 from airflow_provider.runtime.storage.mounts import full_disk
 from airflow_provider.runtime.storage.open import local_path_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.observer import Assessment, RunState, View, ending_of
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
+from airflow_provider.runtime.observe.observer import Assessment, RunState, View, ending_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import millis_to_iso
-from airflow_provider.runtime.control.supervise import look_at_query
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.observe.supervise import look_at_query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
-from airflow_provider.runtime.control.health import (
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.requests import is_leaving, is_requested
+from airflow_provider.runtime.observe.health import (
     DriverSample,
     Health,
     HealthProblem,
     Limits,
     QuerySample,
 )
-from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View
-from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.requests import is_leaving, is_requested
+from airflow_provider.runtime.observe.observer import Assessment, RunState, RunWatcher, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
+    from airflow_provider.runtime.observe.launch_status import Look
     from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query

@@ -13,9 +13,6 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import Due, to_iso
-from airflow_provider.runtime.control.endings import Remains, recorded_failure, silent_failure
-from airflow_provider.runtime.control.launchers.protocol import LaunchState, Look
-from airflow_provider.runtime.control.remains import remains_of
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
@@ -38,6 +35,9 @@ from airflow_provider.runtime.jobdir.submissions import (
     SubmissionRecord,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.observe.endings import Remains, recorded_failure, silent_failure
+from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.remains import remains_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ class RunState(str, enum.Enum):
     FOREIGN = "foreign"  # a driver of another run is alive
     FAILED = "failed"  # the watched driver ended without a final checkpoint
     ABSENT = "absent"  # nobody is at work on this run
-    # Of a run that is supervised, and whose driver is alive (see control/supervise.py):
+    # Of a run that is supervised, and whose driver is alive (see observe/supervise.py):
     UNHEALTHY = "unhealthy"  # it makes no progress
     DUE = "due"  # it is well, and the time for which it was to be watched is over
 

@@ -13,21 +13,21 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from airflow_provider.runtime.clock import millis_to_iso
-from airflow_provider.runtime.control.endings import silent_failure
-from airflow_provider.runtime.control.published import completeness
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
+from airflow_provider.runtime.observe.completeness import completeness
+from airflow_provider.runtime.observe.endings import silent_failure
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.control.published import Completeness
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
+    from airflow_provider.runtime.observe.completeness import Completeness
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 State: TypeAlias = dict[str, Any]

@@ -10,20 +10,20 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import millis_to_iso
-from airflow_provider.runtime.control.published import published_batch
-from airflow_provider.runtime.control.supervise import progress_of_driver
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.observe.completeness import published_batch
+from airflow_provider.runtime.observe.supervise import progress_of_driver
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
-    from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.observe.observer import View
 
 RUNNING: Final = "RUNNING"
 

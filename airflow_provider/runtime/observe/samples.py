@@ -11,13 +11,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.clock import Due
-from airflow_provider.runtime.control.stream_facts import (
-    age_s,
-    committed_at,
-    driver_trouble,
-    largest_backlog,
-    restart_count,
-)
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import (
     BatchEntry,
@@ -25,6 +18,13 @@ from airflow_provider.runtime.jobdir.batch_history import (
     without_older,
 )
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
+from airflow_provider.runtime.observe.stream_facts import (
+    age_s,
+    committed_at,
+    driver_trouble,
+    largest_backlog,
+    restart_count,
+)
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in

@@ -1,0 +1,1 @@
+"""Observe: the state, health, completeness, samples and events of a run, from its job directory."""
