@@ -25,12 +25,13 @@ from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control import submit
 from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe import observer, submit
+from airflow_provider.runtime.observe import observer
 from airflow_provider.runtime.observe.launch_status import LaunchState
 from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.runtime_zip import write_package
