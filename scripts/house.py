@@ -42,7 +42,7 @@ BUDGET: Final[dict[str, int]] = {
     "operators": 1600,
     "plugins": 2500,
     "runtime/api": 400,
-    "runtime/base": 1900,
+    "runtime/base": 1950,
     "runtime/checkpoint": 2050,
     "runtime/cli": 2250,
     "runtime/control": 1250,

@@ -7,12 +7,7 @@ is the launcher's, as in ``launcher="livy"``.
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-from airflow_provider.runtime.api import VERSION
-from airflow_provider.runtime.errors import ConfigError
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,36 +46,3 @@ class LauncherKind(Protocol):
         Raises:
             ConfigError: the connection or an option is not as the launcher needs it.
         """
-
-
-@functools.cache
-def _entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    return {each.name: each for each in importlib.metadata.entry_points(group=group)}
-
-
-def names_in(group: str) -> tuple[str, ...]:
-    """Return the names of a group's entry points, in order; nothing is imported."""
-    return tuple(sorted(_entry_points(group)))
-
-
-@functools.cache
-def load_extension(group: str, name: str) -> Any:
-    """Return the object of an entry point.
-
-    Raises:
-        ConfigError: it cannot be imported, or was written for another version of the interface.
-    """
-    entry_point = _entry_points(group)[name]
-    try:
-        found = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        msg = f"{group}: {name!r} ({entry_point.value}) cannot be imported: {error}"
-        raise ConfigError(msg) from error
-    if getattr(found, "api_version", None) != VERSION:
-        written = getattr(found, "api_version", "none")
-        msg = (
-            f"{group}: {name!r} ({entry_point.value}) was written for version {written} of the "
-            f"interface, and this package has version {VERSION}; install a version that fits"
-        )
-        raise ConfigError(msg)
-    return found

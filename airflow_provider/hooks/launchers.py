@@ -7,17 +7,21 @@ up by itself.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.hooks.api import LauncherKind, load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.extension_points import load_extension, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.sdk import Connection
 
+    from airflow_provider.hooks.api import LauncherKind
     from airflow_provider.runtime.control.launchers.protocol import Launcher
+
+log = logging.getLogger(__name__)
 
 SPARK_SUBMIT: Final = "spark-submit"
 GROUP: Final = "spark_streams.launchers"
@@ -95,7 +99,7 @@ class LauncherChoice:
         """The kind of launcher, as its package describes it.
 
         Raises:
-            ConfigError: see :func:`~.hooks.api.load_extension`.
+            ConfigError: see :func:`~.runtime.extension_points.load_extension`.
         """
         return _kind(self.kind)
 
@@ -113,10 +117,17 @@ def refuse_other(connection: Connection, named: str) -> None:
     """
     if connection.conn_type == "spark":
         return
-    kinds = [name for name in names_in(GROUP) if connection.conn_type == _kind(name).conn_types[0]]
-    if kinds:
+    if kinds := [name for name in names_in(GROUP) if connection.conn_type == _own_type(name)]:
         msg = f"{named}: is of type {connection.conn_type!r}; give launcher={kinds[0]!r} for it"
         raise ConfigError(msg)
+
+
+def _own_type(name: str) -> str | None:
+    try:
+        return _kind(name).conn_types[0]
+    except ConfigError as error:  # a launcher that nobody chose must not fail the others' tasks
+        log.warning("%s", error)
+        return None
 
 
 def get_connection(conn_id: str) -> Connection:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import logging
 import os
 import select
@@ -15,7 +14,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
-from airflow_provider.runtime.api import VERSION
 from airflow_provider.runtime.api.commands import COMMANDS
 from airflow_provider.runtime.cli.addressed_version import follow_upgrades
 from airflow_provider.runtime.cli.command_parser import CommandParser
@@ -31,14 +29,13 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING
+from airflow_provider.runtime.extension_points import load_extension, names_in
 from airflow_provider.runtime.redaction import redacted_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
-
-    from airflow_provider.runtime.api.commands import CommandModule
 
 log = logging.getLogger(__name__)
 
@@ -177,19 +174,19 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
     asked = completed_command(os.environ)
     command = command if asked is None else asked
     modules = {**_MODULES, **dict(more)}
-    extensions = {} if command in modules else command_extensions()
+    extensions = () if command in modules else names_in(COMMANDS)
     parser = CommandParser(
         prog=name, description="Run Spark streams that end with a final checkpoint."
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     if command in extensions:
-        _load_command(extensions[command]).add_commands(commands, _add)
+        load_extension(COMMANDS, command).add_commands(commands, _add)
     else:
         wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
         for module in wanted:
             importlib.import_module(module, __package__).add_commands(commands, _add)
-        _add_all(commands, {n: e for n, e in extensions.items() if n not in modules})
+        _add_extensions(commands, (name for name in extensions if name not in modules))
     add_examples(parser, name)
     if asked is not None:
         from airflow_provider.runtime.cli.completion_command import complete
@@ -198,32 +195,11 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
     return parser
 
 
-def command_extensions() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points of commands by name; nothing is imported."""
-    return {each.name: each for each in importlib.metadata.entry_points(group=COMMANDS)}
-
-
-def _load_command(found: importlib.metadata.EntryPoint) -> CommandModule:
-    try:
-        module: CommandModule = found.load()
-    except (ImportError, AttributeError) as error:
-        msg = f"command {found.name!r} ({found.value}) cannot be imported: {error}"
-        raise ConfigError(msg) from error
-    written = getattr(module, "api_version", None)
-    if written != VERSION:
-        msg = (
-            f"command {found.name!r} ({found.value}) was written for version {written} of the "
-            f"interface, and this package has version {VERSION}; install a version that fits"
-        )
-        raise ConfigError(msg)
-    return module
-
-
-def _add_all(commands: Any, found: Mapping[str, importlib.metadata.EntryPoint]) -> None:
+def _add_extensions(commands: Any, names: Iterable[str]) -> None:
     """Add commands for the help; one that cannot be imported must not take the others away."""
-    for each in found.values():
+    for name in names:
         try:
-            _load_command(each).add_commands(commands, _add)
+            load_extension(COMMANDS, name).add_commands(commands, _add)
         except ConfigError as error:
             log.warning("%s", error)
 

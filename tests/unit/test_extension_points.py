@@ -1,0 +1,92 @@
+"""Entry points of installed packages: loaded by name, and a broken one concerns nobody else."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.sdk import Connection
+
+from airflow_provider.hooks.launchers import refuse_other
+from airflow_provider.runtime import extension_points
+from airflow_provider.runtime.api.commands import COMMANDS
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LAUNCHERS = "spark_streams.launchers"
+BROKEN = {
+    "one_that_raises": ("raise ValueError('no licence')", "ValueError: no licence"),
+    "one_that_needs_more": ("import nothing_of_that_name", "ModuleNotFoundError"),
+    "one_for_version_99": ("api_version = 99", "version 99 of the interface.*has version 1"),
+    "one_without_a_version": ("", "version none of the interface"),
+}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return what installs a package with one module, an entry point of a group."""
+
+    def put(group: str, name: str, code: str) -> None:
+        (tmp_path / f"{name}.py").write_text(code)
+        metadata = tmp_path / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {name}\n")
+        forget_entry_points()
+
+    def forget_entry_points() -> None:
+        extension_points._entry_points.cache_clear()
+        extension_points.load_extension.cache_clear()
+
+    monkeypatch.syspath_prepend(tmp_path)
+    yield put
+    for name in BROKEN:
+        sys.modules.pop(name, None)
+    monkeypatch.undo()
+    forget_entry_points()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_extension_that_cannot_be_used_is_named(name, install):
+    """
+    Importing another one's package may raise anything.
+    """
+    code, message = BROKEN[name]
+    install(LAUNCHERS, name, code)
+
+    with pytest.raises(ConfigError, match=f"(?s)spark_streams.launchers: '{name}' .*{message}"):
+        extension_points.load_extension(LAUNCHERS, name)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_launcher_does_not_fail_tasks_of_another_one(name, install, caplog):
+    """
+    The type of a connection is compared with those of all launchers.
+    """
+    install(LAUNCHERS, name, BROKEN[name][0])
+
+    refuse_other(Connection(conn_id="spark", conn_type="http"), "conn_id 'spark'")
+    with pytest.raises(ConfigError, match="give launcher='livy' for it"):
+        refuse_other(Connection(conn_id="spark", conn_type="livy"), "conn_id 'spark'")
+
+    assert name in caplog.text
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_command_does_not_take_the_others_away(name, install, capsys, caplog):
+    """
+    The list of commands has those that can be imported.
+    """
+    install(COMMANDS, name, BROKEN[name][0])
+
+    with pytest.raises(SystemExit) as exits:
+        main(["--help"])
+
+    assert exits.value.code == 0
+    assert "upgrade" in capsys.readouterr().out
+    assert name in caplog.text
