@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
-from airflow_provider.runtime.observe.stream_facts import largest_backlog
+from airflow_provider.runtime.observe.samples import largest_backlog
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 

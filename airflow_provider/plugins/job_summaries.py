@@ -10,13 +10,9 @@ from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW
-from airflow_provider.runtime.observe.stream_facts import (
-    age_s,
-    committed_at,
-    driver_trouble,
-    restart_count,
-)
+from airflow_provider.runtime.observe.samples import committed_at, restart_count
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -216,9 +216,9 @@ def test_a_driver_is_not_ended_for_having_no_news() -> None:
     """
     still = look(IDLE, report="the same")
 
-    assert [] == judged(every(1, 29, still), Limits(progress_timeout_s=5))
-    ((at, problem),) = judged(every(1, 30, still), Limits(progress_timeout_s=5))
-    assert (30.0, "has reported nothing for 30 seconds") == (at, problem.reason[-35:])
+    assert [] == judged(every(1, 59, still), Limits(progress_timeout_s=5))
+    ((at, problem),) = judged(every(1, 60, still), Limits(progress_timeout_s=5))
+    assert (60.0, "has reported nothing for 60 seconds") == (at, problem.reason[-35:])
     assert [5.0] == [
         at for at, _ in judged(every(1, 5, look(report=None)), Limits(progress_timeout_s=5))
     ]

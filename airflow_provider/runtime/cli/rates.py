@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.cli.batch_lines import length
-from airflow_provider.runtime.observe.stream_facts import largest_backlog
+from airflow_provider.runtime.observe.samples import largest_backlog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,6 +17,9 @@ no end                      it got a request to end, and still holds its lease
 ==========================  =====================================================================
 
 A stream whose input is silent plans nothing, has nothing unread, and is well.
+
+:func:`driver_trouble` is for people and metrics. It sees one snapshot, so it compares the reader's
+wall clock with the times that drivers have recorded. No driver is stopped because of it.
 """
 
 from __future__ import annotations
@@ -24,15 +27,22 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.run_records import REPORT_S
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, ProgressRecord
 
 NO_PROGRESS: Final = "NO_PROGRESS"
 LAG: Final = "LAG"
-_REPORTS: Final = 3  # one may be late, such as behind an outage
+SILENT_S: Final = 6 * REPORT_S
+"""How long a driver may report nothing: a report may be late behind a long batch or an outage."""
+_LAST_YEAR: Final = 9999  # the watermark of a drain is no moment of the data
+_FIRST_YEAR: Final = 1970  # that of a query that has none yet
 _AWAY: Final = 0.5  # of the time allowed: who has not looked for so long has not seen it last
 
 
@@ -190,7 +200,7 @@ def _stalls(look: DriverSample, progress_timeout_s: float) -> Iterator[_Symptom]
         return
     has_begun = look.report is not None
     what = "has reported nothing" if has_begun else "has not begun its queries"
-    allowed_s = max(progress_timeout_s, REPORT_S * _REPORTS) if has_begun else progress_timeout_s
+    allowed_s = max(progress_timeout_s, SILENT_S) if has_begun else progress_timeout_s
     reason = f"the driver with lease {look.token} {what} for {allowed_s:g} seconds"
     key = ("report", look.token, look.report)
     if not look.is_asked:
@@ -230,3 +240,51 @@ def _lags(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
 
 def _described(backlog: Mapping[str, int]) -> str:
     return ", ".join(f"{measure} {unread:,}" for measure, unread in sorted(backlog.items()))
+
+
+def age_s(moment: str | None, now: dt.datetime) -> float | None:
+    """Return how long ago a stored moment was; None for no moment, and for no moment of data."""
+    try:
+        then = from_iso(moment) if moment else None
+    except ValueError:
+        return None
+    if then is None or then.year in {_FIRST_YEAR, _LAST_YEAR}:
+        return None
+    return (now - then).total_seconds()
+
+
+def driver_trouble(
+    progress: ProgressRecord | None,
+    attempt: AttemptRecord | None,
+    *,
+    now: dt.datetime,
+    is_live: bool,
+) -> str | None:
+    """Return why a running driver is unhealthy, or None.
+
+    Args:
+        progress: the run's last report, perhaps of an earlier driver.
+        attempt: the run's last attempt.
+        now: by the reader's clock.
+        is_live: whether its heartbeat is current, so that reports are to be expected.
+    """
+    # A driver that has just begun has not reported yet: its begin counts as a report.
+    seen = (progress.at if progress else None, attempt.started if attempt else None)
+    ages = [age for moment in seen if (age := age_s(moment, now)) is not None]
+    silent_s = min(ages, default=None) if progress else None
+    if is_live and silent_s is not None and silent_s > SILENT_S:
+        return f"its driver lives, and has not reported for {_about(silent_s)}"
+    restarts = attempt.restarts if attempt else None
+    if restarts and restarts["worked_s"] <= 0:
+        failure = Failure.from_dict(restarts["failure"])
+        return f"a query is started again after {failure.describe()}"
+    return None
+
+
+def _about(seconds: float) -> str:
+    """Return a time of a minute or more in words."""
+    for unit, unit_s in (("day", 86_400), ("hour", 3600)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}s"
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} minute{'' if minutes == 1 else 's'}"

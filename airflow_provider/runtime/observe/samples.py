@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.clock import Due
+from airflow_provider.runtime.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import (
     BatchEntry,
@@ -18,20 +19,13 @@ from airflow_provider.runtime.jobdir.batch_history import (
     without_older,
 )
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-from airflow_provider.runtime.observe.stream_facts import (
-    age_s,
-    committed_at,
-    driver_trouble,
-    largest_backlog,
-    restart_count,
-)
+from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.typed_json import Mismatch, decode, is_name, read_json
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.clock import Clock
@@ -166,6 +160,32 @@ def _of_query(
     yield "state_rows", last.state_rows
     yield "state_bytes", last.state_bytes
     yield "commit_age", age_s(committed_at(last.at, last.time_ms), now)
+
+
+def largest_backlog(backlog: Mapping[str, int] | None) -> int | None:
+    """Return how much is unread; None when no source says.
+
+    Sources report several measures of the same, such as the greatest and the mean distance of
+    partitions; the greatest is what people look at.
+    """
+    return max((backlog or {}).values(), default=None)
+
+
+def committed_at(began: str | None, took_ms: float | None) -> str | None:
+    """Return when a batch ended: its history has its begin, and how long it took."""
+    try:
+        begin = from_iso(began) if began else None
+    except ValueError:
+        return None
+    return to_iso(begin + dt.timedelta(milliseconds=took_ms or 0)) if begin else None
+
+
+def restart_count(attempt: AttemptRecord | None) -> int:
+    """Return how often a run was started again: drivers after the first, and within the last."""
+    if attempt is None:
+        return 0
+    inside = attempt.restarts["count"] if attempt.restarts else 0
+    return attempt.attempt - 1 + int(inside)
 
 
 class StreamReader:
