@@ -46,7 +46,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_in_force,
     version_in_force,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import standing_of
+from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
 from airflow_provider.runtime.observe.observer import RunState
 from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import Supervision, progress_of_driver
@@ -287,7 +287,7 @@ class SparkStreamingOperator(DriverOperator):
             JobMemory(self.job_dir).forget()
         directory = directory_at(self.job_dir)
         if (upgrade := upgrade_from(directory, watcher.run_id)) is not None:
-            standing = standing_of(directory, upgrade)
+            standing = describe_version(directory, upgrade)
             self.log.warning("The run was stopped for another version: %s", standing)
             shown["superseded_by"] = upgrade.to
         return shown
@@ -357,7 +357,7 @@ class SparkStreamingOperator(DriverOperator):
         self._interval(context)  # its configuration may contradict itself
         directory = directory_at(self.job_dir)
         if (upgrade := upgrade_in_force(directory)) is not None:
-            standing = standing_of(directory, upgrade)
+            standing = describe_version(directory, upgrade)
             # A retry looks again, and may be of another version by then.
             raise ConfigError(standing) if upgrade.is_accepted else SparkRunFailedError(standing)
         super()._check(hook, context)

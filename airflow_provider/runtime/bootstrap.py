@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.driver.attempt import OnProgress
-    from airflow_provider.runtime.jobdir.read_range import ReadPlace
+    from airflow_provider.runtime.jobdir.read_range import ReadLocation
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
@@ -216,7 +216,7 @@ class Seam:
     """
 
     stays: frozenset[str]
-    history: Mapping[str, tuple[ReadPlace, ...]]
+    history: Mapping[str, tuple[ReadLocation, ...]]
 
     def places_to_reset(self, names: Iterable[str | None]) -> list[int]:
         """Return the places of the sources that are reset.
@@ -269,7 +269,7 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
     return seam
 
 
-def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPlace, ...]:
+def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadLocation, ...]:
     read = {s.name: s for s in query.sources if s.name not in stays and _is_comparable(s)}
     return tuple(source.reads for source in read.values())
 

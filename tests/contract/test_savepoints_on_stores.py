@@ -13,7 +13,7 @@ from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -189,7 +189,7 @@ def test_a_reader_holds_what_lies_in_a_store(place):
     saved = take(checkpoint, f"{place.url}/savepoints/first")
 
     with (
-        held_savepoint(saved.url, FakeClock()),
+        pinned_savepoint(saved.url, FakeClock()),
         pytest.raises(SavepointBusyError, match="being restored"),
     ):
         dispose(saved.url, clock=FakeClock())

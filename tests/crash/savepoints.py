@@ -13,7 +13,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -54,7 +54,7 @@ def spread(root: Path) -> None:
         batch = logs.position().last_commit + 1
         EpochBench(root / "restored").spark.plan(batch).commit(batch)
 
-    with held_savepoint(str(root / "job/savepoints/old"), clock) as savepoint:
+    with pinned_savepoint(str(root / "job/savepoints/old"), clock) as savepoint:
         record = begin_restore(
             directory, savepoint, names={"q": "q"}, partitions=5, fence=OpenFence(), clock=clock
         )

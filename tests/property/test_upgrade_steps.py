@@ -33,7 +33,7 @@ class Died(BaseException):
     """Stand-in for the end of a process."""
 
 
-class Turns:
+class ScriptThread:
     """Lets one thread at a time do one step: a read or a write of the storage."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Turns:
 class TurnedStorage(LocalStorage):
     """A storage each of whose reads and writes is a step."""
 
-    turns: Turns
+    turns: ScriptThread
 
     def at(self, path: str) -> TurnedStorage:
         made = TurnedStorage(super().at(path).url)
@@ -92,7 +92,7 @@ class Actor:
     Its clock passes when it waits for a lease, so that it takes whoever is paused for dead.
     """
 
-    def __init__(self, turns: Turns, root: str, *, is_good: bool) -> None:
+    def __init__(self, turns: ScriptThread, root: str, *, is_good: bool) -> None:
         storage = TurnedStorage(root)
         storage.turns = turns
         self._turns = turns
@@ -144,7 +144,7 @@ class Actor:
 def play(root: str, good: Sequence[bool], turns: Sequence[Turn]) -> list[Actor]:
     """Let processes act in turns; then each one alone, and in the end a command that stays alive."""
     World(LocalStorage(root)).begin()
-    order = Turns()
+    order = ScriptThread()
     actors = [Actor(order, root, is_good=each) for each in good]
     for number, steps, dies in turns:
         actors[number].advance(steps, dies=dies)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.jobdir.read_range import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadLocation
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):
-    return ReadPlace.of(name, file_format, path, options)
+    return ReadLocation.of(name, file_format, path, options)
 
 
 def kafka(file_format="kafka", **options):
@@ -39,7 +39,7 @@ def test_places_that_share_rows(one, other, overlap):
     Where reading begins and how fast it goes is not what is read.
     """
     assert overlap == one.overlaps(other) == other.overlaps(one)
-    assert one == ReadPlace.from_dict(one.to_dict())
+    assert one == ReadLocation.from_dict(one.to_dict())
 
 
 def test_a_place_tells_no_secret():

@@ -18,7 +18,7 @@ from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
-from airflow_provider.runtime.jobdir.read_range import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds
 from airflow_provider.runtime.redaction import RedactedStream, Secrets
@@ -248,5 +248,5 @@ def test_the_digest_of_options_does_not_change_with_a_secret(
     for value in ("hunter22-first", "hunter22-second"):
         redaction.remember({"password": value})
         options = {"url": "jdbc:x", "password": value}
-        digests.append(ReadPlace.of("rows", "jdbc", None, options).options)
+        digests.append(ReadLocation.of("rows", "jdbc", None, options).options)
     assert digests[0] == digests[1]

@@ -25,7 +25,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -220,8 +220,8 @@ def test_many_readers_hold_a_savepoint(job, root):
     While one of them is left nobody removes it; then anybody may.
     """
     saved = take(job)
-    with held_savepoint(saved.url, job.clock) as one:
-        with held_savepoint(saved.url, job.clock) as two:
+    with pinned_savepoint(saved.url, job.clock) as one:
+        with pinned_savepoint(saved.url, job.clock) as two:
             assert saved == one == two
         for _ in range(2):
             with pytest.raises(SavepointBusyError, match="s1: this savepoint is being restored"):
@@ -240,7 +240,7 @@ def test_retention_leaves_what_is_being_restored(job, root):
     first, second = take(job, "s1"), take(job, "s2")
     third = take(job, "s3")
 
-    with held_savepoint(first.url, job.clock):
+    with pinned_savepoint(first.url, job.clock):
         assert ["s2"] == retain(root.url, Retention(keep=1), clock=job.clock)
 
     assert second.url not in {s.url for s in find_savepoints(root)[0]}
@@ -275,7 +275,7 @@ def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
     def read() -> None:
         with (
             pytest.raises(SavepointBusyError, match="being removed"),
-            held_savepoint(saved.url, job.clock),
+            pinned_savepoint(saved.url, job.clock),
         ):
             pass
 
@@ -292,8 +292,8 @@ def test_a_dead_reader_holds_nothing(job, root):
     saved = take(job)
     program = (
         "import os, sys; from airflow_provider.runtime.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoints.hold import held_savepoint\n"
-        "with held_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
+        "from airflow_provider.runtime.savepoints.pin import pinned_savepoint\n"
+        "with pinned_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, saved.url], check=True)
     assert 1 == len([name for name in root.list("s1") if name.startswith("reading.")])
@@ -339,7 +339,7 @@ def test_where_there_is_no_savepoint_nothing_is_put(job, root):
     """
     with (
         pytest.raises(UnknownJobError, match="check the path"),
-        held_savepoint(f"{root.url}/nowhere", job.clock),
+        pinned_savepoint(f"{root.url}/nowhere", job.clock),
     ):
         pass
     assert [] == root.list("")

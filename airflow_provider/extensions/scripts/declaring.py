@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.scripts.call_sites import CallSites
     from airflow_provider.extensions.scripts.mapping import WriterCalls
-    from airflow_provider.extensions.scripts.turns import Turns
+    from airflow_provider.extensions.scripts.script_thread import ScriptThread
     from airflow_provider.runtime.queries.context import JobContext
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Declaring:
     Args:
         context: the job's.
         sites: says where in the script something happens.
-        turns: of the script and its driver.
+        script: the thread in which the script runs.
         until: how the run is to end, where it says so.
         given: the settings of Spark that the run gives, which win.
     """
@@ -95,7 +95,7 @@ class Declaring:
         self,
         context: JobContext,
         sites: CallSites,
-        turns: Turns,
+        script: ScriptThread,
         *,
         until: str | None,
         given: Collection[str],
@@ -105,7 +105,7 @@ class Declaring:
         self._context = context
         self.sites = sites
         self.starts = Starts(context.spark)
-        self._turns = turns
+        self._script = script
         self._until = until
         self._given = given
         self._ignored: set[str] = set()
@@ -141,7 +141,7 @@ class Declaring:
         """
         with self._declaring(self._readers):
             given, name = name, name or unused(format, self._context.source_names)
-            if given is None and not self._turns.has_rested:
+            if given is None and not self._script.is_waiting:
                 self._check_order(name, unused(format, ()), self._readers, way="name it: .name(…)")
             try:
                 return self._context.read(
@@ -165,7 +165,7 @@ class Declaring:
             ConfigError: the script has waited before; the message begins with the place.
         """
         with self._declaring(self._writers):
-            if self._turns.has_rested:
+            if self._script.is_waiting:
                 raise self.refuse(LATE_START)
             name = query_name(calls, self.queries)
             self.queries.append(name)
@@ -215,16 +215,16 @@ class Declaring:
     @contextlib.contextmanager
     def _declaring(self, threads: set[threading.Thread]) -> Iterator[None]:
         """Let a thread of the script declare; a failure outside of its own thread is remembered."""
-        with self._turns.declaration():
+        with self._script.declaration():
             threads.add(threading.current_thread())
             try:
                 yield
             except SparkStreamError as error:
-                if not self._turns.has_this_thread and error not in self._refused:
+                if not self._script.has_this_thread and error not in self._refused:
                     self._refused.append(error)
                 raise
             except Exception as error:
-                if not self._turns.has_this_thread:
+                if not self._script.has_this_thread:
                     self._refused.append(refusal_of(error, place=self.sites.of_error(error)))
                 raise
 
@@ -243,7 +243,7 @@ class Declaring:
         """Take what the script's builder configures, as far as a JVM that runs can have it."""
         from pyspark.errors import AnalysisException
 
-        self._turns.is_over()  # or the script was left
+        self._script.is_over()  # or the script was left
         session = self._context.spark
         has = dict(session.sparkContext.getConf().getAll())
         for key, value in settings.items():
@@ -269,7 +269,7 @@ class Declaring:
     @property
     def is_over(self) -> bool:
         """Whether the run has ended; it raises nothing in a script that was left."""
-        return self._turns.is_left or self._turns.is_over()
+        return self._script.is_left or self._script.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for the end of the run, which begins when the script waits first.
@@ -277,12 +277,12 @@ class Declaring:
         Raises:
             ConfigError: it is one of several threads that each start a query and wait for it.
         """
-        is_first = not self._turns.has_rested
-        if is_first and not self._turns.has_this_thread and self._is_writer():
+        is_first = not self._script.is_waiting
+        if is_first and not self._script.has_this_thread and self._is_writer():
             refused = self.refuse(_A_THREAD_EACH)
-            self._turns.rest()  # the driver refuses the script, whatever becomes of the thread
+            self._script.rest()  # the driver refuses the script, whatever becomes of the thread
             raise refused
-        return self._turns.wait(timeout_s)
+        return self._script.wait(timeout_s)
 
     def wait_for_available(self, query: str) -> None:
         """Wait until a query has read what is there now: until the end of a run that has one.
@@ -297,7 +297,7 @@ class Declaring:
         self.wait(None)
         self._read.add(query)
 
-    def looks_on(self, query: str) -> bool:
+    def is_polled(self, query: str) -> bool:
         """Whether the run is over, to a script that looks at a query.
 
         One that looks at it again at the same place goes round in a loop, which is a way to wait.
@@ -306,12 +306,12 @@ class Declaring:
         if look in self._looked:
             return self.wait(0)
         self._looked.add(look)
-        return self._turns.is_over()
+        return self._script.is_over()
 
     def looks_at_tables(self) -> None:
         """Count a look at tables as one at a query, while one of them will never have a row."""
         if self._has_empty_table:
-            self.looks_on("")
+            self.is_polled("")
 
     def _is_writer(self) -> bool:
         return threading.current_thread() in self._writers

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.extensions.scripts.stand_ins import (
+from airflow_provider.extensions.scripts.recorders import (
     ScriptSession,
     ScriptWriter,
     StartingWriter,

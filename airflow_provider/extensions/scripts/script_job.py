@@ -1,6 +1,6 @@
 """A plain PySpark script as a job: it runs as it is, and what it starts is declared.
 
-The script has a thread of its own, and the driver and it take turns. The driver lets it run until
+The script has a thread of its own, and the driver and it take thread. The driver lets it run until
 it waits for a query, or ends: what it has started until then are the job's queries. They run, while
 the script waits. When everything is published the script goes on behind its wait, and the final
 checkpoint follows when it has ended. If the run is stopped or fails, the wait never returns: only
@@ -91,8 +91,8 @@ class ScriptJob:
         """
         from airflow_provider.extensions.scripts import declaring as declarations
         from airflow_provider.extensions.scripts.process import at_work, guarding
-        from airflow_provider.extensions.scripts.stand_ins import ScriptSession
-        from airflow_provider.extensions.scripts.turns import Turns
+        from airflow_provider.extensions.scripts.recorders import ScriptSession
+        from airflow_provider.extensions.scripts.script_thread import ScriptThread
 
         if self._is_begun:
             msg = f"script {self._path}: it runs once, and cannot declare its queries again"
@@ -100,10 +100,10 @@ class ScriptJob:
         self._is_begun = True
         module = ModuleType("__main__")
         module.__file__ = str(self._path)
-        turns = Turns(lambda: self._execute(module), f"script {self._path.name}")
+        thread = ScriptThread(lambda: self._execute(module), f"script {self._path.name}")
         sites = CallSites(self._path)
         declaring = declarations.Declaring(
-            context, sites, turns, until=self._until, given=self._given
+            context, sites, thread, until=self._until, given=self._given
         )
         session = ScriptSession(context.spark, declaring)
         argv = self._argv(context)
@@ -113,9 +113,9 @@ class ScriptJob:
                 act()
 
         context.holding.enter_context(guarding(session))
-        context.holding.callback(give_turn, turns.leave)
-        self._declare(declaring, lambda: give_turn(turns.declare))
-        context.on_published(functools.partial(give_turn, turns.finish))
+        context.holding.callback(give_turn, thread.leave)
+        self._declare(declaring, lambda: give_turn(thread.declare))
+        context.on_published(functools.partial(give_turn, thread.finish))
         context.on_poll(declaring.check)
 
     def _declare(self, declaring: Declaring, act: Callable[[], None]) -> None:

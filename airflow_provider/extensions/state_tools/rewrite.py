@@ -53,7 +53,7 @@ from airflow_provider.runtime.savepoints.claims import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable, partitions_of
 from airflow_provider.runtime.savepoints.restore import (
@@ -276,7 +276,7 @@ class _Work:
         """
         with contextlib.ExitStack() as holding:
             for url in (self._savepoint.url, *self._theirs):
-                holding.enter_context(held_savepoint(url, self._clock))
+                holding.enter_context(pinned_savepoint(url, self._clock))
             self._unfold(spread=spread)
 
     def _unfold(self, *, spread: bool) -> None:

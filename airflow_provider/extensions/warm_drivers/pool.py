@@ -132,7 +132,7 @@ class StandbySpec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Handover:
+class StandbyRequest:
     """A run that is handed over: the command, and what a process of its own would have had.
 
     Attributes:
@@ -156,7 +156,7 @@ class Handover:
         spec: StandbySpec,
         *,
         ends_with_client: bool,
-    ) -> Handover:
+    ) -> StandbyRequest:
         """Return it with the environment and the working directory of this process."""
         return cls(
             arguments=tuple(arguments),
@@ -171,7 +171,7 @@ class Handover:
         return dict(encode(self))
 
     @classmethod
-    def from_dict(cls, raw: Any) -> Handover:
+    def from_dict(cls, raw: Any) -> StandbyRequest:
         """Build it from :meth:`to_dict`'s values.
 
         Raises:
@@ -184,7 +184,7 @@ class Handover:
             raise ValueError(msg) from problem
 
 
-class Taken:
+class StandbyRun:
     """A run that a standby has taken, seen from its client.
 
     Args:
@@ -240,7 +240,7 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def hand_over(folder: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
+def hand_over(folder: Path, handover: StandbyRequest, files: Sequence[int]) -> StandbyRun | str:
     """Give a run to the first standby that can take it.
 
     Args:
@@ -263,13 +263,13 @@ def hand_over(folder: Path, handover: Handover, files: Sequence[int]) -> Taken |
             taken = _offer(path, handover, files)
         except (OSError, ValueError):  # it has just ended, or serves another run
             continue
-        if isinstance(taken, Taken):
+        if isinstance(taken, StandbyRun):
             return taken
         reason = f"{path.stem} cannot take it: {taken}"
     return reason
 
 
-def _offer(path: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
+def _offer(path: Path, handover: StandbyRequest, files: Sequence[int]) -> StandbyRun | str:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.settimeout(_ANSWER_S)
@@ -284,7 +284,7 @@ def _offer(path: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
     except BaseException:
         channel.close()
         raise
-    return Taken(channel, pid)
+    return StandbyRun(channel, pid)
 
 
 def check_user(channel: socket.socket) -> int:
@@ -398,7 +398,7 @@ def _fingerprint() -> str:
 
 def take_submission(
     command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
-) -> Taken | str:
+) -> StandbyRun | str:
     """Give the run of a submission to a warm driver.
 
     Args:
@@ -410,7 +410,7 @@ def take_submission(
         The run, or why no standby has taken it.
     """
     application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
-    handover = Handover.of_this_process(
+    handover = StandbyRequest.of_this_process(
         command[application + 1 :],
         StandbySpec.of(standby["master"], standby["conf"], os.environ),
         ends_with_client=False,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 from airflow_provider.extensions.warm_drivers.pool import (
     GO,
     READY,
-    Handover,
     IsStatic,
+    StandbyRequest,
     StandbySpec,
     check_user,
     listen,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-Run = tuple[socket.socket, Handover, list[int]]
+Run = tuple[socket.socket, StandbyRequest, list[int]]
 
 _TALK_S = 10.0
 _ROUNDS = 6  # of the warm-up, about ten seconds; each makes the first run a little shorter
@@ -132,7 +132,7 @@ def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run
         check_user(channel)
         message = receive(channel, files)
         if message is not None:
-            handover = Handover.from_dict(message)
+            handover = StandbyRequest.from_dict(message)
             if _is_accepted(channel, handover, mine, is_static):
                 return channel, handover, files
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run
 
 
 def _is_accepted(
-    channel: socket.socket, handover: Handover, mine: StandbySpec, is_static: IsStatic
+    channel: socket.socket, handover: StandbyRequest, mine: StandbySpec, is_static: IsStatic
 ) -> bool:
     reason = mine.difference(handover.spec, is_static=is_static)
     if reason is None and not Path(handover.folder).is_dir():
@@ -157,7 +157,7 @@ def _is_accepted(
 
 
 def _serve(
-    channel: socket.socket, handover: Handover, files: Sequence[int], spark: SparkSession
+    channel: socket.socket, handover: StandbyRequest, files: Sequence[int], spark: SparkSession
 ) -> int:
     """Become the driver: everything that a process of its own would have is as the client's."""
     replace_environment(spark, os.environ, handover.environment)
@@ -178,7 +178,7 @@ def _serve(
         is_over.set()
 
 
-def _put_on(handover: Handover, files: Sequence[int]) -> None:
+def _put_on(handover: StandbyRequest, files: Sequence[int]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     for target, source in enumerate(files):

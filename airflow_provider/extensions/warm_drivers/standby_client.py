@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.warm_drivers.pool import (
-    Handover,
+    StandbyRequest,
+    StandbyRun,
     StandbySpec,
-    Taken,
     hand_over,
 )
 from airflow_provider.runtime.user_folder import user_folder
@@ -35,14 +35,14 @@ def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int
     Returns:
         The exit code; None when the run must be started cold, which the log has said.
     """
-    handover = Handover.of_this_process(
+    handover = StandbyRequest.of_this_process(
         list(sys.argv[1:] if arguments is None else arguments),
         StandbySpec.of(spec.master, spec.conf, os.environ),
         ends_with_client=True,
     )
     sys.stdout.flush()
     taken = hand_over(user_folder(), handover, (0, 1, 2))
-    if not isinstance(taken, Taken):
+    if not isinstance(taken, StandbyRun):
         log.warning("no warm driver: %s; starting one", taken)
         return None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -14,11 +14,11 @@ from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.identity import add_predecessors
-from airflow_provider.runtime.jobdir.read_range import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable
 from airflow_provider.runtime.savepoints.restore import (
     begin_restore,
@@ -132,7 +132,7 @@ class StartingPoint:
         if self._url is None or self._has_begun():
             self._continuation.restore(fence, clock)
             return
-        with held_savepoint(self._url, clock) as savepoint:
+        with pinned_savepoint(self._url, clock) as savepoint:
             lineage = savepoint.record.lineage
             add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
             record = begin_restore(
@@ -233,7 +233,7 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
         ConfigError: the message names the source.
     """
     history = saved.history if saved is not None else ()
-    read = {each["name"]: ReadPlace.from_dict(each) for each in history}
+    read = {each["name"]: ReadLocation.from_dict(each) for each in history}
     for source in query.sources if read else ():
         before, now = read.get(source.name), source.reads
         if before is not None and before.overlaps(now):

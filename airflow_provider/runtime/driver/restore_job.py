@@ -22,7 +22,7 @@ from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable
@@ -118,7 +118,7 @@ def restore_job(
     is_spark_needed = revert or partitions is not None
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
     with (
-        held_savepoint(savepoint_url, clock) as savepoint,
+        pinned_savepoint(savepoint_url, clock) as savepoint,
         using if is_spark_needed else contextlib.nullcontext() as session,
     ):
         queries = _declare(directory, entry, conf, session) if revert and session else ()

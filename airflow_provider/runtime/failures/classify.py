@@ -24,7 +24,7 @@ from airflow_provider.runtime.failures.rules import (
     WRAPPERS,
     WRAPPING_CONDITIONS,
     find_rule,
-    heals_by_restart,
+    is_restartable,
 )
 from airflow_provider.runtime.failures.stack_traces import input_in, place_in
 
@@ -130,7 +130,7 @@ def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
     marked = marks.class_of(causes)
     if marked is not None:
         failure_class, cause = marked
-        return _Classification(failure_class, _MARKED, heals_by_restart(failure_class), cause)
+        return _Classification(failure_class, _MARKED, is_restartable(failure_class), cause)
     found = find_rule(causes)
     if found is None:
         return _Classification(

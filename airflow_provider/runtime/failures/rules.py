@@ -32,7 +32,7 @@ class Rule:
         words: what a message contains.
         errnos: the operating system's numbers.
         py4j_types: types that count only when they were raised on the way to the JVM.
-        heals: whether a restart in the same driver may heal it; None for what its class says.
+        restarts: whether a restart in the same driver may heal it; None for what its class says.
     """
 
     what: str
@@ -45,12 +45,12 @@ class Rule:
     words: tuple[str, ...] = ()
     errnos: tuple[int, ...] = ()
     py4j_types: tuple[str, ...] = ()
-    heals: bool | None = None
+    restarts: bool | None = None
 
     @property
     def restartable(self) -> bool:
         """Whether it may heal when the query is started again in the same driver."""
-        return heals_by_restart(self.failure_class) if self.heals is None else self.heals
+        return is_restartable(self.failure_class) if self.restarts is None else self.restarts
 
     def matches(self, cause: Cause) -> bool:
         """Whether *cause* has one of the signs."""
@@ -70,7 +70,7 @@ class Rule:
         return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
 
 
-def heals_by_restart(failure_class: FailureClass) -> bool:
+def is_restartable(failure_class: FailureClass) -> bool:
     """Whether a failure of that class may heal when the query is started again."""
     return failure_class in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
 
@@ -89,7 +89,7 @@ JVM_GONE: Final = Rule(
     types=("Py4JNetworkError",),
     py4j_types=("ConnectionError", "EOFError"),
     words=("Answer from Java side is empty",),
-    heals=False,
+    restarts=False,
 )
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -162,7 +162,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "cancelled because SparkContext was shut down",
             "Cannot call methods on a stopped SparkContext",
         ),
-        heals=False,
+        restarts=False,
     ),
     Rule(
         "an executor, its host or a Python worker was lost",
@@ -219,7 +219,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _DATA_MISSING,
         types=("FetchFailedException", "MetadataFetchFailedException"),
         words=("FetchFailed(",),
-        heals=True,
+        restarts=True,
     ),
     Rule(
         "the path is none",
@@ -436,8 +436,10 @@ def describe_rules() -> str:
     """Return the table as Markdown, for the documentation."""
     lines = ["| class | what has happened | restart | signs |", "|---|---|---|---|"]
     for rule in RULES:
-        heals = "yes" if rule.restartable else "no"
-        lines.append(f"| {rule.failure_class.value} | {rule.what} | {heals} | {_signs_of(rule)} |")
+        restarts = "yes" if rule.restartable else "no"
+        lines.append(
+            f"| {rule.failure_class.value} | {rule.what} | {restarts} | {_signs_of(rule)} |"
+        )
     lines.append(f"| {_RECOVERABLE.value} | anything else | yes | |")
     return "\n".join(lines)
 

@@ -212,7 +212,7 @@ def _is_left(directory: JobDirectory, query: str) -> bool:
     if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
         return False
     storage = directory.committables(query)
-    return any(EpochRecords(storage, query_id).is_left() for query_id in query_ids(storage))
+    return any(EpochRecords(storage, query_id).is_abandoned() for query_id in query_ids(storage))
 
 
 def _finished_run(directory: JobDirectory) -> str | None:

@@ -175,11 +175,11 @@ class EpochRecords:
 
     def pack(self, span: Span) -> PackRecord:
         """Return the records that lie together."""
-        return _there(PackRecord.read(self._storage, _packed(span)), self.url, _packed(span))
+        return _require(PackRecord.read(self._storage, _packed(span)), self.url, _packed(span))
 
     def folded(self, span: Span) -> HistoryRecord:
         """Return what is left of a range of epochs."""
-        return _there(HistoryRecord.read(self._storage, _folded(span)), self.url, _folded(span))
+        return _require(HistoryRecord.read(self._storage, _folded(span)), self.url, _folded(span))
 
     def put_pack(self, pack: PackRecord) -> Span:
         """Put it, unless it is there."""
@@ -288,7 +288,7 @@ class EpochRecords:
         """Return what was reverted; None when nothing was."""
         return RevertRecord.read(self._storage, _REVERT)
 
-    def is_left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether the query started over under another id while its output was kept."""
         taken = self.revert()
         return taken is not None and taken.keep_outputs
@@ -297,7 +297,7 @@ class EpochRecords:
         """Whether the query is a restored copy, which goes on from epochs of another id."""
         return any(not run_id for *_, run_id in self.history().ranges)
 
-    def check_standing(self) -> None:
+    def ensure_not_rewound(self) -> None:
         """Refuse to go on under this id when epochs of it were reverted, or are about to be.
 
         Raises:
@@ -328,7 +328,7 @@ def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:
     return tuple(sorted(spans, key=lambda span: (span[0], -span[1])))
 
 
-def _there(document: D | None, url: str, name: str) -> D:
+def _require(document: D | None, url: str, name: str) -> D:
     if document is None:
         msg = f"{url}/{name}: was removed while it was read; give the command again"
         raise SinkError(msg)

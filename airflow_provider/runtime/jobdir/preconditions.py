@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
 from airflow_provider.runtime.jobdir.upgrade_record import upgrade_in_force
-from airflow_provider.runtime.jobdir.upgrade_standing import standing_of
+from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ class Situation:
             has_drain_ended=drained_by is not None
             and directory.run(drained_by).final() is not None,
             unintended_drain=_unintended_drain(directory) if replays is None else None,
-            replaced=standing_of(directory, upgrade) if upgrade is not None else None,
+            replaced=describe_version(directory, upgrade) if upgrade is not None else None,
         )
 
 

@@ -38,7 +38,7 @@ _HOW_EXACTLY: Final = frozenset({"includeheaders", "kafkaconsumer.polltimeoutms"
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadPlace:
+class ReadLocation:
     """The location that a source reads, without secrets.
 
     Attributes:
@@ -56,7 +56,7 @@ class ReadPlace:
     @classmethod
     def of(
         cls, name: str, source_format: str, path: str | None, options: Mapping[str, str]
-    ) -> ReadPlace:
+    ) -> ReadLocation:
         """Return what a source of a job reads, from how the job declares it."""
         kind = source_format.lower()
         kind = CONNECTOR if kind == FORMAT else kind  # both read the same topics
@@ -66,7 +66,7 @@ class ReadPlace:
         return cls(name, kind, where, _digest(_telling(options, kind)))
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> ReadPlace:
+    def from_dict(cls, raw: Mapping[str, Any]) -> ReadLocation:
         """Build it from plain JSON values."""
         return cls(raw["name"], raw["format"], raw["path"], raw["options"])
 
@@ -79,7 +79,7 @@ class ReadPlace:
         """Return its format and folder, for people."""
         return self.format + (f" at {self.path}" if self.path is not None else "")
 
-    def overlaps(self, other: ReadPlace) -> bool:
+    def overlaps(self, other: ReadLocation) -> bool:
         """Whether a row may be read from both, as far as that can be known."""
         if (self.format in FILE_FORMATS) != (other.format in FILE_FORMATS):
             return False

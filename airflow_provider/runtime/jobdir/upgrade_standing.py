@@ -119,7 +119,7 @@ def summary_of(upgrade: UpgradeRecord, worker: UpgradeWorker | None) -> str:
     )
 
 
-def standing_of(directory: JobDirectory, upgrade: UpgradeRecord) -> str:
+def describe_version(directory: JobDirectory, upgrade: UpgradeRecord) -> str:
     """Return why the version in a directory is not started, and what the user can do.
 
     Raises:
@@ -141,7 +141,7 @@ def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
     steps = [*steps_newest_first(directory)]  # one read: a later step has the number of the first
     newest = steps[0] if steps else None
     if newest is not None and newest.forbids_old:
-        raise ConfigError(standing_of(directory, newest))
+        raise ConfigError(describe_version(directory, newest))
     before = next((step for step in steps if step.id == upgrade_id(new.url)), None)
     if before is not None:
         msg = f"{rejection_of(before)}; to try it again, give it another new directory"

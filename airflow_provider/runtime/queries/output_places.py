@@ -47,7 +47,7 @@ def place_of(path: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputPlace:
+class OutputLocation:
     """A folder that a query writes.
 
     Attributes:
@@ -63,7 +63,7 @@ class OutputPlace:
     is_of_files: bool
 
     @classmethod
-    def of(cls, query: str, sink: NamedSink) -> OutputPlace | None:
+    def of(cls, query: str, sink: NamedSink) -> OutputLocation | None:
         """Return the folder of a sink; None if it writes elsewhere, such as to a database."""
         if not isinstance(sink, LocatedSink) or sink.location is None:
             return None
@@ -84,7 +84,7 @@ class OutputPlaces:
 
     def __init__(self, job_dir: str | None = None) -> None:
         self._job_dir = job_dir
-        self._outputs: list[OutputPlace] = []
+        self._outputs: list[OutputLocation] = []
         self._sources: list[tuple[str, SourceDefinition]] = []
 
     def add(
@@ -96,7 +96,7 @@ class OutputPlaces:
             ConfigError: it writes where it reads files, where another sink or query of the job
                 writes or reads them, or into the job directory.
         """
-        found = [place for sink in sinks if (place := OutputPlace.of(query, sink)) is not None]
+        found = [place for sink in sinks if (place := OutputLocation.of(query, sink)) is not None]
         for output in found:
             self._check_job_dir(output)
             for other in self._outputs:
@@ -109,7 +109,7 @@ class OutputPlaces:
             for reader, source in self._sources if output in found else new:
                 _check_input(output, reader, source)
 
-    def _check_job_dir(self, output: OutputPlace) -> None:
+    def _check_job_dir(self, output: OutputLocation) -> None:
         if self._job_dir is None:
             return
         job_dir = place_of(self._job_dir)
@@ -123,7 +123,7 @@ class OutputPlaces:
             raise ConfigError(msg)
 
 
-def _check_outputs(first: OutputPlace, second: OutputPlace) -> None:
+def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
     is_one_query = first.query == second.query
     if first.place == second.place:
         if not (is_one_query or first.is_of_files or second.is_of_files):
@@ -150,7 +150,7 @@ def _check_outputs(first: OutputPlace, second: OutputPlace) -> None:
             raise ConfigError(msg)
 
 
-def _check_input(output: OutputPlace, reader: str, source: SourceDefinition) -> None:
+def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
     if source.path is None or not _reads(place_of(source.path), output.place):
         return
     if reader == output.query:

@@ -14,7 +14,7 @@ from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
 from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadLocation
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.known_extensions import SOURCES
 from airflow_provider.runtime.queries import kafka_connector
@@ -103,9 +103,9 @@ class SourceDefinition:
         return self.format != UNKNOWN_FORMAT
 
     @property
-    def reads(self) -> ReadPlace:
+    def reads(self) -> ReadLocation:
         """Return what the source reads, comparable with what another one reads."""
-        return ReadPlace.of(self.name, self.format, self.path, self.options)
+        return ReadLocation.of(self.name, self.format, self.path, self.options)
 
     def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
         """Return the source as a streaming DataFrame, or as a static one.

@@ -73,7 +73,7 @@ class SourceQuery:
         records = self._records()
         if records is None:
             return None
-        records.check_standing()
+        records.ensure_not_rewound()
         if not records.has_own():
             return None  # Spark's own sink, or nothing was written since the restore
         return records.find().newest

@@ -160,7 +160,7 @@ def check_no_open_restore(directory: JobDirectory) -> None:
     for name in directory.query_names():
         query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
         if query_id is not None:
-            EpochRecords(directory.committables(name), query_id).check_standing()
+            EpochRecords(directory.committables(name), query_id).ensure_not_rewound()
 
 
 def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointError:
@@ -241,7 +241,7 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
 def _left_ids(directory: JobDirectory, name: str) -> list[str]:
     """Return the ids that the query had before it started over."""
     storage = directory.committables(name)
-    return [i for i in query_ids(storage) if EpochRecords(storage, i).is_left()]
+    return [i for i in query_ids(storage) if EpochRecords(storage, i).is_abandoned()]
 
 
 def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[str | None]:

@@ -38,7 +38,7 @@ from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import (
@@ -214,9 +214,9 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     """
     since = runs_since(directory, run_id)
     record = directory.run(run_id).record()
-    if record is None or not _stands(directory, run_id):
+    if record is None or not _is_current(directory, run_id):
         return None
-    later = [other for other in since if _stands(directory, other)]
+    later = [other for other in since if _is_current(directory, other)]
     if later:
         msg = (
             f"{directory.url}: run {run_id!r} cannot be rewound, because later runs have built on "
@@ -304,7 +304,7 @@ class Rewind:
         """
         savepoint = check_start(self.directory, self.run_id)
         record = self.directory.run(self.run_id).record()
-        if record is None or not _stands(self.directory, self.run_id):
+        if record is None or not _is_current(self.directory, self.run_id):
             return None
         self._check_declared(record)
         self._check_not_parted(savepoint)
@@ -332,9 +332,9 @@ class Rewind:
                 found = self.check()
                 url = found.url if found is not None else None
                 if url is not None:
-                    savepoint = holding.enter_context(held_savepoint(url, self.clock))
+                    savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
                 at = to_iso(self.clock.now())
-                if _stands(self.directory, self.run_id):
+                if _is_current(self.directory, self.run_id):
                     self._undo(savepoint)
                 else:
                     Restores(self.directory).undo(self.run_id, self.fence, at)
@@ -367,7 +367,7 @@ class Rewind:
         if last is None or not ours:
             return
         if savepoint is None and last.done is None and last.savepoint is not None:
-            savepoint = holding.enter_context(held_savepoint(last.savepoint, self.clock))
+            savepoint = holding.enter_context(pinned_savepoint(last.savepoint, self.clock))
         finish_restore(self.directory, last, savepoint, self.fence, self.clock)
 
     def _check_declared(self, record: RunRecord) -> None:
@@ -452,7 +452,7 @@ def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
     return False
 
 
-def _stands(directory: JobDirectory, run_id: str) -> bool:
+def _is_current(directory: JobDirectory, run_id: str) -> bool:
     """Whether a run has written something that was not reverted."""
     run = directory.run(run_id)
     record = run.record()

@@ -130,7 +130,7 @@ class EpochCommitter:
         if query_id is None:
             return
         records = EpochRecords(self._storage, query_id)
-        records.check_standing()
+        records.ensure_not_rewound()
         last_commit = self._logs.position().last_commit
         found = records.find()
         self._settled = check_complete(found, last_commit, where=records.url, log=self._logs.url)

@@ -20,7 +20,7 @@ from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
 from airflow_provider.runtime.storage.conditional_copies import (
-    ObjectPlace,
+    ObjectLocation,
     copy_blob_to_free,
     copy_by_upload,
     end_uploads,
@@ -269,7 +269,7 @@ class S3Bucket(Bucket):
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with an upload of one part, whose end has the condition ``If-None-Match: *``."""
-        source, target = ObjectPlace(self.name, source_key), ObjectPlace(self.name, key)
+        source, target = ObjectLocation(self.name, source_key), ObjectLocation(self.name, key)
         copy_by_upload(self.filesystem, source, target, go_on=go_on)
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
@@ -322,7 +322,7 @@ class GcsBucket(Bucket):
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with ``objects.rewrite`` and the condition ``ifGenerationMatch=0``."""
-        source, target = ObjectPlace(self.name, source_key), ObjectPlace(self.name, key)
+        source, target = ObjectLocation(self.name, source_key), ObjectLocation(self.name, key)
         rewrite_to_free(self.filesystem, source, target, go_on=go_on)
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:

@@ -31,7 +31,7 @@ _EXISTS: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetCondi
 _NOT_COPIED: Final = frozenset({"aborted", "failed"})
 
 
-class ObjectPlace(NamedTuple):
+class ObjectLocation(NamedTuple):
     """An object of a store."""
 
     bucket: str
@@ -42,7 +42,7 @@ class ObjectPlace(NamedTuple):
 
 
 def copy_by_upload(
-    filesystem: Any, source: ObjectPlace, target: ObjectPlace, *, go_on: GoOn
+    filesystem: Any, source: ObjectLocation, target: ObjectLocation, *, go_on: GoOn
 ) -> None:
     """Copy an object of at most 5 GiB within S3; *go_on* is called before it appears.
 
@@ -105,7 +105,7 @@ def _uploads(filesystem: Any, bucket: str, prefix: str) -> Iterator[tuple[str, s
 
 
 def rewrite_to_free(
-    filesystem: Any, source: ObjectPlace, target: ObjectPlace, *, go_on: GoOn
+    filesystem: Any, source: ObjectLocation, target: ObjectLocation, *, go_on: GoOn
 ) -> None:
     """Copy an object within a bucket of Google's; *go_on* is called before each request.
 

@@ -24,9 +24,9 @@ from airflow_provider.extensions.warm_drivers import pool_command
 from airflow_provider.extensions.warm_drivers.pool import (
     GO,
     READY,
-    Handover,
+    StandbyRequest,
+    StandbyRun,
     StandbySpec,
-    Taken,
     check_pool_folder,
     check_user,
     hand_over,
@@ -54,7 +54,7 @@ SPEC = StandbySpec(
     umask=0o022,
     groups=(0, 4),
 )
-OFFER = Handover(
+OFFER = StandbyRequest(
     arguments=("run", "JOB_DIR"),
     environment={"GREETING": "hello"},
     folder="/",
@@ -148,17 +148,19 @@ def idle(folder: Path) -> Iterator[Idle]:
     standby.close()
 
 
-def offer_to(folder: Path, handover: Handover = OFFER, files: tuple[int, ...] = ()) -> Taken:
+def offer_to(
+    folder: Path, handover: StandbyRequest = OFFER, files: tuple[int, ...] = ()
+) -> StandbyRun:
     taken = hand_over(folder, handover, files)
-    assert isinstance(taken, Taken), taken
+    assert isinstance(taken, StandbyRun), taken
     return taken
 
 
-def end(taken: Taken) -> None:
+def end(taken: StandbyRun) -> None:
     taken._channel.close()
 
 
-def changed(**fields: Any) -> Handover:
+def changed(**fields: Any) -> StandbyRequest:
     return dataclasses.replace(OFFER, spec=dataclasses.replace(SPEC, **fields))
 
 
@@ -220,10 +222,10 @@ def test_a_handover_is_what_a_process_would_have(monkeypatch, tmp_path):
     """
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
-    handover = Handover.of_this_process(["run"], SPEC, ends_with_client=True)
+    handover = StandbyRequest.of_this_process(["run"], SPEC, ends_with_client=True)
 
     assert ("hello", str(tmp_path)) == (handover.environment["GREETING"], handover.folder)
-    assert handover == Handover.from_dict(json.loads(json.dumps(handover.to_dict())))
+    assert handover == StandbyRequest.from_dict(json.loads(json.dumps(handover.to_dict())))
 
 
 def test_a_spec_has_what_java_reads_and_no_secret():
@@ -707,9 +709,9 @@ def a_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def offered(*arguments: str, **fields: Any) -> Handover:
+def offered(*arguments: str, **fields: Any) -> StandbyRequest:
     spec = StandbySpec.of("local[2]", {}, os.environ)
-    handover = Handover.of_this_process(arguments, spec, ends_with_client=True)
+    handover = StandbyRequest.of_this_process(arguments, spec, ends_with_client=True)
     return dataclasses.replace(handover, **fields)
 
 

@@ -26,7 +26,7 @@ _READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @contextlib.contextmanager
-def held_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
+def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
     """Yield the savepoint in the folder *url*, which stays as long as the block lasts.
 
     Any number of readers hold it at once. Where this process may not write, it is read all the

@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider.extensions.scripts.turns import ScriptLeftError, Turns
+from airflow_provider.extensions.scripts.script_thread import ScriptLeftError, ScriptThread
 
 
 class Script:
     """A script that notes where it is."""
 
-    def __init__(self, body: Callable[[Turns, list[str]], None]) -> None:
+    def __init__(self, body: Callable[[ScriptThread, list[str]], None]) -> None:
         self.notes: list[str] = []
-        self.turns = Turns(lambda: body(self.turns, self.notes), "script test")
+        self.turns = ScriptThread(lambda: body(self.turns, self.notes), "script test")
 
 
-def waiting(turns: Turns, notes: list[str]) -> None:
+def waiting(turns: ScriptThread, notes: list[str]) -> None:
     notes.append("declared")
     try:
         assert turns.wait()
@@ -37,7 +37,7 @@ def test_a_script_runs_until_it_waits_and_then_to_its_end():
     script = Script(waiting)
 
     script.turns.declare()
-    assert (["declared"], True) == (script.notes, script.turns.has_rested)
+    assert (["declared"], True) == (script.notes, script.turns.is_waiting)
     script.turns.finish()
 
     assert ["declared", "behind", "finally"] == script.notes
@@ -65,7 +65,7 @@ def test_a_script_that_does_not_wait_has_declared_all_at_its_end():
     script.turns.declare()
     script.turns.finish()
 
-    assert (["all"], True) == (script.notes, script.turns.has_rested)
+    assert (["all"], True) == (script.notes, script.turns.is_waiting)
 
 
 def test_a_limited_wait_says_whether_the_run_is_over():
@@ -73,7 +73,7 @@ def test_a_limited_wait_says_whether_the_run_is_over():
     A loop of them goes on meanwhile, and ends with the run.
     """
 
-    def looping(turns: Turns, notes: list[str]) -> None:
+    def looping(turns: ScriptThread, notes: list[str]) -> None:
         while not turns.wait(0.01):
             notes.append("looked")
         notes.append("over")
@@ -93,7 +93,7 @@ def test_what_a_script_raises_reaches_the_driver(is_behind):
     Before its wait when it declares, behind it when it ends.
     """
 
-    def failing(turns: Turns, notes: list[str]) -> None:
+    def failing(turns: ScriptThread, notes: list[str]) -> None:
         if is_behind:
             turns.wait()
         raise OSError("no mail server")
@@ -125,7 +125,7 @@ def test_an_end_that_a_script_swallows_is_raised_again(caplog):
     At each of its further calls, and the log names the habit.
     """
 
-    def swallowing(turns: Turns, notes: list[str]) -> None:
+    def swallowing(turns: ScriptThread, notes: list[str]) -> None:
         for call in (turns.wait, turns.is_over, turns.declaration().__enter__):
             try:
                 call()
@@ -148,11 +148,11 @@ def test_a_script_ends_with_its_threads():
     """
     goes_on = threading.Event()
 
-    def starting(turns: Turns, notes: list[str]) -> None:
+    def starting(turns: ScriptThread, notes: list[str]) -> None:
         def declare() -> None:
             goes_on.wait(10)
             with turns.declaration():
-                notes.append(f"declared, {turns.has_rested}")
+                notes.append(f"declared, {turns.is_waiting}")
 
         threading.Thread(target=declare).start()
         threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -172,12 +172,12 @@ def test_a_declaration_is_before_the_first_wait_or_behind_it():
     """
     declares, waits = threading.Event(), threading.Event()
 
-    def racing(turns: Turns, notes: list[str]) -> None:
+    def racing(turns: ScriptThread, notes: list[str]) -> None:
         def declare() -> None:
             with turns.declaration():
                 declares.set()
                 waits.wait(0.1)  # is not set: the script cannot begin the run meanwhile
-                notes.append(f"declared, {turns.has_rested}")
+                notes.append(f"declared, {turns.is_waiting}")
 
         thread = threading.Thread(target=declare)
         thread.start()

@@ -290,12 +290,12 @@ class ScriptQuery:
     @property
     def isActive(self) -> bool:
         """Whether the run goes on."""
-        return not self._declaring.looks_on(self.name)
+        return not self._declaring.is_polled(self.name)
 
     @property
     def status(self) -> dict[str, Any]:
         """Return Spark's status of the query."""
-        self._declaring.looks_on(self.name)
+        self._declaring.is_polled(self.name)
         running = self._running()
         if running is not None:
             return dict(running.status)
@@ -304,14 +304,14 @@ class ScriptQuery:
     @property
     def lastProgress(self) -> Any | None:
         """Return Spark's last progress of the query; None before the first."""
-        self._declaring.looks_on(self.name)
+        self._declaring.is_polled(self.name)
         running = self._running()
         return running.lastProgress if running is not None else None
 
     @property
     def recentProgress(self) -> list[Any]:
         """Return Spark's last progresses of the query, also of its starts before this one."""
-        self._declaring.looks_on(self.name)
+        self._declaring.is_polled(self.name)
         return self._declaring.starts.recent_progress(self.name)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:

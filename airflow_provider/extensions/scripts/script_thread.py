@@ -33,7 +33,7 @@ class _ScriptThread(threading.Thread):
     daemon = property(lambda _: _ByDefault(1), lambda *_: None)
 
 
-class Turns:
+class ScriptThread:
     """Lets a script run until it waits, and again when its run has published everything.
 
     As for Python itself, a script has ended when its thread and all other threads that it has
@@ -57,7 +57,7 @@ class Turns:
         self._error: BaseException | None = None
 
     @property
-    def has_rested(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the script has waited, or ended: what it declares is complete."""
         return self._rests.is_set()
 
