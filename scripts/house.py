@@ -50,7 +50,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/errors": 550,
     "runtime/failures": 1500,
     "runtime/jobdir": 3800,
-    "runtime/observe": 1470,
+    "runtime/observe": 1465,
     "runtime/queries": 4400,
     "runtime/samples": 750,
     "runtime/savepoints": 2350,

@@ -17,15 +17,11 @@ from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
 from airflow_provider.runtime.entry_point import file_of, shipped_entry
-from airflow_provider.runtime.errors import (
-    ConfigError,
-    SparkStreamError,
-    UnsupportedStorageError,
-)
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
 from airflow_provider.runtime.observe.launch_status import LaunchState, Look
-from airflow_provider.runtime.observe.observer import RunState
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
 from airflow_provider.runtime.storage.credentials import using

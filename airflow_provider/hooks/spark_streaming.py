@@ -34,8 +34,7 @@ from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_reque
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
-from airflow_provider.runtime.observe.observer import RunState, driver_at_work
-from airflow_provider.runtime.observe.run_condition import COMING_UP
+from airflow_provider.runtime.observe.state import COMING_UP, RunState, driver_at_work
 from airflow_provider.runtime.python_process import current_umask
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options

@@ -11,8 +11,8 @@ from airflow_provider.airflow_versions import conf, send_gauge
 from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.observe.observer import RunState
 from airflow_provider.runtime.observe.samples import Sample, StreamReader
+from airflow_provider.runtime.observe.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,13 +26,7 @@ from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
-from airflow_provider.runtime.observe.observer import (
-    Assessment,
-    RunState,
-    RunWatcher,
-    View,
-    driver_at_work,
-)
+from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, driver_at_work
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
@@ -47,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.log_tail import LogFollower
     from airflow_provider.hooks.spark_streaming import DriverRequest, SparkStreamingHook
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+    from airflow_provider.runtime.observe.observer import RunWatcher
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
@@ -290,7 +285,7 @@ class DriverOperator(SubmittingOperator):
         shown = self._wait(run_id, waited, generation, context)
         return shown if shown is not None else self._reconcile(context)
 
-    def _decision(self, watcher: RunWatcher, view: View, assessment: Assessment) -> Decision:
+    def _decision(self, watcher: RunWatcher, view: RunSnapshot, assessment: Assessment) -> Decision:
         driver_id = driver_at_work(view, assessment.run_state)
         leaving = driver_id is not None and is_leaving(watcher.requests, driver_id)
         return reconcile(
@@ -301,7 +296,7 @@ class DriverOperator(SubmittingOperator):
             is_leaving=leaving,
         )
 
-    def _existing(self, view: View, decision: Decision) -> AwaitedDriver:
+    def _existing(self, view: RunSnapshot, decision: Decision) -> AwaitedDriver:
         driver_id = decision.driver_id
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.

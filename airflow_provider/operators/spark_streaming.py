@@ -47,7 +47,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
-from airflow_provider.runtime.observe.observer import RunState
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.savepoints.catalog import open_savepoint

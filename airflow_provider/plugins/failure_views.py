@@ -16,7 +16,7 @@ from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.endings import silent_failure
 from airflow_provider.runtime.observe.launch_status import Look
-from airflow_provider.runtime.observe.observer import ending_of
+from airflow_provider.runtime.observe.state import ending_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-    from airflow_provider.runtime.observe.observer import View
+    from airflow_provider.runtime.observe.state import RunSnapshot
 
 # Numbers, ids and addresses differ from one time to the next, and the cause is the same.
 _VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
@@ -66,7 +66,9 @@ def _observed(jobs: ObservedJobs, job_dir: str) -> Observed | None:
     return observed if has_failed else None
 
 
-def _of_run(run: RunDirectory, failed: View | None) -> Iterator[tuple[Failure, OccurrenceView]]:
+def _of_run(
+    run: RunDirectory, failed: RunSnapshot | None
+) -> Iterator[tuple[Failure, OccurrenceView]]:
     """Yield the failures of a run, the newest first.
 
     Args:
@@ -90,7 +92,7 @@ def _of_run(run: RunDirectory, failed: View | None) -> Iterator[tuple[Failure, O
 
 
 def _silent_end(
-    run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: View | None
+    run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: RunSnapshot | None
 ) -> Iterator[tuple[Failure, OccurrenceView]]:
     """Yield the end of a driver that recorded no failure, if it is known to have ended."""
     ended, at = run.exit_of(driver_id), None

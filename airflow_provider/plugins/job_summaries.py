@@ -11,8 +11,8 @@ from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
-from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW
 from airflow_provider.runtime.observe.samples import committed_at, restart_count
+from airflow_provider.runtime.observe.state import IN_AIRFLOW
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
         ProgressRecord,
         RunRecord,
     )
-    from airflow_provider.runtime.observe.observer import View
-    from airflow_provider.runtime.observe.run_condition import RunCondition
+    from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
     from airflow_provider.slices import Slice
 
 SILENT: Final = "storage does not answer"
@@ -139,7 +138,7 @@ class JobSummaries:
         took_s = None if begun_s is None or ended_s is None else max(0.0, begun_s - ended_s)
         return {"started": started, "ended": ended, "duration_s": took_s}
 
-    def _progress(self, view: View, *, is_at_work: bool, is_history: bool) -> dict[str, Any]:
+    def _progress(self, view: RunSnapshot, *, is_at_work: bool, is_history: bool) -> dict[str, Any]:
         """Return what was reported; of a driver that is gone only what stays true without it."""
         progress, final = view.progress, view.final
         record = final or progress
@@ -176,7 +175,7 @@ class JobSummaries:
         }
 
     def _judge(
-        self, task: IndexedTask, view: View, condition: RunCondition
+        self, task: IndexedTask, view: RunSnapshot, condition: RunCondition
     ) -> tuple[Category, str | None]:
         if condition.is_at_work:
             reason = self._sickness(task, view)
@@ -192,7 +191,7 @@ class JobSummaries:
             return "failed", _in_short(Failure.from_dict(failure))
         return "failed", condition.error
 
-    def _sickness(self, task: IndexedTask, view: View) -> str | None:
+    def _sickness(self, task: IndexedTask, view: RunSnapshot) -> str | None:
         """Return why a running driver is unhealthy, or None."""
         if task.state == "failed":
             return "its driver runs, and its task has failed: no task is watching this driver"

@@ -13,7 +13,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW, run_condition
+from airflow_provider.runtime.observe.state import IN_AIRFLOW, run_condition
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.observe.launch_status import Look
-    from airflow_provider.runtime.observe.observer import View
-    from airflow_provider.runtime.observe.run_condition import RunCondition
+    from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_OBSERVERS: Final = 1000
@@ -43,7 +42,7 @@ class Observed:
     name: str | None
     run_id: str | None
     record: RunRecord | None = None
-    view: View | None = None
+    view: RunSnapshot | None = None
     condition: RunCondition | None = None
 
     @property
@@ -120,7 +119,7 @@ class ObservedJobs:
             return watch
 
 
-def without_log(view: View) -> View:
+def without_log(view: RunSnapshot) -> RunSnapshot:
     """Return a view without the driver's log, except for the error that the driver has reported.
 
     Any other line of a log needs a right that the page's views do not ask for.

@@ -24,8 +24,8 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
-from airflow_provider.runtime.observe.observer import RunWatcher, launch_line
-from airflow_provider.runtime.observe.run_condition import IN_AIRFLOW, damaged, run_condition
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import IN_AIRFLOW, damaged, launch_line, run_condition
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.typed_json import is_name, read_json
 

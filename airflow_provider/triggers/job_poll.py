@@ -13,7 +13,7 @@ from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
-from airflow_provider.runtime.observe.observer import Assessment, RunState
+from airflow_provider.runtime.observe.state import Assessment, RunState
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from airflow_provider.triggers.polling import delay_event, poll_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
 
-    from airflow_provider.runtime.observe.observer import Assessment
+    from airflow_provider.runtime.observe.state import Assessment
     from airflow_provider.triggers.job_poll import Poll
 
 _KILL_TIMEOUT_S: Final = 25.0

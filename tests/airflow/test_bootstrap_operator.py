@@ -32,7 +32,7 @@ from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_leaving
-from airflow_provider.runtime.observe.observer import RunState
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

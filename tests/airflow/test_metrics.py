@@ -31,8 +31,8 @@ from airflow_provider.hooks.stream_metrics import (
     stat_of,
 )
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.observe.observer import RunState
 from airflow_provider.runtime.observe.samples import METRICS, Sample
+from airflow_provider.runtime.observe.state import RunState
 from tests.unit.jobs import a_progress
 from tests.unit.support import FakeClock
 

@@ -41,7 +41,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
     version_in_force,
 )
-from airflow_provider.runtime.observe.observer import RunState
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.present import present
 from tests.unit.jobs import a_submission, an_exit

@@ -22,7 +22,8 @@ from airflow_provider.runtime.errors import EXIT_LEASE, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.clusters import AT, PROGRAM, LivyCluster

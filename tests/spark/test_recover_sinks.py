@@ -11,7 +11,8 @@ from airflow_provider.runtime.driver import recover_sinks
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -22,8 +22,8 @@ from airflow_provider.runtime.control.driver_slots import (
 )
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY, ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
-from airflow_provider.runtime.observe.run_condition import run_condition
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState, run_condition
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
 

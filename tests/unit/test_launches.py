@@ -31,11 +31,9 @@ from airflow_provider.runtime.observe.observer import (
     AWAY_TIMEOUT_S,
     LAUNCH_S,
     START_TIMEOUT_S,
-    RunState,
     RunWatcher,
-    View,
-    assess,
 )
+from airflow_provider.runtime.observe.state import RunSnapshot, RunState, assess
 from airflow_provider.runtime.runtime_zip import runtime_zip, write_package
 from tests.present import present
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt
@@ -43,7 +41,7 @@ from tests.unit.support import take_lease
 
 SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
 HANDLE = HandleRecord(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
-NOTHING = View(
+NOTHING = RunSnapshot(
     final=None,
     lease=None,
     liveness=Liveness.FREE,

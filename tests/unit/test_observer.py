@@ -21,15 +21,8 @@ from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.observe.endings import DISK_FULL, KILLED, Remains
-from airflow_provider.runtime.observe.observer import (
-    LIFE_S,
-    START_TIMEOUT_S,
-    Assessment,
-    RunState,
-    RunWatcher,
-    View,
-    assess,
-)
+from airflow_provider.runtime.observe.observer import LIFE_S, START_TIMEOUT_S, RunWatcher
+from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
 from tests.present import present
 from tests.unit.jobs import (
     NOW,
@@ -57,7 +50,7 @@ def a_lease(run_id: str = "r1", driver_id: str = "d1") -> LeaseRecord:
     )
 
 
-NOTHING = View(
+NOTHING = RunSnapshot(
     final=None,
     lease=None,
     liveness=Liveness.FREE,

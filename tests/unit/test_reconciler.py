@@ -11,7 +11,7 @@ import pytest
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.observe.observer import View, assess
+from airflow_provider.runtime.observe.state import RunSnapshot, assess
 from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit
 from tests.unit.test_observer import NOTHING, a_lease
 
@@ -118,7 +118,7 @@ EVERY = list(itertools.product(STATES, ON_EXISTING))
 
 
 def decide(state: str, on_existing: str, *, is_leaving: bool = False):
-    view: View = dataclasses.replace(NOTHING, **STATES[state][0])
+    view: RunSnapshot = dataclasses.replace(NOTHING, **STATES[state][0])
     return reconcile(
         view,
         assess(view, run_id="r1"),

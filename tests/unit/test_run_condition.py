@@ -10,18 +10,20 @@ from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
-from airflow_provider.runtime.observe.observer import Assessment, RunState, View
-from airflow_provider.runtime.observe.run_condition import (
+from airflow_provider.runtime.observe.state import (
     IN_A_SHELL,
     IN_AIRFLOW,
     STATES,
+    Assessment,
+    RunSnapshot,
+    RunState,
     damaged,
     run_condition,
 )
 from tests.unit.jobs import NOW, a_final, a_progress, a_submission, an_attempt, an_exit
 
 LATER = "2026-01-01T00:10:00.000Z"
-NOTHING = View(
+NOTHING = RunSnapshot(
     final=None,
     lease=None,
     liveness=Liveness.FREE,

@@ -22,7 +22,8 @@ from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.local import LocalStorage
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.observe.health import Limits
-from airflow_provider.runtime.observe.observer import View
+from airflow_provider.runtime.observe.state import RunSnapshot
 from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import (
     Supervision,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 
-def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> View:
+def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> RunSnapshot:
     lease = LeaseRecord(
         token=token,
         run_id="r1",
@@ -38,7 +38,7 @@ def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> View:
         timeout_s=20.0,
         acquired=NOW,
     )
-    return View(
+    return RunSnapshot(
         final=None,
         lease=lease,
         liveness=Liveness.LIVE,

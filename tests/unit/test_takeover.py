@@ -21,7 +21,8 @@ from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.retry import RetryBudget
 from tests.present import present
 from tests.unit.jobs import a_submission

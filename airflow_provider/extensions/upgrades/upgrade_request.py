@@ -21,13 +21,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     rejection_of,
     upgrade_id,
 )
-from airflow_provider.runtime.observe.observer import (
-    Assessment,
-    RunState,
-    RunWatcher,
-    View,
-    assess,
-)
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
 from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, Seconds
@@ -86,7 +81,7 @@ class UpgradeSpec(RunSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class UpgradeView(View):
+class UpgradeView(RunSnapshot):
     """The state of an upgrade at one poll.
 
     Attributes:
@@ -163,7 +158,7 @@ class UpgradeWatcher(RunWatcher):
         facts |= {"attempt": self._new.last_attempt(), "progress": self._new.progress()}
         return UpgradeView(**facts, record=self.record())
 
-    def decide(self, view: View) -> Assessment:
+    def decide(self, view: RunSnapshot) -> Assessment:
         """Decide from one look."""
         if not isinstance(view, UpgradeView):
             return super().decide(view)

@@ -11,7 +11,7 @@ from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJo
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.run_condition import damaged, run_condition
+from airflow_provider.runtime.observe.state import damaged, run_condition
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.storage.parallel import for_each
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from airflow_provider.runtime.observe.observer import View
+    from airflow_provider.runtime.observe.state import RunSnapshot
 
 _DEEP: Final = 3  # folders of teams, projects and environments; a job directory is never entered
 _AT_ONCE: Final = 16
@@ -36,7 +36,7 @@ class ListedJob:
         job: its name; None where its document cannot be read.
         state: of its newest run, as ``status`` says it; ``damaged`` where a document cannot be
             read, and ``absent`` where no run has begun.
-        since: when it came into that state, see :class:`~.run_condition.RunCondition`.
+        since: when it came into that state, see :class:`~.state.RunCondition`.
         run_id: the newest run; None before the first one.
         rows_read: by that run; None where it is not known.
         error: why that run is not well; None when it is.
@@ -128,7 +128,7 @@ def _look(job_dir: str) -> ListedJob:
     )
 
 
-def _rows(view: View) -> int | None:
+def _rows(view: RunSnapshot) -> int | None:
     shown = view.final or view.progress
     return shown.rows_read if shown is not None else None
 

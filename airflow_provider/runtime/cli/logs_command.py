@@ -13,7 +13,8 @@ from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_or_submitted_job
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_folder_of
 

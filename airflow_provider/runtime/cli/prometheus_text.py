@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
-from airflow_provider.runtime.observe.run_condition import run_condition
+from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.samples import METRICS, Sample, StreamReader
+from airflow_provider.runtime.observe.state import RunState, run_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -25,8 +25,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.observe.observer import RunWatcher, launch_line
-from airflow_provider.runtime.observe.run_condition import damaged, run_condition
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import damaged, launch_line, run_condition
 from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from airflow_provider.runtime.cli.live_block import live_block
 from airflow_provider.runtime.cli.progress_lines import progress_lines
 from airflow_provider.runtime.cli.rates import Rates
 from airflow_provider.runtime.clock import utc_text
-from airflow_provider.runtime.observe.observer import RunState, RunWatcher
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,7 +27,8 @@ from airflow_provider.runtime.jobdir.run_options import (
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.observe.observer import Assessment, RunState, RunWatcher, View, assess
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.storage.documents import Contents, Document
@@ -265,7 +266,7 @@ def remove_scratch(scratch: JobDirectory) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class BootstrapView(View):
+class BootstrapView(RunSnapshot):
     """What one look at a bootstrap has shown.
 
     Attributes:
@@ -356,7 +357,7 @@ class BootstrapWatcher(RunWatcher):
         facts["reader_gone"] = lease is None or lease.owner.is_gone()
         return BootstrapView(**facts, made=self.made() is not None)
 
-    def decide(self, view: View) -> Assessment:
+    def decide(self, view: RunSnapshot) -> Assessment:
         """Decide from one look.
 
         A savepoint takes no lease, so only time tells that the machine which takes it is gone.

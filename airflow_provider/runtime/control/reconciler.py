@@ -22,10 +22,10 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.observe.observer import RunState, driver_at_work
+from airflow_provider.runtime.observe.state import RunState, driver_at_work
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.observe.observer import Assessment, View
+    from airflow_provider.runtime.observe.state import Assessment, RunSnapshot
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
 
@@ -57,7 +57,7 @@ class Decision:
 
 
 def reconcile(
-    view: View,
+    view: RunSnapshot,
     assessment: Assessment,
     *,
     on_existing: str = "adopt",

@@ -1,6 +1,6 @@
 """Observer of a run, from outside, through its job directory alone: status, operators, triggers.
 
-:class:`RunWatcher` looks, :func:`assess` decides. A watcher may live in another process, on another
+:class:`RunWatcher` looks, :mod:`.state` decides. A watcher may live in another process, on another
 machine, and start long after the run did.
 """
 
@@ -8,43 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import errno
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due, to_iso
-from airflow_provider.runtime.errors import (
-    EXIT_FATAL,
-    EXIT_LEASE,
-    EXIT_USAGE,
-)
+from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
-from airflow_provider.runtime.jobdir.run_records import (
-    CANCELLED,
-    AttemptRecord,
-    FinalCheckpoint,
-    ProgressRecord,
-    RewoundRecord,
-)
 from airflow_provider.runtime.jobdir.submissions import (
-    ExitRecord,
     HandleRecord,
     ProcessRecord,
     SubmissionRecord,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.observe.endings import Remains, recorded_failure, silent_failure
+from airflow_provider.runtime.observe.endings import Remains
 from airflow_provider.runtime.observe.launch_status import LaunchState, Look
-from airflow_provider.runtime.observe.remains import remains_of
+from airflow_provider.runtime.observe.state import (
+    Assessment,
+    RunSnapshot,
+    RunState,
+    assess,
+    assess_end,
+)
+from airflow_provider.runtime.storage.mounts import full_disk
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.errors.failure import Failure
-    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RewoundRecord
     from airflow_provider.runtime.storage.base import Storage
 
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
@@ -59,214 +54,6 @@ _LIFE_LOOKS: Final = 5
 LAUNCH_S: Final = 15.0
 """How often a launcher is asked about a driver that has not the lease."""
 AWAY_TIMEOUT_S: Final = 3600.0  # a service that does not answer says nothing against the driver
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-    """What one look at a run has shown.
-
-    Attributes:
-        lease: the job's newest lease, of whatever run.
-        liveness: what is known of its holder.
-        attempt: the run's last attempt.
-        submission: the submission watched, or the run's last one.
-        exit: how its process ended, if that is known.
-        submission_gone: whether its process has certainly ended, or will never start.
-        submission_started: whether its process has come up at all.
-        submission_lost: whether a wait for its driver to come up has timed out.
-        handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
-        launch: what the launcher has said of that run last; None when nobody has asked.
-        host: the machine of the submission's process; empty where that is not known.
-        waits_for: what the submission's process waits for before it starts the driver.
-        is_driver_gone: whether the driver has certainly ended, while the process that records how
-            is still at it.
-        remains: what a driver that recorded no end has left; None while it may live.
-    """
-
-    final: FinalCheckpoint | None
-    lease: LeaseRecord | None
-    liveness: Liveness
-    attempt: AttemptRecord | None
-    submission: SubmissionRecord | None
-    exit: ExitRecord | None
-    submission_gone: bool
-    progress: ProgressRecord | None = None
-    submission_started: bool = True
-    submission_lost: bool = False
-    handle: HandleRecord | None = None
-    launch: Look | None = None
-    host: str = ""
-    waits_for: str = ""
-    is_driver_gone: bool = False
-    remains: Remains | None = None
-
-
-class RunState(str, enum.Enum):
-    """The state of a run, as assessed from a view."""
-
-    DONE = "done"  # the final checkpoint is there
-    RUNNING = "running"  # a driver of this run is alive, or may be
-    STARTING = "starting"  # a driver was submitted and has not taken the lease yet
-    ENDING = "ending"  # its driver has ended, and how is not recorded yet
-    FOREIGN = "foreign"  # a driver of another run is alive
-    FAILED = "failed"  # the watched driver ended without a final checkpoint
-    ABSENT = "absent"  # nobody is at work on this run
-    # Of a run that is supervised, and whose driver is alive (see observe/supervise.py):
-    UNHEALTHY = "unhealthy"  # it makes no progress
-    DUE = "due"  # it is well, and the time for which it was to be watched is over
-
-
-@dataclasses.dataclass(frozen=True)
-class Assessment:
-    """A verdict and its reason.
-
-    Attributes:
-        fatal: whether another attempt cannot help.
-        failure: what the driver has recorded of its end; None when it could not.
-        lost: a submitted driver that has not come up in time, and may be replaced.
-        waited_s: for how long.
-    """
-
-    run_state: RunState
-    reason: str = ""
-    fatal: bool = False
-    failure: dict[str, Any] | None = None
-    lost: str | None = None
-    waited_s: float = 0.0
-
-
-def assess(view: View, *, run_id: str) -> Assessment:
-    """Decide what is going on with *run_id*, from one look."""
-    if view.final is not None:
-        return Assessment(RunState.DONE)
-    held = view.liveness in {Liveness.LIVE, Liveness.UNKNOWN}
-    if held and view.lease is not None:
-        if view.lease.run_id == run_id:
-            return Assessment(RunState.RUNNING)
-        return Assessment(RunState.FOREIGN, _foreign_reason(view.lease))
-    if view.submission is None:
-        return Assessment(RunState.ABSENT)
-    return _assess_submission(view)
-
-
-def _assess_submission(view: View) -> Assessment:
-    if view.exit is not None and not _is_under_way(view):
-        return _assess_end(view, view.exit.exit_code)
-    if view.launch is not None and view.launch.is_over:
-        return _assess_end(view, view.launch.exit_code)
-    if _is_ending(view):
-        return Assessment(RunState.ENDING)
-    if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
-        return _assess_end(view, None)
-    if view.submission_lost:
-        return Assessment(
-            RunState.FAILED, "the driver was submitted, and has never taken the lease"
-        )
-    return Assessment(RunState.STARTING)
-
-
-def _is_ending(view: View) -> bool:
-    """Whether the driver has ended, and its launcher has yet to record how."""
-    is_remote = view.submission is not None and view.submission.is_remote
-    attempt = _own_attempt(view)
-    return view.is_driver_gone and not is_remote and (attempt is None or attempt.outcome is None)
-
-
-def _is_under_way(view: View) -> bool:
-    """Whether the driver was submitted to the cluster, even if the submitting process has died."""
-    was_given = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
-    is_remote = view.submission is not None and view.submission.is_remote
-    return is_remote and was_given and _own_attempt(view) is None and not _lease_of_submission(view)
-
-
-def _assess_end(view: View, exit_code: int | None) -> Assessment:
-    # In deploy mode cluster the exit code is that of the process that waited for the driver.
-    attempt = _own_attempt(view)
-    if attempt is not None and attempt.outcome == CANCELLED:
-        return Assessment(RunState.FAILED, f"attempt {attempt.attempt} was cancelled")
-    failure = ending_of(view)
-    reason = f"{failure.describe()} ({_which_driver(view, failure)})"
-    if exit_code == EXIT_LEASE:
-        reason = f"another driver held the lease: {reason}"
-    is_permanent = exit_code in {EXIT_USAGE, EXIT_FATAL} or failure.is_fatal
-    return Assessment(RunState.FAILED, reason, fatal=is_permanent, failure=failure.to_dict())
-
-
-def ending_of(view: View) -> Failure:
-    """Return the failure with which the watched driver ended, recorded or not."""
-    attempt = _own_attempt(view) if view.submission is not None else view.attempt
-    recorded = recorded_failure(attempt)
-    if recorded is not None:
-        return recorded
-    is_its_lease = view.lease is not None and (
-        view.submission is None or _lease_of_submission(view)
-    )
-    owner = view.lease.owner.host if view.lease is not None and is_its_lease else ""
-    launch, ended = view.launch, view.exit
-    known = launch.exit_code if launch is not None else None
-    return silent_failure(
-        ended.exit_code if ended is not None else known,
-        ended.last_lines if ended is not None else (),
-        host=attempt.host if attempt is not None else owner or view.host,
-        remains=view.remains,
-        cluster=launch.describe(view.handle) if launch is not None and view.handle else "",
-    )
-
-
-def _which_driver(view: View, failure: Failure) -> str:
-    """Return which attempt of which machine ended how, as far as the failure does not say."""
-    attempt = _own_attempt(view)
-    which = f"attempt {attempt.attempt}" if attempt is not None else "before its first attempt"
-    host = attempt.host if attempt is not None else failure.host
-    where = f" on {host}" if host else ""
-    elsewhere = f", failed on {failure.host}" if failure.host not in {"", host} else ""
-    is_said = view.exit is None or "exit code" in failure.reason or recorded_failure(attempt)
-    code = "" if is_said or view.exit is None else f", exit code {view.exit.exit_code}"
-    return f"{which}{where}{elsewhere}{code}"
-
-
-def _lease_of_submission(view: View) -> bool:
-    return (
-        view.lease is not None
-        and view.submission is not None
-        and view.lease.driver_id == view.submission.driver_id
-    )
-
-
-def _own_attempt(view: View) -> AttemptRecord | None:
-    """Return the attempt of the driver that is watched."""
-    attempt, submission = view.attempt, view.submission
-    if attempt is None or submission is None or attempt.driver_id != submission.driver_id:
-        return None
-    return attempt
-
-
-def _foreign_reason(lease: LeaseRecord) -> str:
-    return (
-        f"run {lease.run_id!r} is running this job (lease {lease.token}, on "
-        f"{lease.owner.host}); wait for it, cancel it, or give each run its own job directory"
-    )
-
-
-def launch_line(view: View) -> str | None:
-    """Return which run of which launcher a driver is, and what that says; None for no line.
-
-    Of a run that has its final checkpoint nobody needs to know.
-    """
-    if view.handle is None or view.final is not None:
-        return None
-    if view.launch is None:
-        return f"{view.handle.launcher} {view.handle.id}"
-    return view.launch.describe(view.handle)
-
-
-def driver_at_work(view: View, run_state: RunState) -> str | None:
-    """Return the driver that runs or starts on behalf of the run; None when there is none."""
-    if run_state is RunState.RUNNING and view.lease is not None:
-        return view.lease.driver_id
-    if run_state is RunState.STARTING and view.submission is not None and view.submission_started:
-        return view.submission.driver_id
-    return None
 
 
 class RunWatcher:
@@ -312,7 +99,7 @@ class RunWatcher:
         self.run_id = run_id
         self.requests = storage
 
-    def look(self) -> View:
+    def look(self) -> RunSnapshot:
         """Look once.
 
         Raises:
@@ -338,7 +125,7 @@ class RunWatcher:
         attempt = self._run.last_attempt()
         is_silent = final is None and (attempt is None or attempt.outcome is None)
         is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
-        return View(
+        return RunSnapshot(
             final=final,
             lease=lease,
             liveness=liveness,
@@ -354,14 +141,14 @@ class RunWatcher:
             host=process.identity.host if process is not None else "",
             waits_for=process.waits_for if process is not None else "",
             is_driver_gone=process is not None and process.driver_is_gone,
-            remains=remains_of(self._directory) if is_over else None,
+            remains=_remains_of(self._directory) if is_over else None,
         )
 
     def _recorded_launch(self, handle: HandleRecord | None) -> Look | None:
         record = self._run.look_of(handle.driver_id) if handle is not None else None
         return Look.of(record) if record is not None else None
 
-    def decide(self, view: View) -> Assessment:
+    def decide(self, view: RunSnapshot) -> Assessment:
         """Decide from one look."""
         return assess(view, run_id=self.run_id)
 
@@ -392,7 +179,7 @@ class RunWatcher:
         """Whether what the run is waited for is there; one read."""
         return self._run.final() is not None
 
-    def assess_view(self, view: View) -> Assessment:
+    def assess_view(self, view: RunSnapshot) -> Assessment:
         """Decide from one look, and from how long a driver has not come up."""
         view, assessment = self._after_asking(view)
         self._alive = None
@@ -409,7 +196,7 @@ class RunWatcher:
         elif self._ending_since is None:
             self._ending_since = self._clock.monotonic()
         elif self._clock.monotonic() - self._ending_since >= _EXIT_TIMEOUT_S:
-            return _assess_end(view, None)
+            return assess_end(view, None)
         waited = self._clock.monotonic() - self._begun
         if assessment.run_state is RunState.STARTING and waited > _start_timeout_s(view):
             reason = (
@@ -421,7 +208,7 @@ class RunWatcher:
             return Assessment(RunState.FAILED, reason, lost=lost, waited_s=waited)
         return assessment
 
-    def _after_asking(self, view: View) -> tuple[View, Assessment]:
+    def _after_asking(self, view: RunSnapshot) -> tuple[RunSnapshot, Assessment]:
         """Ask the launcher where the lease does not tell, and decide.
 
         Not at each look: a service may be paid, and limits how often it is asked.
@@ -447,7 +234,7 @@ class RunWatcher:
                 self._run.put_look(handle.driver_id, answer.record(to_iso(self._clock.now())))
         return answer
 
-    def settle(self, poll_s: float = 0.2) -> tuple[View, Assessment]:
+    def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:
         """Look until it is known whether a driver lives; takes one lease timeout at most."""
         while True:
             view = self.look()
@@ -482,7 +269,7 @@ class RunWatcher:
         return submissions[-1] if submissions else None
 
 
-def _start_timeout_s(view: View) -> float:
+def _start_timeout_s(view: RunSnapshot) -> float:
     """Return how long a driver may take from the end of its time in a queue to its lease."""
     if view.launch is not None and view.launch.state is LaunchState.UNKNOWN:
         return AWAY_TIMEOUT_S
@@ -491,3 +278,15 @@ def _start_timeout_s(view: View) -> float:
 
 def _is_gone(process: ProcessRecord) -> bool:
     return process.is_revoked or process.identity.is_gone()
+
+
+def _remains_of(directory: JobDirectory) -> Remains:
+    """Return what is left in a job directory; what cannot be read is left out."""
+    folder = local_path_of(directory.url)
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError, SparkStreamError):
+        for query in directory.query_names():
+            batch = CheckpointLogs(directory.checkpoint(query)).position().open_batch
+            if batch is not None:
+                found[query] = batch
+    return Remains(found, full_disk([folder]) if folder is not None else None)

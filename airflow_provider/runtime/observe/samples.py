@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.jobdir.batch_history import (
-    BatchEntry,
-    history_path,
-    without_older,
-)
+from airflow_provider.runtime.jobdir.batch_history import BatchEntry, history_path, without_older
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at

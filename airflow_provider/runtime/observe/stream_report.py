@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.observe.observer import View
+    from airflow_provider.runtime.observe.state import RunSnapshot
 
 RUNNING: Final = "RUNNING"
 
@@ -59,7 +59,7 @@ class StreamReport(Document):
     queries: dict[str, dict[str, Any]]
 
 
-def describe_running(directory: JobDirectory, view: View) -> StreamReport:
+def describe_running(directory: JobDirectory, view: RunSnapshot) -> StreamReport:
     """Return how far the run has come whose driver *view* has shown.
 
     Raises:

@@ -21,7 +21,8 @@ from airflow_provider.runtime.observe.health import (
     Limits,
     QuerySample,
 )
-from airflow_provider.runtime.observe.observer import Assessment, RunState, RunWatcher, View
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,13 +125,13 @@ class SupervisingWatcher(RunWatcher):
             return Assessment(RunState.DUE)
         return assessment
 
-    def _examine(self, view: View, lease: LeaseRecord) -> HealthProblem | None:
+    def _examine(self, view: RunSnapshot, lease: LeaseRecord) -> HealthProblem | None:
         look = self._look_at(view, lease)
         now_s = self._clock.monotonic()
         self._health, problem = self._health.after(look, self._supervision.limits, now_s)
         return problem
 
-    def _look_at(self, view: View, lease: LeaseRecord) -> DriverSample:
+    def _look_at(self, view: RunSnapshot, lease: LeaseRecord) -> DriverSample:
         host = lease.owner.host
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
             return DriverSample(lease.since, host, is_leaving=True)
@@ -148,7 +149,7 @@ class SupervisingWatcher(RunWatcher):
         ends = self._supervision.ends
         return ends is not None and self._clock.now() >= ends
 
-    def _may_hand_over(self, view: View, lease: LeaseRecord) -> bool:
+    def _may_hand_over(self, view: RunSnapshot, lease: LeaseRecord) -> bool:
         return (
             view.liveness is Liveness.LIVE
             and progress_of_driver(view) is not None
@@ -156,7 +157,7 @@ class SupervisingWatcher(RunWatcher):
         )
 
 
-def progress_of_driver(view: View) -> ProgressRecord | None:
+def progress_of_driver(view: RunSnapshot) -> ProgressRecord | None:
     """Return what the driver that holds the lease has reported; None before its first report."""
     lease, attempt, progress = view.lease, view.attempt, view.progress
     if lease is None or attempt is None or progress is None:
