@@ -1,17 +1,20 @@
-"""The published interface of the Airflow side: launchers, also those that other packages bring.
+"""The published interface of the Airflow side: launchers and tabs of the page, ours and others'.
 
 A package names its kind of launcher as an entry point of the group ``spark_streams.launchers`` in
 its ``pyproject.toml``; those of this package are named in the same way. The name of the entry point
-is the launcher's, as in ``launcher="livy"``.
+is the launcher's, as in ``launcher="livy"``. Tabs of the page "Streams" have the group
+``spark_streams.views``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import dataclasses
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads sections
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.control.launchers.protocol import Launcher
@@ -45,4 +48,112 @@ class LauncherKind(Protocol):
 
         Raises:
             ConfigError: the connection or an option is not as the launcher needs it.
+        """
+
+
+VIEWS: Final = "spark_streams.views"
+"""The group of entry points of tabs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+    """A number of bytes, which the page shows in a unit that fits."""
+
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """A moment, which the page shows in the user's time zone.
+
+    Attributes:
+        at: ISO 8601.
+    """
+
+    at: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A text with an address.
+
+    Raises:
+        ConfigError: the address does not begin with ``http://`` or ``https://``.
+    """
+
+    text: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            msg = f"{self.url!r} is no address of a link: begin it with https:// or http://"
+            raise ConfigError(msg)
+
+
+Value = str | int | float | bool | None | Bytes | Moment | Link
+"""A value on the page; a text may have several lines."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        columns: the titles.
+        rows: for each row a value per column.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of a tab; the page shows its parts in the order of the attributes.
+
+    Attributes:
+        title: its heading.
+        detail: small text beside the heading.
+        is_nested: whether it belongs to the section before it, so that its heading is smaller.
+        text: a paragraph.
+        facts: values by name; the page leaves out those that are None.
+        table: a table.
+    """
+
+    title: str | None = None
+    detail: str | None = None
+    is_nested: bool = False
+    text: str | None = None
+    facts: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    table: Table | None = None
+
+
+@runtime_checkable
+class View(Protocol):
+    """A tab of the page "Streams"; the name of its entry point stands in the page's address.
+
+    Both methods run in Airflow's API server, on threads of the page and with its time limit. They
+    only read, must not import pyspark, and must not return lines of a driver's log, which need a
+    right of their own.
+
+    Attributes:
+        api_version: the version of this interface that it was written for.
+        title: of the tab.
+    """
+
+    api_version: int
+    title: str
+
+    def concerns(self, job_dir: str) -> bool:
+        """Whether the page shows the tab for the job in this directory."""
+
+    def read(self, job_dir: str) -> Sequence[Section]:
+        """Return what the tab shows.
+
+        Args:
+            job_dir: the address of the job directory; the task's storage connection is open.
+
+        Raises:
+            ConfigError: something that a person must fix.
+            OSError: the storage cannot be read.
         """

@@ -15,8 +15,7 @@ from airflow_provider.plugins.responses import (
     QueryView,
     ReplacementView,
 )
-from airflow_provider.plugins.state_views import operator_title
-from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named, operator_title
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade

@@ -31,11 +31,12 @@ from airflow_provider.plugins.responses import (
     OverviewView,
     RunsView,
     SavepointsView,
+    SectionsView,
     SettingsView,
-    StateView,
+    TabsView,
     TaskInstanceAddress,
 )
-from airflow_provider.plugins.state_views import read_state
+from airflow_provider.plugins.tabs import read_tab, tabs_of
 from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -127,10 +128,15 @@ def job_routes(service: StreamService) -> APIRouter:
         """Return the savepoints in the job's own folder."""
         return await service.read(task, lambda job_dir: service.shelf.views(directory_at(job_dir)))
 
-    @router.get("/state")
-    async def state(task: JobTask) -> StateView:
-        """Return the stateful operators with their tables and sizes."""
-        return await service.read(task, read_state)
+    @router.get("/tabs")
+    async def tabs(task: JobTask) -> TabsView:
+        """Return the tabs that entry points name and that concern the job."""
+        return await tabs_of(service, task)
+
+    @router.get("/tabs/{name}")
+    async def tab(task: JobTask, name: str) -> SectionsView:
+        """Return the sections of such a tab."""
+        return await read_tab(service, task, name)
 
     @router.get("/batches")
     async def batches(

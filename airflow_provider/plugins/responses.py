@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from airflow_provider.hooks.api import Section  # noqa: TC001 - pydantic reads it
+
 Category = Literal["running", "unhealthy", "failed", "waiting", "suspended", "finished", "unknown"]
 
 
@@ -396,57 +398,23 @@ class SavepointsView(BaseModel):
     savepoints: list[SavepointView]
 
 
-class ColumnView(BaseModel):
-    """One column of a table of state."""
-
-    name: str
-    type: str
-    is_key: bool
-
-
-class TableView(BaseModel):
-    """One table of a stateful operator; it has no columns where its schema is not known."""
-
-    name: str
-    rows_are: str
-    has_ttl: bool
-    columns: list[ColumnView]
-
-
-class OperatorStateView(BaseModel):
-    """One stateful operator, with what its files take.
-
-    Attributes:
-        name: as the command line has it, a number where the job gives it none.
-        title: the job's name for it; what it does where the job gives it none.
-        does: what an operator of its kind does, for people.
-    """
+class TabView(BaseModel):
+    """A tab that an entry point names."""
 
     name: str
     title: str
-    kind: str
-    does: str
-    provider: str
-    partitions: int
-    bytes: int
-    mark: str | None
-    tables: list[TableView]
 
 
-class QueryStateView(BaseModel):
-    """The state of a query after one batch."""
+class TabsView(BaseModel):
+    """The tabs that entry points name and that concern a job."""
 
-    name: str
-    batch: int
-    watermark: str
-    operators: list[OperatorStateView]
+    tabs: list[TabView]
 
 
-class StateView(BaseModel):
-    """The state of a job in its checkpoints; *problem* says why there is none to show."""
+class SectionsView(BaseModel):
+    """What such a tab shows."""
 
-    queries: list[QueryStateView]
-    problem: str | None = None
+    sections: list[Section]
 
 
 class FolderView(BaseModel):

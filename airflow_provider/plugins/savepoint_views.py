@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
-from airflow_provider.plugins.state_views import operator_title
+from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.credentials import credentials_in_use

@@ -34,7 +34,7 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
@@ -111,6 +111,15 @@ class StreamService:
         """
         return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
 
+    async def read_tab(self, task: IndexedTask, name: str, look: Callable[[str], T]) -> T:
+        """Return what another package's tab reads, on threads that no view of ours waits for.
+
+        Raises:
+            HTTPException: it is not there, or cannot be read.
+        """
+        place = f"tab {name} in {place_of(str(task.job_dir))}"
+        return await self._answer(place, task, look, key=_key(task))
+
     async def act(self, task: IndexedTask, act: Callable[[str], T]) -> T:
         """Carry out an action on the version in force, on threads that no view waits for.
 
@@ -132,13 +141,14 @@ class StreamService:
         *,
         limit_s: float | None = None,
         run_id: str | None = None,
+        key: Hashable = None,
     ) -> T:
         def opened() -> T:
             with self._connections.opened(task):
                 return look(directory_in_force(str(task.job_dir), run_id=run_id))
 
         try:
-            return await self._readers.read(place, opened, limit_s=limit_s)
+            return await self._readers.read(place, opened, limit_s=limit_s, key=key)
         except StorageSilentError as error:
             reason = f"{SILENT}: {task.job_dir}"
             raise HTTPException(status.HTTP_504_GATEWAY_TIMEOUT, reason) from error

@@ -6,14 +6,13 @@ this repository names it.
 
 from __future__ import annotations
 
-import configparser
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from outside import install
 from services import ROOT, run_dag
 
 from airflow_provider.hooks.run_datasets import datasets_of_run
@@ -21,7 +20,6 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.airflow]
 
-HERE = Path(__file__).resolve().parent
 DAG_FILE = """
 from airflow.sdk import DAG
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
@@ -35,37 +33,10 @@ with DAG("outside", schedule=None) as dag:
 """
 
 
-def wheel(folder: Path) -> Path:
-    """Pack the package as a build backend does: its module, its metadata and its entry points."""
-    read = configparser.ConfigParser(delimiters="=")
-    read.read(HERE / "outside_package" / "pyproject.toml")
-    groups = {name.split('"')[1]: read[name] for name in read.sections() if "entry-points" in name}
-    lines = [
-        line
-        for group, found in groups.items()
-        for line in (f"[{group}]", *(f"{k} = {v.strip(chr(34))}" for k, v in found.items()))
-    ]
-    made, info = folder / "streams_outside-1.0-py3-none-any.whl", "streams_outside-1.0.dist-info"
-    with zipfile.ZipFile(made, "w") as archive:
-        archive.write(HERE / "outside_package" / "streams_outside.py", "streams_outside.py")
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: streams-outside\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr(f"{info}/entry_points.txt", "\n".join(lines) + "\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return made
-
-
 @pytest.fixture
 def environment(tmp_path: Path, sqlite_airflow: dict[str, str]) -> dict[str, str]:
     """Return the environment of a process that has the package installed, and a connection."""
-    installed = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target"]
-    subprocess.run([*pip, str(installed), str(wheel(tmp_path))], check=True)
+    installed = install(tmp_path)
     before = sqlite_airflow.get("PYTHONPATH", str(ROOT))
     return {
         **sqlite_airflow,

@@ -173,8 +173,8 @@ def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow, editor: E
     assert "is complete" in editor.done(first, "take", lease, savepoint="by-hand")
     assert [] == verify_savepoint(open_savepoint(f"{stream.job_dir}/savepoints/by-hand"))
     assert "is all right" in editor.done(first, "verify", lease, savepoint="by-hand")
-    (operator,) = editor.get(first, "state")["queries"][0]["operators"]
-    assert operator["bytes"] > 0
+    _, operator, _ = editor.get(first, "tabs/state")["sections"]
+    assert operator["facts"]["Size"]["bytes"] > 0
     gone = editor.done(first, "dispose", lease, savepoint="by-hand", confirmed="by-hand")
     assert "is disposed of" in gone
     assert not (stream.job_dir / "savepoints" / "by-hand").exists()

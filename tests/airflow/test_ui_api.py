@@ -18,13 +18,17 @@ from urllib.parse import quote
 import pytest
 from airflow.utils.session import create_session
 from handmade_page import IMG, PageJob, ago, put_slices, put_tasks
+from outside import install
+from services import ROOT
 
+from airflow_provider.hooks import api
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.savepoint_views import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
-from airflow_provider.runtime import redaction
+from airflow_provider.runtime import extension_points, redaction
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
@@ -285,7 +289,7 @@ def test_lines_of_a_log_need_the_right_to_logs(page: Page) -> None:
         assert "a line of the log" in ask("document", "viewer", path=path).text
     for path in ("run.json", "submissions/driver.json", "progress.json"):
         assert 200 == ask("document", "without logs", path=f"{folder}/{path}").status_code
-    for view in ("overview", "runs", "failures", "batches", "savepoints", "state", "folder"):
+    for view in ("overview", "runs", "failures", "batches", "savepoints", "tabs/state", "folder"):
         answer = ask(view, "without logs")
         assert (200, False) == (answer.status_code, "a line of the log" in answer.text)
     assert "a line of the log" not in page.call("GET", "jobs", "without logs").text
@@ -792,21 +796,70 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
     """
     page.jobs["running"].state()
 
-    (query,) = page.get("running", "state")["queries"]
-    nothing = page.get("failed", "state")
+    query, operator, _ = page.get("running", "tabs/state")["sections"]
+    (nothing,) = page.get("failed", "tabs/state")["sections"]
 
-    (operator,) = query["operators"]
-    (table,) = operator["tables"]
-    assert ("daily", 2, "op0", "hdfs") == (
-        query["name"],
-        query["batch"],
-        operator["name"],
-        operator["provider"],
-    )
-    assert ("aggregation (0)", "aggregation") == (operator["title"], operator["does"])
-    assert operator["bytes"] > 0
-    assert ["k"] == [column["name"] for column in table["columns"] if column["is_key"]]
-    assert ([], True) == (nothing["queries"], "has a checkpoint" in nothing["problem"])
+    assert {"name": "state", "title": "State"} in page.get("running", "tabs")["tabs"]
+    assert ("daily", "after batch 2") == (query["title"], query["detail"])
+    assert ("aggregation (0)", True) == (operator["title"], operator["is_nested"])
+    facts = operator["facts"]
+    assert ("hdfs", None) == (facts["Store"], facts["Operator"])
+    assert facts["Size"]["bytes"] > 0
+    (row,) = operator["table"]["rows"]
+    assert ("Keys", "k") == (operator["table"]["columns"][2], row[2].split(" ")[0])
+    assert "has a checkpoint" in nothing["text"]
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install the package from outside into this process, for one test."""
+    cached = (extension_points._entry_points, extension_points.load_extension)
+    monkeypatch.syspath_prepend(install(tmp_path))
+    for each in cached:
+        each.cache_clear()
+    yield
+    for each in cached:
+        each.cache_clear()
+    sys.modules.pop("streams_outside", None)
+
+
+def test_a_tab_comes_from_another_package(page: Page, outside: None) -> None:
+    """
+    One that fails is listed, shows its error in one line, and leaves the other tabs alone.
+    """
+    run_id = page.get("running", "runs")["runs"][0]["run_id"]
+    listed = {tab["name"]: tab["title"] for tab in page.get("running", "tabs")["tabs"]}
+    (section,) = page.get("running", "tabs/places")["sections"]
+    failed = page.call("GET", f"{address('running')}/tabs/broken")
+    none = page.call("GET", f"{address('running')}/tabs/nothing")
+
+    assert {"state": "State", "places": "Places", "broken": "Broken"} == listed
+    assert ("Runs", {"Newest": run_id}) == (section["title"], section["facts"])
+    assert [[run_id, {"text": "open", "url": "https://example.org/runs"}]] == section["table"][
+        "rows"
+    ]
+    assert 409 == failed.status_code
+    assert "'broken'" in failed.json()["detail"]
+    assert "\n" not in failed.json()["detail"]
+    assert 404 == none.status_code
+    with pytest.raises(ConfigError, match="no address of a link"):
+        api.Link("open", "javascript:alert(1)")
+
+
+def test_the_tab_of_the_documentation_reads_a_job(page: Page) -> None:
+    """The example is a view, concerns a job with a run, and links each run."""
+    text = (ROOT / "docs" / "extensions.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)  # noqa: S102 - of our own page
+    view, job = names["DASHBOARDS"], page.jobs["running"]
+
+    first, second = view.read(job.url)
+
+    assert isinstance(view, api.View)
+    assert view.concerns(job.url)
+    assert {"Run": job.run_id} == first.facts
+    assert f"https://dashboards.example.org/{job.run_id}" == second.table.rows[0][1].url
 
 
 def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:

@@ -86,6 +86,7 @@ def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
     assert 0 == shown.locator(".ss-scroll").evaluate("e => e.scrollWidth - e.clientWidth")
     for task in ("running", "failed", "finished"):
         shown = any_browser.open(**of(task, "overview"))
+        shown.locator("#ss-tab-state").wait_for()
         assert len(VIEWS) == shown.get_by_role("tab").count()
         for tab in VIEWS:
             shown.locator(f"#ss-tab-{tab}").click()
@@ -208,8 +209,9 @@ def test_the_page_is_used_with_the_keyboard_alone(browser: Browser) -> None:
     """
     shown = browser.open(**of("running", "overview"))
     press = browser.page.keyboard.press
+    shown.locator("#ss-tab-state").wait_for()
     shown.get_by_role("tab", name="Overview").focus()
-    for key, tab in (("End", "raw"), ("ArrowRight", "overview"), ("ArrowLeft", "raw")):
+    for key, tab in (("End", "state"), ("ArrowRight", "overview"), ("ArrowLeft", "state")):
         press(key)
         browser.page.wait_for_url(f"**tab={tab}**")
     press("Home")

@@ -19,7 +19,7 @@ from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.savepoint_views import SavepointCache
-from airflow_provider.plugins.state_views import read_state
+from airflow_provider.plugins.tabs import _sections
 from airflow_provider.plugins.task_index import IndexedTask
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -69,7 +69,7 @@ class PageViews:
         _sent(self._shelf.views(JobDirectory(LocalStorage(self._job_dir))))
 
     def state(self) -> None:
-        _sent(read_state(self._job_dir))
+        _sent(_sections("state", self._job_dir))
 
     def request(self) -> None:
         for run_id in ("r1", "r3"):

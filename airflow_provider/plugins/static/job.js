@@ -8,18 +8,17 @@ import { moment, sentence, sliceName } from "./format.js";
 import { Failures } from "./failures.js";
 import { DriverLog } from "./log.js";
 import { Overview } from "./overview.js";
-import { Id, Note, State, badgeOf } from "./parts.js";
+import { Id, Note, State, Waiting, badgeOf } from "./parts.js";
 import { Raw } from "./raw.js";
 import { Runs } from "./runs.js";
 import { Savepoints } from "./savepoints.js";
-import { StateTables } from "./state.js";
+import { Tab } from "./tab.js";
 
-const TABS = [
+const OURS = [
   ["overview", "Overview", Overview],
   ["runs", "Runs and attempts", Runs],
   ["failures", "Failures", Failures],
   ["savepoints", "Savepoints", Savepoints],
-  ["state", "State", StateTables],
   ["batches", "Batches", Batches],
   ["log", "Driver log", DriverLog],
   ["raw", "Raw", Raw],
@@ -28,9 +27,15 @@ const OF_A_VIEW = ["query", "span", "path", "spark_run_id", "driver_id"];
 
 export function Job({ task }) {
   const [params, setParams] = useSearchParams();
-  const tab = TABS.some(([name]) => name === params.get("tab")) ? params.get("tab") : "overview";
+  const found = useData(jobPath(task, "tabs"), { once: true });
+  const others = (found.data?.tabs ?? []).map(({ name, title }) => [name, title, Tab]);
+  const tabs = [...OURS, ...others.filter(([name]) => !OURS.some(([own]) => own === name))];
+  const asked = params.get("tab");
+  // Until the tabs of other packages are known, the address may name one of them.
+  const isOpen = asked && !found.data && !found.error && !tabs.some(([name]) => name === asked);
+  const tab = isOpen || tabs.some(([name]) => name === asked) ? asked : "overview";
   const overview = useData(jobPath(task, "overview"));
-  const View = TABS.find(([name]) => name === tab)[2];
+  const View = isOpen ? Waiting : tabs.find(([name]) => name === tab)[2];
   const go = (changes) =>
     setParams((now) => {
       if (changes.tab) for (const name of OF_A_VIEW) now.delete(name);
@@ -56,9 +61,9 @@ export function Job({ task }) {
     </header>
     <${Trouble} job=${job} />
     <${Note} error=${overview.data && overview.error} />
-    <${Tabs} tab=${tab} choose=${(name) => go({ tab: name })} />
+    <${Tabs} tabs=${tabs} tab=${tab} choose=${(name) => go({ tab: name })} />
     <section role="tabpanel" id="ss-panel" aria-labelledby=${`ss-tab-${tab}`} tabIndex="0">
-      <${View} task=${task} overview=${overview} params=${params} go=${go} />
+      <${View} key=${tab} name=${tab} task=${task} overview=${overview} params=${params} go=${go} />
     </section>
   </div>`;
 }
@@ -74,13 +79,13 @@ function Trouble({ job }) {
   </div>`;
 }
 
-function Tabs({ tab, choose }) {
+function Tabs({ tabs, tab, choose }) {
   const bar = React.useRef(null);
-  const names = TABS.map(([name]) => name);
+  const names = tabs.map(([name]) => name);
   React.useEffect(() => {
     const chosen = bar.current.querySelector('[aria-selected="true"]');
-    chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
-  }, [tab]);
+    chosen?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [tab, tabs.length]);
   function onKeyDown(event) {
     // From where the focus is, which moves at once: the address follows later.
     const [at, count] = [names.indexOf(event.target.id.replace("ss-tab-", "")), names.length];
@@ -92,7 +97,7 @@ function Tabs({ tab, choose }) {
     bar.current.querySelector(`#ss-tab-${next}`).focus();
   }
   return html`<div role="tablist" aria-label="Views" className="ss-tabs" ref=${bar} onKeyDown=${onKeyDown}>
-    ${TABS.map(
+    ${tabs.map(
       ([name, title]) =>
         html`<button key=${name} id=${`ss-tab-${name}`} type="button" role="tab" aria-selected=${tab === name} aria-controls="ss-panel" tabIndex=${tab === name ? 0 : -1} onClick=${() => choose(name)}>
           ${title}

@@ -225,6 +225,13 @@ def kind_named(name: str) -> OperatorKind:
     return _BY_NAME.get(name) or OperatorKind(name, "stateful operator", is_repartitionable=False)
 
 
+def operator_title(name: str | None, number: int, kind: str) -> str:
+    """Return the job's name for a stateful operator; what it does, and its number, without one."""
+    if name and not name.isdecimal() and name != f"op{number}":
+        return name
+    return f"{kind_named(kind).does} ({number})"
+
+
 def kind_of_node(node: str) -> OperatorKind | None:
     """Return the kind that a class of nodes in an analyzed plan becomes; None for all others."""
     return _BY_NODE.get(node)

@@ -1,4 +1,4 @@
-"""A package from outside: a launcher of processes, a command, and a job with a sink of its own."""
+"""A package from outside: a launcher, a command, tabs, and a job with a sink of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from airflow_provider.hooks.api import Link, Section, Table
 from airflow_provider.runtime.api.sinks import Committable, Dataset, Staged
 from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -107,6 +108,39 @@ def _outputs(arguments):
     for name in final.queries:
         print(f"{final.run_id}: {name}, {final.rows_read} rows read, {final.outcome}")
     return 0
+
+
+# --- tabs of the page ---------------------------------------------------------------------------
+
+
+class Places:
+    """Lists the runs of a job."""
+
+    api_version = api_version
+    title = "Places"
+
+    def concerns(self, job_dir):
+        return newest_run(directory_at(job_dir)) is not None
+
+    def read(self, job_dir):
+        run = newest_run(directory_at(job_dir))
+        rows = [(run.run_id, Link("open", "https://example.org/runs"))]
+        return [Section("Runs", facts={"Newest": run.run_id}, table=Table(("Run", "Link"), rows))]
+
+
+class Broken(Places):
+    """Fails wherever it is called."""
+
+    title = "Broken"
+
+    def concerns(self, job_dir):
+        raise RuntimeError("first line\nsecond line")
+
+    def read(self, job_dir):
+        return [Section(facts={"not a number": float("nan")})]
+
+
+PLACES, BROKEN = Places(), Broken()
 
 
 # --- a sink, and a job that uses it -------------------------------------------------------------
