@@ -1,6 +1,6 @@
 """A plain PySpark script as a job: it runs as it is, and what it starts is declared.
 
-The script has a thread of its own, and the driver and it take thread. The driver lets it run until
+The script has a thread of its own, and the driver and it take turns. The driver lets it run until
 it waits for a query, or ends: what it has started until then are the job's queries. They run, while
 the script waits. When everything is published the script goes on behind its wait, and the final
 checkpoint follows when it has ended. If the run is stopped or fails, the wait never returns: only
