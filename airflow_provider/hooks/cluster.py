@@ -20,7 +20,7 @@ from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
@@ -74,12 +74,12 @@ class ClusterHook(SparkStreamingHook):
         """
         return self._choice.open()
 
-    def ask(self, handle: HandleRecord) -> Look:
+    def ask(self, handle: HandleRecord) -> LaunchStatus:
         """Return what the launcher says; a connection that cannot be used says nothing."""
         try:
-            return self.launcher.look(handle)
+            return self.launcher.poll(handle)
         except (SparkStreamError, AirflowException) as error:
-            return Look(LaunchState.UNKNOWN, None, str(error))
+            return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         """Look whether the cluster could start a driver; nothing is started.

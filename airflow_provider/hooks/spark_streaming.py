@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
     from airflow_provider.runtime.observe.observer import RunWatcher
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -86,7 +86,7 @@ class SparkStreamingHook(CheckedHook):
     default_conn_name = "spark_default"
     conn_type = "spark"
     hook_name = "Spark Streaming"
-    ask: Callable[[HandleRecord], Look] | None = None
+    ask: Callable[[HandleRecord], LaunchStatus] | None = None
     """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 
 def bootstrap_of(target: str, digest: str) -> dict[str, str]:
@@ -31,7 +31,7 @@ def open_watcher(
     *,
     request: Mapping[str, str] | None,
     supervision: Mapping[str, Any] | None,
-    ask: Callable[[HandleRecord], Look] | None,
+    ask: Callable[[HandleRecord], LaunchStatus] | None,
 ) -> RunWatcher:
     """Return a watcher of a run; see :meth:`.SparkStreamingHook.watcher`."""
     storage = directory_at(job_dir).storage

@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.endings import silent_failure
-from airflow_provider.runtime.observe.launch_status import Look
+from airflow_provider.runtime.observe.launch_status import LaunchStatus
 from airflow_provider.runtime.observe.state import ending_of
 
 if TYPE_CHECKING:
@@ -106,12 +106,14 @@ def _silent_end(
         lines = screen_lines(ended.last_lines)  # any other line of a log needs another right
         failure, at = silent_failure(ended.exit_code, lines, host=host), ended.ended
     else:
-        look, handle = run.look_of(driver_id), run.handle_of(driver_id)
-        if look is None or handle is None or not Look.of(look).is_over or look.exit_code == EXIT_OK:
+        record, handle = run.launch_status_of(driver_id), run.handle_of(driver_id)
+        if record is None or handle is None:
+            return
+        if not LaunchStatus.of(record).is_over or record.exit_code == EXIT_OK:
             return
         host = attempt.host if attempt is not None else ""
-        said = answer_without_log(Look.of(look)).describe(handle)
-        failure, at = silent_failure(look.exit_code, host=host, cluster=said), look.at
+        said = answer_without_log(LaunchStatus.of(record)).describe(handle)
+        failure, at = silent_failure(record.exit_code, host=host, cluster=said), record.at
     shown, occurrence = _occurrence(run, attempt, failure, is_restarted=False)
     yield shown, occurrence.model_copy(update={"at": at, "driver_id": driver_id})
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
     from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
@@ -132,7 +132,7 @@ def without_log(view: RunSnapshot) -> RunSnapshot:
     return dataclasses.replace(view, exit=ended, launch=launch)
 
 
-def answer_without_log(answer: Look) -> Look:
+def answer_without_log(answer: LaunchStatus) -> LaunchStatus:
     """Return a launcher's answer without its reason, which may be a line of the driver's log."""
     return dataclasses.replace(answer, reason="")
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider.runtime.control.launchers.protocol import Launcher
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
@@ -96,13 +96,13 @@ class Place:
             operator.execute(context())
         return raised.value
 
-    def look(self, state: LaunchState) -> Look:
+    def status(self, state: LaunchState) -> LaunchStatus:
         """Wait until the run's last driver is in this state on the cluster."""
         launcher: Launcher = self.cluster.open()
         handle = present(self.job.run.handle_of(self.driver_id()))
         return wait_for(
             state.value,
-            lambda: look if (look := launcher.look(handle)).state is state else None,
+            lambda: status if (status := launcher.poll(handle)).state is state else None,
             within=30,
         )
 
@@ -356,7 +356,7 @@ def test_a_killed_task_ends_a_driver_that_has_not_come_up(place: Place) -> None:
     operator.on_kill()
 
     handle = present(place.job.run.handle_of(place.driver_id()))
-    wait_for("its end", lambda: place.cluster.open().look(handle).is_over, within=30)
+    wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
     assert [place.driver_id()] == place.job.cancels()
 
 
@@ -366,7 +366,7 @@ def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> No
     A deferred task is killed by its triggerer, which has nothing but what Airflow has stored.
     """
     trigger = rebuilt(place.deferred("hold"))
-    place.look(LaunchState.RUNNING)
+    place.status(LaunchState.RUNNING)
 
     async def kill() -> None:
         task = asyncio.create_task(anext(trigger.run()))
@@ -377,7 +377,7 @@ def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> No
 
     asyncio.run(asyncio.wait_for(kill(), 60))
     handle = present(place.job.run.handle_of(place.driver_id()))
-    assert wait_for("its end", lambda: place.cluster.open().look(handle).is_over, within=30)
+    assert wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
 
 
 def test_a_driver_that_never_comes_up_is_ended(
@@ -391,7 +391,7 @@ def test_a_driver_that_never_comes_up_is_ended(
         place.operator("hold").execute(context())
 
     handle = present(place.job.run.handle_of(place.driver_id()))
-    assert wait_for("its end", lambda: place.cluster.open().look(handle).is_over, within=30)
+    assert wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
     assert place.job.run.is_lost(place.driver_id())
 
 

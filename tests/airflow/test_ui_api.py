@@ -31,7 +31,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
@@ -275,15 +275,17 @@ def test_lines_of_a_log_need_the_right_to_logs(page: Page) -> None:
     job.end("driver", -9, "a line of the log")
     job.submit("remote")
     job.run.put_handle(HandleRecord(driver_id="remote", launcher="livy", id="7"))
-    ended = LookRecord(state="ended", exit_code=1, reason="dead a line of the log", at=ago(5))
-    job.run.put_look("remote", ended)
+    ended = LaunchStatusRecord(
+        state="ended", exit_code=1, reason="dead a line of the log", at=ago(5)
+    )
+    job.run.put_launch_status("remote", ended)
     folder = f"runs/{job.run_id}"
     job.storage.put(f"{folder}/submissions/unknown.log.json", b"a line of the log")
 
     def ask(view: str, user: str, **query: str) -> Any:
         return page.call("GET", f"{address('running')}/{view}", user, params=query)
 
-    for name in ("driver.exit.json", "remote.look.json", "unknown.log.json"):
+    for name in ("driver.exit.json", "remote.status.json", "unknown.log.json"):
         path = f"{folder}/submissions/{name}"
         assert 403 == ask("document", "without logs", path=path).status_code
         assert "a line of the log" in ask("document", "viewer", path=path).text

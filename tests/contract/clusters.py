@@ -23,7 +23,7 @@ from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
-from airflow_provider.runtime.observe.launch_status import Look
+from airflow_provider.runtime.observe.launch_status import LaunchStatus
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.emr_user import KEY, SECRET
@@ -223,7 +223,7 @@ def serve_emr() -> EmrCluster:
     return EmrCluster(StoreServer("emr", f"s3://{BUCKET}/jobs"))
 
 
-def describe(look: Look) -> tuple[str, int | None, str]:
+def describe(look: LaunchStatus) -> tuple[str, int | None, str]:
     return look.state.value, look.exit_code, look.reason
 
 

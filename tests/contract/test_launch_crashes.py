@@ -89,7 +89,7 @@ def start(
 
 def done(livy: LivyCluster, job_dir: str) -> RunState:
     """Wait for the run as a task does; return how it has ended."""
-    watcher = RunWatcher(open_storage(job_dir), "r1", SystemClock(), ask=livy.open().look)
+    watcher = RunWatcher(open_storage(job_dir), "r1", SystemClock(), ask=livy.open().poll)
     deadline = time.monotonic() + 60
     while (found := watcher.assess()).run_state in {RunState.STARTING, RunState.RUNNING}:
         assert time.monotonic() < deadline, found
@@ -99,7 +99,7 @@ def done(livy: LivyCluster, job_dir: str) -> RunState:
 
 def next_action(livy: LivyCluster, job_dir: str) -> Action:
     view, assessment = RunWatcher(
-        open_storage(job_dir), "r1", SystemClock(), ask=livy.open().look
+        open_storage(job_dir), "r1", SystemClock(), ask=livy.open().poll
     ).settle()
     return reconcile(view, assessment).action
 

@@ -310,13 +310,13 @@ def test_a_number_of_livys_is_used_again(tmp_path):
     second.port = first.port
     second.come_back()
     other = second.open().submit(second.application(None), a_token())
-    look = second.open().look(handle)
+    status = second.open().poll(handle)
     second.open().end(handle)
-    state = second.open().look(other).state
+    state = second.open().poll(other).state
     second.stop()
 
     assert handle.id == other.id
-    assert (LaunchState.GONE, LaunchState.RUNNING) == (look.state, state)
+    assert (LaunchState.GONE, LaunchState.RUNNING) == (status.state, state)
 
 
 def test_a_handle_of_another_server_is_not_asked_for(tmp_path):
@@ -327,7 +327,7 @@ def test_a_handle_of_another_server_is_not_asked_for(tmp_path):
     handle = HandleRecord(
         driver_id=a_token(), launcher="livy", id="0", place={"server": "livy http://evil:1"}
     )
-    look = cluster.open().look(handle)
+    status = cluster.open().poll(handle)
     with pytest.raises(SubmissionRefusedError, match="batch 0 is one of livy http://evil:1"):
         cluster.open().end(handle)
     forged = dataclasses.replace(handle, id="0/../../x", place={"server": f"livy {cluster.url}"})
@@ -335,4 +335,4 @@ def test_a_handle_of_another_server_is_not_asked_for(tmp_path):
         cluster.open().end(forged)
     cluster.stop()
 
-    assert LaunchState.UNKNOWN is look.state
+    assert LaunchState.UNKNOWN is status.state

@@ -248,6 +248,17 @@ def test_damaged_metadata_is_refused(spark, text):
         spark.logs.query_id()
 
 
+@pytest.mark.parametrize("query_id", ["", ".", "..", "a/b", "a\\u0000b", "a b"])
+def test_an_id_that_can_name_no_folder_is_refused(spark, query_id):
+    """
+    The id names the folder of the query's epochs.
+    """
+    spark.storage.put("metadata", b'{"id":"%s"}' % query_id.encode())
+
+    with pytest.raises(CorruptDocumentError, match="is no id that Spark gives a query"):
+        spark.logs.query_id()
+
+
 def test_a_missing_batch_is_named(spark):
     """
     Asking for the offsets of a batch that was never planned says which.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.plugins.document_rights import KINDS, contents_at
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, LookRecord
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, LaunchStatusRecord
 from airflow_provider.runtime.storage.documents import Contents
 from tests.present import present
 
@@ -24,7 +24,7 @@ def test_every_document_declares_its_contents():
     A class says in its own body whether its documents may have lines of a log.
     """
     assert [] == [kind.__name__ for kind in schemas.documents() if "CONTENTS" not in vars(kind)]
-    of_logs = {ExitRecord, LookRecord}
+    of_logs = {ExitRecord, LaunchStatusRecord}
     assert of_logs == {kind for kind in schemas.documents() if kind.CONTENTS is Contents.LOG}
 
 

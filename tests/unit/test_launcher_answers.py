@@ -141,7 +141,7 @@ def check_wrong_answers(launcher, handle, valid, answer_with):
         for act in (
             launcher.check,
             lambda: launcher.submit(Application(arguments=()), TOKEN),
-            lambda: launcher.look(handle),
+            lambda: launcher.poll(handle),
             lambda: launcher.end(handle),
             lambda: launcher.log(handle),
         ):
@@ -209,11 +209,11 @@ def test_a_batch_that_is_not_understood_is_unknown(service, change, says):
     Nothing follows from such an answer; its reason names the server and the member.
     """
     service.answers = {"GET": {**BATCH, **LOG, **change}}
-    look = service.livy().look(service.handle())
+    status = service.livy().poll(service.handle())
 
-    assert LaunchState.UNKNOWN is look.state
-    assert says in look.reason
-    assert service.url in look.reason
+    assert LaunchState.UNKNOWN is status.state
+    assert says in status.reason
+    assert service.url in status.reason
 
 
 def test_no_answer_of_livy_is_a_traceback(monkeypatch):
@@ -367,7 +367,7 @@ def test_a_log_is_read_with_little_memory_and_once(service):
         file.write(last)
     service.answers = {"GET": text.getvalue()}
     launcher, handle = service.emr(), service.handle("emr-serverless")
-    launcher.look(handle)  # boto3 reads its own files once
+    launcher.poll(handle)  # boto3 reads its own files once
     tracemalloc.start()
     part = launcher.log(handle)
     peak = tracemalloc.get_traced_memory()[1]

@@ -24,9 +24,9 @@ from airflow_provider.runtime.failures.messages import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.observe.endings import KILLED
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.observe.observer import (
     AWAY_TIMEOUT_S,
     LAUNCH_S,
@@ -51,9 +51,9 @@ NOTHING = RunSnapshot(
     submission_gone=False,
     handle=HANDLE,
 )
-QUEUED, RUNNING = Look(LaunchState.QUEUED), Look(LaunchState.RUNNING)
+QUEUED, RUNNING = LaunchStatus(LaunchState.QUEUED), LaunchStatus(LaunchState.RUNNING)
 BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
-Answer = Callable[[HandleRecord], Look]
+Answer = Callable[[HandleRecord], LaunchStatus]
 
 
 class Cluster:
@@ -64,11 +64,11 @@ class Cluster:
         asked: how often it was asked.
     """
 
-    def __init__(self, says: Look) -> None:
+    def __init__(self, says: LaunchStatus) -> None:
         self.says, self.asked = says, 0
         self.before: Callable[[], None] | None = None
 
-    def __call__(self, handle: HandleRecord) -> Look:
+    def __call__(self, handle: HandleRecord) -> LaunchStatus:
         assert HANDLE == handle
         self.asked += 1
         if self.before is not None:
@@ -92,44 +92,49 @@ def job(tmp_path) -> HandMadeJob:
     [
         ({}, RunState.STARTING, "", False),
         ({"launch": QUEUED}, RunState.STARTING, "", False),
-        ({"launch": Look(LaunchState.UNKNOWN, None, "away")}, RunState.STARTING, "", False),
+        ({"launch": LaunchStatus(LaunchState.UNKNOWN, None, "away")}, RunState.STARTING, "", False),
         (
-            {"launch": Look(LaunchState.ENDED, 3, "dead no input")},
+            {"launch": LaunchStatus(LaunchState.ENDED, 3, "dead no input")},
             RunState.FAILED,
             "RECOVERABLE: the driver ended with exit code 3 (livy 12: ended, exit code 3: dead no input) "
             "(before its first attempt)",
             False,
         ),
         (
-            {"launch": Look(LaunchState.ENDED, 2, "dead")},
+            {"launch": LaunchStatus(LaunchState.ENDED, 2, "dead")},
             RunState.FAILED,
             "NON_RECOVERABLE: the driver ended with exit code 2 (livy 12: ended, exit code 2: dead) "
             "(before its first attempt)",
             True,
         ),
         (
-            {"launch": Look(LaunchState.ENDED, 5)},
+            {"launch": LaunchStatus(LaunchState.ENDED, 5)},
             RunState.FAILED,
             "another driver held the lease: RECOVERABLE: the driver ended with exit code 5 (livy 12: "
             "ended, exit code 5) (before its first attempt)",
             False,
         ),
         (
-            {"launch": Look(LaunchState.GONE)},
+            {"launch": LaunchStatus(LaunchState.GONE)},
             RunState.FAILED,
             f"ENVIRONMENT: {KILLED} (livy 12: gone); {KILLED_REMEDY} (before its first attempt)",
             False,
         ),
         (
             {
-                "launch": Look(LaunchState.ENDED, 3),
+                "launch": LaunchStatus(LaunchState.ENDED, 3),
                 "attempt": an_attempt(outcome=FAILED, failure=BROKEN),
             },
             RunState.FAILED,
             "DATA_MISSING: query 'q': C: no file (attempt 1 on worker-7)",
             False,
         ),
-        ({"launch": Look(LaunchState.ENDED, 0), "final": a_final()}, RunState.DONE, "", False),
+        (
+            {"launch": LaunchStatus(LaunchState.ENDED, 0), "final": a_final()},
+            RunState.DONE,
+            "",
+            False,
+        ),
     ],
 )
 def test_a_look_at_a_launch_is_assessed(
@@ -148,8 +153,8 @@ def test_a_look_at_a_launch_is_assessed(
     [
         ({"launch": QUEUED}, Action.ADOPT),
         ({"handle": None, "submission_started": False}, Action.SUBMIT),
-        ({"launch": Look(LaunchState.ENDED, 1)}, Action.SUBMIT),
-        ({"launch": Look(LaunchState.GONE)}, Action.SUBMIT),
+        ({"launch": LaunchStatus(LaunchState.ENDED, 1)}, Action.SUBMIT),
+        ({"launch": LaunchStatus(LaunchState.GONE)}, Action.SUBMIT),
         ({"submission_lost": True}, Action.SUBMIT),
     ],
 )
@@ -232,7 +237,7 @@ def test_a_launcher_is_not_asked_about_a_driver_at_work(job, clock) -> None:
     """
     The lease says that the driver lives; nobody else is asked.
     """
-    cluster = Cluster(Look(LaunchState.GONE))
+    cluster = Cluster(LaunchStatus(LaunchState.GONE))
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     seen = set()
@@ -252,7 +257,7 @@ def test_a_lost_lease_is_explained_by_the_cluster(job, clock) -> None:
     """
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
     lease.beat()
-    cluster = Cluster(Look(LaunchState.ENDED, 137, "dead killed by the node"))
+    cluster = Cluster(LaunchStatus(LaunchState.ENDED, 137, "dead killed by the node"))
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     before = watcher.assess().run_state
     while (found := watcher.assess()).run_state is RunState.RUNNING:
@@ -271,7 +276,7 @@ def test_a_cluster_that_does_not_answer_says_nothing_against_a_driver(job, clock
     """
     An hour of silence is tolerated; after that the submission is given up.
     """
-    cluster = Cluster(Look(LaunchState.UNKNOWN, None, "does not answer"))
+    cluster = Cluster(LaunchStatus(LaunchState.UNKNOWN, None, "does not answer"))
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     clock.time = AWAY_TIMEOUT_S
     before = watcher.assess().run_state
@@ -288,7 +293,7 @@ def test_a_run_that_ends_as_its_launcher_is_asked_is_done(job, clock) -> None:
     run = job.directory.run("r1")
     job.ran(0)
     run.put_record(a_run())
-    cluster = Cluster(Look(LaunchState.ENDED, 0, "success"))
+    cluster = Cluster(LaunchStatus(LaunchState.ENDED, 0, "success"))
     cluster.before = lambda: run.put_final(a_final())
 
     assert RunState.DONE is RunWatcher(job.storage, "r1", clock, ask=cluster).assess().run_state
@@ -298,11 +303,11 @@ def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
     """
     Who has no connection to the cluster, such as a command, shows it; what is over stays so.
     """
-    cluster = Cluster(Look(LaunchState.QUEUED, None, "starting waits for 3 executors"))
+    cluster = Cluster(LaunchStatus(LaunchState.QUEUED, None, "starting waits for 3 executors"))
     RunWatcher(job.storage, "r1", clock, ask=cluster).assess()
     job.directory.run("r1").put_record(a_run())
     shown = main(["status", str(job.root)]), capsys.readouterr().out
-    cluster.says = Look(LaunchState.ENDED, 3, "dead")
+    cluster.says = LaunchStatus(LaunchState.ENDED, 3, "dead")
     _, failed = RunWatcher(job.storage, "r1", clock, ask=cluster).settle()
     again = RunWatcher(job.storage, "r1", clock, ask=cluster).settle()[1]
     elsewhere = RunWatcher(job.storage, "r1", clock).settle()[1]
@@ -318,7 +323,7 @@ def test_a_state_of_a_newer_version_is_unknown() -> None:
     """
     A word that this version does not know is no end.
     """
-    assert LaunchState.UNKNOWN is Look.of(LookRecord(state="paused", at=NOW)).state
+    assert LaunchState.UNKNOWN is LaunchStatus.of(LaunchStatusRecord(state="paused", at=NOW)).state
 
 
 # --- intents ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from airflow_provider.runtime.control.launchers.protocol import (
     WrongAnswerError,
     answer_as,
     exit_code_in,
-    is_away,
+    is_transient,
 )
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -41,7 +41,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -184,20 +184,20 @@ class EmrServerlessLauncher:
         place = {"application_id": self._options.application_id}
         return HandleRecord(driver_id=token, launcher=self.kind, id=found, place=place)
 
-    def look(self, handle: HandleRecord) -> Look:
+    def poll(self, handle: HandleRecord) -> LaunchStatus:
         """Return how the job run is, with the service's own details."""
         try:
             run = self._run(handle)
         except (ConfigError, LauncherAwayError) as error:
-            return Look(LaunchState.UNKNOWN, None, str(error))
+            return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
         if run is None:
-            return Look(LaunchState.GONE, None, f"{self._named} has no such run")
+            return LaunchStatus(LaunchState.GONE, None, f"{self._named} has no such run")
         state = _STATES.get(run.state, LaunchState.UNKNOWN)
         details = run.stateDetails or ""
         code = exit_code_in(details) if state is LaunchState.ENDED else None
         if run.state == "SUCCESS":
             code = 0
-        return Look(state, code, first_line(f"{run.state} {details}"))
+        return LaunchStatus(state, code, first_line(f"{run.state} {details}"))
 
     def end(self, handle: HandleRecord) -> None:
         """Cancel the job run, unless it has ended."""
@@ -342,7 +342,7 @@ class EmrServerlessLauncher:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             message = error.response.get("Error", {}).get("Message") or error
             msg = f"{self._named}: {operation}: {code}: {message}"
-            if is_away(status) or code in _PASSES:
+            if is_transient(status) or code in _PASSES:
                 raise LauncherAwayError(msg) from None
             msg += f"; {_way_out(code)}"
             raise SubmissionRefusedError(msg) from None

@@ -30,7 +30,7 @@ from airflow_provider.runtime.control.launchers.protocol import (
     WrongAnswerError,
     answer_as,
     exit_code_in,
-    is_away,
+    is_transient,
     reason_in,
 )
 from airflow_provider.runtime.errors import (
@@ -40,7 +40,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.typed_json import NonNegative, at_most, read_json
 
@@ -209,21 +209,21 @@ class LivyLauncher:
             driver_id=token, launcher=self.kind, id=str(found), place={"server": self._named}
         )
 
-    def look(self, handle: HandleRecord) -> Look:
+    def poll(self, handle: HandleRecord) -> LaunchStatus:
         """Return how the batch is; why it has ended is in the last lines of its log."""
         try:
             batch = self._batch(handle)
             if batch is None:
-                return Look(LaunchState.GONE, None, f"{self._named} has no such batch")
+                return LaunchStatus(LaunchState.GONE, None, f"{self._named} has no such batch")
             state = _STATES.get(batch.state, LaunchState.UNKNOWN)
             if state is not LaunchState.ENDED:
                 diagnostics = (batch.appInfo and batch.appInfo.diagnostics) or ""
-                return Look(state, None, first_line(f"{batch.state} {diagnostics}"))
+                return LaunchStatus(state, None, first_line(f"{batch.state} {diagnostics}"))
             lines = self._lines(handle, -1, _TAIL)[1]
         except (ConfigError, LauncherAwayError) as error:
-            return Look(LaunchState.UNKNOWN, None, str(error))
+            return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
         code = 0 if batch.state == "success" else exit_code_in("\n".join(lines))
-        return Look(state, code, first_line(f"{batch.state} {reason_in(_saying(lines))}"))
+        return LaunchStatus(state, code, first_line(f"{batch.state} {reason_in(_saying(lines))}"))
 
     def end(self, handle: HandleRecord) -> None:
         """Remove the batch, which ends its application, unless it has ended."""
@@ -313,7 +313,7 @@ class LivyLauncher:
         except (OSError, http.client.HTTPException) as error:
             msg = f"{self._named}: does not answer: {str(error) or type(error).__name__}"
             raise LauncherAwayError(msg) from None
-        if is_away(status):
+        if is_transient(status):
             msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
             raise LauncherAwayError(msg)
         if status in _DENIED:

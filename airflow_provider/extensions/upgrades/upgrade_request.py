@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class UpgradeWatcher(RunWatcher):
         clock: Clock,
         *,
         driver_id: str | None = None,
-        ask: Callable[[HandleRecord], Look] | None = None,
+        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
     ) -> None:
         new = open_storage(to)
         super().__init__(
@@ -176,7 +176,7 @@ def open_upgrade_watcher(
     clock: Clock,
     *,
     driver_id: str | None,
-    ask: Callable[[HandleRecord], Look] | None,
+    ask: Callable[[HandleRecord], LaunchStatus] | None,
 ) -> UpgradeWatcher:
     """Return the watcher of a request that :func:`upgrade_to` made."""
     return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)

@@ -19,7 +19,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.errors import (
@@ -48,6 +49,9 @@ StateIds = dict[int, list[list[str]]]
 _COMMIT_VERSIONS = frozenset({"v1", "v2", "v3"})
 _NO_OFFSET = "-"
 _LOGS = ("offsets", "commits")
+
+
+_QUERY_ID: Final = re.compile(r"[\w-]+")
 
 
 class _Metadata(TypedDict, total=False):
@@ -213,12 +217,16 @@ class CheckpointLogs:
     def query_id(self) -> str | None:
         """Return the id that Spark gave the query with this checkpoint; None before it started."""
         try:
-            return str(read_json(self._storage.read("metadata").decode().split("\n")[-1])["id"])
+            query_id = str(read_json(self._storage.read("metadata").decode().split("\n")[-1])["id"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             msg = f"{self.url}/metadata: not the metadata of a Spark query"
             raise CorruptDocumentError(msg) from error
+        if not _QUERY_ID.fullmatch(query_id):  # it names a folder of the job's records
+            msg = f"{self.url}/metadata: {query_id!r} is no id that Spark gives a query"
+            raise CorruptDocumentError(msg)
+        return query_id
 
     def batches(self, log: str) -> list[int]:
         """Return the batches with an entry in *log* (``offsets`` or ``commits``), ascending."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"
@@ -322,7 +322,7 @@ class BootstrapWatcher(RunWatcher):
         target: str,
         digest: str,
         driver_id: str | None = None,
-        ask: Callable[[HandleRecord], Look] | None = None,
+        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
     ) -> None:
         super().__init__(directory.storage, run_id, clock, driver_id, ask=ask)
         self._target = target

@@ -50,7 +50,7 @@ _OF_PROCESS: Final = (
     ".exit.json",
     ".lost.json",
     ".handle.json",
-    ".look.json",
+    ".status.json",
     ".followed.json",
     ".json",
 )

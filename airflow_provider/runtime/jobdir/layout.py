@@ -18,7 +18,8 @@
     runs/<upgrade>/submissions/<driver id>.upgrade.json   UpgradeSpec
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
-    runs/<run id>/submissions/<driver id>.handle.json, .look.json   HandleRecord, LookRecord
+    runs/<run id>/submissions/<driver id>.handle.json   HandleRecord
+    runs/<run id>/submissions/<driver id>.status.json    LaunchStatusRecord
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
@@ -67,7 +68,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.submissions import (
     ExitRecord,
     HandleRecord,
-    LookRecord,
+    LaunchStatusRecord,
     LostRecord,
     ProcessRecord,
     SubmissionRecord,
@@ -309,13 +310,13 @@ class RunDirectory:
         """Record it. Idempotent: the first one stays, and each try gets the same."""
         record.put_if_absent(self.storage, f"submissions/{record.driver_id}.handle.json")
 
-    def look_of(self, driver_id: str) -> LookRecord | None:
+    def launch_status_of(self, driver_id: str) -> LaunchStatusRecord | None:
         """Return what a launcher has said of the driver last; None when nobody has asked."""
-        return LookRecord.read(self.storage, f"submissions/{driver_id}.look.json")
+        return LaunchStatusRecord.read(self.storage, f"submissions/{driver_id}.status.json")
 
-    def put_look(self, driver_id: str, record: LookRecord) -> None:
+    def put_launch_status(self, driver_id: str, record: LaunchStatusRecord) -> None:
         """Store what a launcher says of the driver."""
-        record.put(self.storage, f"submissions/{driver_id}.look.json")
+        record.put(self.storage, f"submissions/{driver_id}.status.json")
 
     def is_lost(self, driver_id: str) -> bool:
         """Whether a wait for the driver has timed out."""

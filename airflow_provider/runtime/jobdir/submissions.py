@@ -134,8 +134,8 @@ class HandleRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LookRecord(Document):
-    """``submissions/<driver id>.look.json``: what a launcher has said of the run last.
+class LaunchStatusRecord(Document):
+    """``submissions/<driver id>.status.json``: what a launcher has said of the run last.
 
     Watchers put it when it has changed, for those who have no connection to the cluster.
 
@@ -149,7 +149,7 @@ class LookRecord(Document):
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("submissions/*.look.json",)
+    PLACES = ("submissions/*.status.json",)
 
     state: str
     exit_code: int | None = None

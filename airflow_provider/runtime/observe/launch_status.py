@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.jobdir.submissions import LookRecord
+from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
@@ -22,12 +22,12 @@ class LaunchState(str, enum.Enum):
     UNKNOWN = "unknown"  # the cluster does not answer, or in words that are not known
 
 
-OVER: Final = frozenset({LaunchState.ENDED, LaunchState.GONE})
+FINAL_STATES: Final = frozenset({LaunchState.ENDED, LaunchState.GONE})
 """States that do not change any more."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class LaunchStatus:
     """An answer of a launcher about one run.
 
     Attributes:
@@ -43,16 +43,16 @@ class Look:
     @property
     def is_over(self) -> bool:
         """Whether it will not change any more."""
-        return self.state in OVER
+        return self.state in FINAL_STATES
 
-    def record(self, at: str) -> LookRecord:
+    def record(self, at: str) -> LaunchStatusRecord:
         """Return the document of it."""
-        return LookRecord(
+        return LaunchStatusRecord(
             state=self.state.value, exit_code=self.exit_code, reason=self.reason, at=at
         )
 
     @classmethod
-    def of(cls, record: LookRecord) -> Look:
+    def of(cls, record: LaunchStatusRecord) -> LaunchStatus:
         """Return what a document says; a state of a newer version is UNKNOWN."""
         known = {each.value for each in LaunchState}
         state = LaunchState(record.state) if record.state in known else LaunchState.UNKNOWN

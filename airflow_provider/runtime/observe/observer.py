@@ -24,7 +24,7 @@ from airflow_provider.runtime.jobdir.submissions import (
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.observe.endings import Remains
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.observe.state import (
     Assessment,
     RunSnapshot,
@@ -80,7 +80,7 @@ class RunWatcher:
         driver_id: str | None = None,
         *,
         observer: LeaseObserver | None = None,
-        ask: Callable[[HandleRecord], Look] | None = None,
+        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
     ) -> None:
         self._storage = storage
         self._directory = JobDirectory(storage)
@@ -95,7 +95,7 @@ class RunWatcher:
         self._looks = 0  # since its life was seen to
         self._ask_launcher = ask
         self._launch_due = Due(clock, LAUNCH_S)
-        self._launch: Look | None = None  # the last answer
+        self._launch: LaunchStatus | None = None  # the last answer
         self.run_id = run_id
         self.requests = storage
 
@@ -144,9 +144,9 @@ class RunWatcher:
             remains=_remains_of(self._directory) if is_over else None,
         )
 
-    def _recorded_launch(self, handle: HandleRecord | None) -> Look | None:
-        record = self._run.look_of(handle.driver_id) if handle is not None else None
-        return Look.of(record) if record is not None else None
+    def _recorded_launch(self, handle: HandleRecord | None) -> LaunchStatus | None:
+        record = self._run.launch_status_of(handle.driver_id) if handle is not None else None
+        return LaunchStatus.of(record) if record is not None else None
 
     def decide(self, view: RunSnapshot) -> Assessment:
         """Decide from one look."""
@@ -226,12 +226,14 @@ class RunWatcher:
         view = dataclasses.replace(view, launch=self._launch)
         return view, self.decide(view)
 
-    def _answer(self, answer: Look, handle: HandleRecord) -> Look:
+    def _answer(self, answer: LaunchStatus, handle: HandleRecord) -> LaunchStatus:
         """Return the launcher's answer, and store it for others when it has changed."""
         with contextlib.suppress(OSError):  # the next watcher asks, too
             before = self._recorded_launch(handle)
             if answer != before:
-                self._run.put_look(handle.driver_id, answer.record(to_iso(self._clock.now())))
+                self._run.put_launch_status(
+                    handle.driver_id, answer.record(to_iso(self._clock.now()))
+                )
         return answer
 
     def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         SubmissionRecord,
     )
     from airflow_provider.runtime.observe.endings import Remains
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 STATES: Final = (
     "absent",
@@ -112,7 +112,7 @@ class RunSnapshot:
     submission_started: bool = True
     submission_lost: bool = False
     handle: HandleRecord | None = None
-    launch: Look | None = None
+    launch: LaunchStatus | None = None
     host: str = ""
     waits_for: str = ""
     is_driver_gone: bool = False

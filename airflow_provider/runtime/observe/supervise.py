@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
     from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query
@@ -97,7 +97,7 @@ class SupervisingWatcher(RunWatcher):
         supervision: Supervision,
         driver_id: str | None = None,
         *,
-        ask: Callable[[HandleRecord], Look] | None = None,
+        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
     ) -> None:
         super().__init__(storage, run_id, clock, driver_id, ask=ask)
         self._supervision = supervision

@@ -15,7 +15,7 @@ from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 
 api_version = 1
 
@@ -54,16 +54,16 @@ class ProcessLauncher:
         subprocess.Popen(["sh", "-c", wrapper, place, *driver], start_new_session=True)
         return handle
 
-    def look(self, handle):
+    def poll(self, handle):
         code = self._folder / f"{handle.id}.code"
         if code.exists() and (text := code.read_text().strip()):
-            return Look(LaunchState.ENDED, int(text))
+            return LaunchStatus(LaunchState.ENDED, int(text))
         began = (self._folder / f"{handle.id}.began").exists()
-        return Look(LaunchState.RUNNING if began else LaunchState.GONE)
+        return LaunchStatus(LaunchState.RUNNING if began else LaunchState.GONE)
 
     def end(self, handle):
         pid = self._folder / f"{handle.id}.pid"
-        if pid.exists() and not self.look(handle).is_over:
+        if pid.exists() and not self.poll(handle).is_over:
             os.killpg(int(pid.read_text()), 15)
 
     def log(self, handle, offset=0):
@@ -124,6 +124,8 @@ class Places:
 
     def read(self, job_dir):
         run = newest_run(directory_at(job_dir))
+        if run is None:  # its records were removed meanwhile
+            return []
         rows = [(run.run_id, Link("open", "https://example.org/runs"))]
         return [Section("Runs", facts={"Newest": run.run_id}, table=Table(("Run", "Link"), rows))]
 

@@ -1,4 +1,4 @@
-"""Protocol of launchers: check, submit, look, end, log.
+"""Protocol of launchers: check, submit, poll, end, log.
 
 The token of a submission is its driver id. It is the name of the run on the cluster, so whatever
 died or was lost, submitting again with the same token finds that run instead of starting another.
@@ -17,7 +17,7 @@ a worker pauses before it   the next try has submitted the same token: both get 
 submits                     put the same handle
 the same, and the next try  the next try has revoked the intent, and submitted another one. A driver
 asks for something else     of a revoked intent ends with the lease's exit code, and writes nothing
-a watcher dies              what it has seen is in ``submissions/<driver id>.look.json``; the next
+a watcher dies              what it has seen is in ``submissions/<driver id>.status.json``; the next
                             watcher asks the launcher again
 the cluster starts a        the lease refuses the second process while the first one lives; one that
 driver once more            has recorded its end is refused by that record (``driver_is_new``)
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import Look
+    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ ANSWER_S: Final = 15.0
 _TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
 
 
-def is_away(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Whether the same request may succeed a little later, by its HTTP status."""
     return status >= _SERVER_ERROR or status == _TOO_MANY
 
@@ -129,7 +129,7 @@ class Launcher(Protocol):
         Idempotent: by *token*.
         """
 
-    def look(self, handle: HandleRecord) -> Look:
+    def poll(self, handle: HandleRecord) -> LaunchStatus:
         """Return the run's status; ``UNKNOWN`` with a reason if the cluster does not report one."""
 
     def end(self, handle: HandleRecord) -> None:

@@ -21,7 +21,7 @@ from airflow_provider.runtime.control.launchers.protocol import LogPart, reason_
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_java
 
@@ -80,24 +80,30 @@ class SparkSubmitLauncher:
         failpoints.hit("submission.launched")
         return handle
 
-    def look(self, handle: HandleRecord) -> Look:
+    def poll(self, handle: HandleRecord) -> LaunchStatus:
         """Return how the process is, by the records that it has left."""
         try:
             ended = self.run.exit_of(handle.driver_id)
             process = self.run.process_of(handle.driver_id)
         except OSError as error:
-            return Look(LaunchState.UNKNOWN, None, f"{self.job_dir} cannot be read: {error}")
+            return LaunchStatus(
+                LaunchState.UNKNOWN, None, f"{self.job_dir} cannot be read: {error}"
+            )
         if ended is not None:
-            return Look(LaunchState.ENDED, ended.exit_code, reason_in(tuple(ended.last_lines)))
+            return LaunchStatus(
+                LaunchState.ENDED, ended.exit_code, reason_in(tuple(ended.last_lines))
+            )
         if process is None:
             known = self.run.storage.list("submissions")
             is_known = f"{handle.driver_id}.json" in known
-            return Look(LaunchState.QUEUED if is_known else LaunchState.GONE)
+            return LaunchStatus(LaunchState.QUEUED if is_known else LaunchState.GONE)
         if process.is_revoked:
-            return Look(LaunchState.GONE, None, "the submission was revoked before it began")
+            return LaunchStatus(
+                LaunchState.GONE, None, "the submission was revoked before it began"
+            )
         if process.identity.is_gone():
-            return Look(LaunchState.GONE, None, "its processes have ended without a word")
-        return Look(LaunchState.RUNNING)
+            return LaunchStatus(LaunchState.GONE, None, "its processes have ended without a word")
+        return LaunchStatus(LaunchState.RUNNING)
 
     def end(self, handle: HandleRecord) -> None:
         """End what the process has started, which then records how it ended.

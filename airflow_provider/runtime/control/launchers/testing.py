@@ -26,7 +26,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.launchers.protocol import Application, Launcher
 from airflow_provider.runtime.errors import ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, Look
+from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,14 +78,16 @@ class RemoteCase(LauncherCase, Protocol):
         """Return a launcher whose credentials are wrong."""
 
 
-def until(launcher: Launcher, handle: HandleRecord, is_it: Callable[[Look], bool]) -> Look:
-    """Return the first look that is as wanted, within a minute."""
+def until(
+    launcher: Launcher, handle: HandleRecord, is_it: Callable[[LaunchStatus], bool]
+) -> LaunchStatus:
+    """Return the first status for which *is_it* holds, within a minute."""
     clock = SystemClock()
     deadline = clock.monotonic() + _DEADLINE_S
-    while not is_it(look := launcher.look(handle)):
-        assert clock.monotonic() < deadline, look
+    while not is_it(status := launcher.poll(handle)):
+        assert clock.monotonic() < deadline, status
         clock.sleep(_POLL_S)
-    return look
+    return status
 
 
 def a_token() -> str:
@@ -106,21 +108,21 @@ class LauncherContract:
         """A run is queued or running until it is ended, and then stays so; twice is as once."""
         launcher = case.open()
         handle = launcher.submit(case.application(None), a_token())
-        until(launcher, handle, lambda look: look.state is LaunchState.RUNNING)
+        until(launcher, handle, lambda status: status.state is LaunchState.RUNNING)
         ended_by = case.open()
         self.end(ended_by, handle)
-        look = until(launcher, handle, lambda look: look.is_over)
+        status = until(launcher, handle, lambda status: status.is_over)
         ended_by.end(handle)
 
-        assert 0 != look.exit_code
-        assert look.state is launcher.look(handle).state
+        assert 0 != status.exit_code
+        assert status.state is launcher.poll(handle).state
 
     def test_one_token_is_one_run(self, case: LauncherCase) -> None:
         """Submitted once more, also by another process, a token gives the same handle."""
         token, application = a_token(), case.application(None)
         first = case.open().submit(application, token)
         second = case.open().submit(application, token)
-        until(case.open(), second, lambda look: look.state is LaunchState.RUNNING)
+        until(case.open(), second, lambda status: status.state is LaunchState.RUNNING)
         self.end(case.open(), first)
 
         assert first == second
@@ -130,7 +132,7 @@ class LauncherContract:
         """A token whose run is over starts no other one."""
         token, application = a_token(), case.application(3)
         first = case.open().submit(application, token)
-        until(case.open(), first, lambda look: look.is_over)
+        until(case.open(), first, lambda status: status.is_over)
 
         assert first == case.open().submit(application, token)
         assert 1 == case.runs()
@@ -140,13 +142,13 @@ class LauncherContract:
         launcher = case.open()
         first, second = (launcher.submit(case.application(None), a_token()) for _ in range(2))
         for each in (first, second):
-            until(launcher, each, lambda look: look.state is LaunchState.RUNNING)
+            until(launcher, each, lambda status: status.state is LaunchState.RUNNING)
         self.end(launcher, first)
-        until(launcher, first, lambda look: look.is_over)
-        look = launcher.look(second)
+        until(launcher, first, lambda status: status.is_over)
+        status = launcher.poll(second)
         self.end(launcher, second)
 
-        assert LaunchState.RUNNING is look.state
+        assert LaunchState.RUNNING is status.state
         assert _TWICE == case.runs()
 
     @pytest.mark.parametrize("exit_code", [0, 2, 5])
@@ -154,30 +156,30 @@ class LauncherContract:
         """A program's own exit code is known when it has ended, and one line says more."""
         launcher = case.open()
         handle = launcher.submit(case.application(exit_code), a_token())
-        look = until(launcher, handle, lambda look: look.is_over)
+        status = until(launcher, handle, lambda status: status.is_over)
 
-        assert (LaunchState.ENDED, exit_code) == (look.state, look.exit_code)
-        assert 1 >= len(look.reason.splitlines())
+        assert (LaunchState.ENDED, exit_code) == (status.state, status.exit_code)
+        assert 1 >= len(status.reason.splitlines())
 
     def test_a_handle_is_stored_and_read(self, case: LauncherCase) -> None:
         """From its document another process asks about the same run, and it contains no secret."""
         handle = case.open().submit(case.application(None), a_token())
         stored = handle.to_bytes()
         read = HandleRecord.from_dict(json.loads(stored), where="x.handle.json")
-        look = until(case.open(), read, lambda look: look.state is LaunchState.RUNNING)
+        status = until(case.open(), read, lambda status: status.state is LaunchState.RUNNING)
         self.end(case.open(), read)
 
         assert handle == read
-        assert [] == [s for s in case.secrets if s in stored.decode() or s in look.reason]
+        assert [] == [s for s in case.secrets if s in stored.decode() or s in status.reason]
 
     def test_a_run_that_is_not_there_is_gone(self, case: LauncherCase) -> None:
         """A token that was never submitted is not taken for a run that may come up."""
         launcher = case.open()
         handle = launcher.submit(case.application(3), a_token())
-        until(launcher, handle, lambda look: look.is_over)
+        until(launcher, handle, lambda status: status.is_over)
         stranger = dataclasses.replace(handle, driver_id=a_token(), id=self.unknown_id(handle))
 
-        assert LaunchState.GONE is launcher.look(stranger).state
+        assert LaunchState.GONE is launcher.poll(stranger).state
         launcher.end(stranger)
         assert 1 == case.runs()
 
@@ -185,7 +187,7 @@ class LauncherContract:
         """Each part begins where the one before has ended: no line is missing or comes twice."""
         launcher = case.open()
         handle = launcher.submit(case.application(3), a_token())
-        until(launcher, handle, lambda look: look.is_over)
+        until(launcher, handle, lambda status: status.is_over)
         lines, offset = self.whole_log(launcher, handle)
 
         assert [1, 1] == [sum(line.endswith(each) for line in lines) for each in LINES]
@@ -235,7 +237,7 @@ class RemoteLauncherContract(LauncherContract):
         with pytest.raises(LauncherAwayError):
             case.open().submit(application, token)
         handle = case.open().submit(application, token)
-        until(case.open(), handle, lambda look: look.state is LaunchState.RUNNING)
+        until(case.open(), handle, lambda status: status.state is LaunchState.RUNNING)
         case.open().end(handle)
 
         assert 1 == case.runs()
@@ -245,7 +247,7 @@ class RemoteLauncherContract(LauncherContract):
         launcher = case.open()
         handle = launcher.submit(case.application(None), a_token())
         case.go_away()
-        look = launcher.look(handle)
+        status = launcher.poll(handle)
         for act in (
             launcher.check,
             lambda: launcher.submit(case.application(None), a_token()),
@@ -256,11 +258,11 @@ class RemoteLauncherContract(LauncherContract):
                 act()
             assert 1 == len(str(raised.value).splitlines())
         case.come_back()
-        again = until(launcher, handle, lambda look: look.state is LaunchState.RUNNING)
+        again = until(launcher, handle, lambda status: status.state is LaunchState.RUNNING)
         launcher.end(handle)
 
-        assert (LaunchState.UNKNOWN, LaunchState.RUNNING) == (look.state, again.state)
-        assert 1 == len(look.reason.splitlines())
+        assert (LaunchState.UNKNOWN, LaunchState.RUNNING) == (status.state, again.state)
+        assert 1 == len(status.reason.splitlines())
 
     def test_a_stranger_is_refused(self, case: RemoteCase) -> None:
         """With wrong credentials nothing is started or ended; one line says so, without them."""
@@ -275,8 +277,8 @@ class RemoteLauncherContract(LauncherContract):
                 act()
             assert 1 == len(str(raised.value).splitlines())
             assert [] == [secret for secret in case.secrets if secret in str(raised.value)]
-        is_unknown = LaunchState.UNKNOWN is stranger.look(handle).state
-        until(case.open(), handle, lambda look: look.state is LaunchState.RUNNING)
+        is_unknown = LaunchState.UNKNOWN is stranger.poll(handle).state
+        until(case.open(), handle, lambda status: status.state is LaunchState.RUNNING)
         case.open().end(handle)
 
         assert is_unknown
@@ -286,13 +288,13 @@ class RemoteLauncherContract(LauncherContract):
         """A handle that was changed to another run's id ends nothing."""
         launcher = case.open()
         handle = launcher.submit(case.application(None), a_token())
-        until(launcher, handle, lambda look: look.state is LaunchState.RUNNING)
+        until(launcher, handle, lambda status: status.state is LaunchState.RUNNING)
         forged = dataclasses.replace(handle, driver_id=a_token())
         with contextlib.suppress(ConfigError):  # or nothing is found under its token
             launcher.end(forged)
-        state = launcher.look(handle).state
+        state = launcher.poll(handle).state
         launcher.end(handle)
-        until(launcher, handle, lambda look: look.is_over)
+        until(launcher, handle, lambda status: status.is_over)
 
         assert LaunchState.RUNNING is state
 
@@ -306,7 +308,7 @@ class RacingLauncherContract(RemoteLauncherContract):
         with ThreadPoolExecutor(4) as pool:
             submitted = [pool.submit(case.open().submit, application, token) for _ in range(4)]
             handles = [each.result() for each in submitted]
-        until(case.open(), handles[0], lambda look: look.state is LaunchState.RUNNING)
+        until(case.open(), handles[0], lambda status: status.state is LaunchState.RUNNING)
         case.open().end(handles[0])
 
         assert [handles[0]] * 4 == handles
