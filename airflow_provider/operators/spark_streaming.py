@@ -142,7 +142,7 @@ class SparkStreamingOperator(DriverOperator):
         fails_as: the class of a failure by the type of the exception that led to it, such as
             ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
         late: what is made of rows that come late: ``count`` them; ``fail`` above *late_limit*; or
-            ``none``, where the watermark waits for the end of the data. See docs/late-rows.md.
+            ``wait``, where the watermark waits for the end of the data. See docs/late-rows.md.
         late_limit: how many late rows ``fail`` accepts, or a share such as ``"0.1%"``; none by
             default.
         missing_input: what follows from input that is not there yet. ``retry``: the try fails with
