@@ -61,6 +61,17 @@ TEXTS: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def ancient_times(spark: Any) -> Iterator[None]:
+    """Let Spark 3.5 write and read times of the year 1500 as later versions do (SPARK-31404)."""
+    modes = ("int96RebaseModeInWrite", "int96RebaseModeInRead")
+    for mode in modes:
+        spark.conf.set(f"spark.sql.parquet.{mode}", "CORRECTED")
+    yield
+    for mode in modes:
+        spark.conf.unset(f"spark.sql.parquet.{mode}")
+
+
 @pytest.fixture
 def store(spark: Any, request: Any) -> Iterator[StoreServer]:
     """The store of the test, S3 unless it names another, for Spark's workers as well."""
