@@ -19,7 +19,7 @@ APPLICATION: Final = "spark_stream_driver.py"
 _HEADING: Final = "# Made by 'spark-stream package', which replaces it when it is given again.\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
 # What needs pytest, and what needs Airflow: no cluster has them.
-_STAYS = ("testing.py", "hook.py", "operator.py")
+_STAYS = ("testing.py", "hook.py", "view.py", "operator.py")
 _COMMENT = b"made by spark-stream, sha256 "
 
 
