@@ -24,7 +24,7 @@ from streams import ROCKSDB, START, SUSPEND, Event, Place, Rows, read_with_panda
 
 from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-from airflow_provider.runtime.queries.state_metrics import read_state_operators
+from airflow_provider.runtime.queries.spark_state import read_state_operators
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.queries.rate_control import (
+from airflow_provider.runtime.queries.batch_sizing import (
     BatchSizeController,
     Limit,
     Load,

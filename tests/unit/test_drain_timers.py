@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.operator_kinds import AGGREGATION, kind_named
 from airflow_provider.runtime.queries.flush import Unflushed, _by_origin
-from airflow_provider.runtime.queries.state_metrics import TimersAfter
+from airflow_provider.runtime.queries.spark_state import TimersAfter
 
 TIMERS = "transformWithStateInPySparkExec"
 

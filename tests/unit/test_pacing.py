@@ -10,15 +10,15 @@ from py4j.protocol import Py4JError
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import parse_target_batch_time
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.rate_control import (
+from airflow_provider.runtime.queries.batch_sizing import (
     BatchSizeController,
     Limit,
     Load,
     PacingDecision,
     next_pace,
 )
-from airflow_provider.runtime.queries.rate_limiter import RateLimiter
+from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.read_limits import BatchSizer
 from airflow_provider.runtime.queries.source import SourceDefinition
 
 TARGET_S = 10.0
@@ -210,7 +210,7 @@ def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
     """The query runs as it is, progress says so, and the limits are not looked for again."""
     frame: Any = None
     query = QueryDefinition("q", frame, (), "append", operators=(), sources=(a_source("s"),))
-    limiter = RateLimiter(query, TARGET_S, clock)
+    limiter = BatchSizer(query, TARGET_S, clock)
     assert "starts" == limiter.describe()["decision"]
     for execution in (OtherSpark(), None):
         limiter.batch_ran(limiter.batch_begins(), execution, None, None)

@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider.extensions.state_tools import StateReader
 from airflow_provider.extensions.state_tools.state_rewriter import state_session
-from airflow_provider.runtime.queries.spark_repartition import spark_repartition
-from airflow_provider.runtime.queries.state_metrics import read_state_operators
+from airflow_provider.runtime.queries.spark_state import read_state_operators, spark_repartition
 
 LOGS = MagicMock()
 LOGS.offsets.return_value = SimpleNamespace(conf={})

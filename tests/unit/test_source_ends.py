@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
-from airflow_provider.runtime.queries.end_option import check_end, tells_its_end
+from airflow_provider.runtime.queries.read_options import check_end, tells_its_end
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 

@@ -16,7 +16,7 @@ from airflow_provider.extensions.state_tools.contents import SOURCE_COLUMNS, SOU
 from airflow_provider.extensions.state_tools.layouts import lay_out
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
-from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.queries.spark_state import prepare_state
 from airflow_provider.runtime.spark.versions import Ability, check_can
 from airflow_provider.runtime.storage.open import has_escapes, local_path_of, spark_url
 

@@ -43,7 +43,7 @@ from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint,
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries.spark_repartition import spark_repartition
+from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.claims import (

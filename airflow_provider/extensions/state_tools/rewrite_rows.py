@@ -22,7 +22,7 @@ from airflow_provider.extensions.state_tools.state_rewriter import (
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.spark_repartition import first_line
+from airflow_provider.runtime.queries.spark_state import first_line
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import with_state_ids
 from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
-from airflow_provider.runtime.queries.spark_repartition import first_line, state_settings
-from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.queries.spark_state import first_line, prepare_state, state_settings
 from airflow_provider.runtime.spark.versions import Ability, as_stored_option, check_can
 
 if TYPE_CHECKING:

@@ -59,9 +59,8 @@ from airflow_provider.runtime.jobdir.run_records import (
     RunRecord,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
-from airflow_provider.runtime.queries.query import ending_alone
+from airflow_provider.runtime.queries.query import bind, ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.rewind import replayable_runs

@@ -17,8 +17,8 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.late_policy import COUNT, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
-from airflow_provider.runtime.queries.end_option import LATEST
 from airflow_provider.runtime.queries.query import upstream_of
+from airflow_provider.runtime.queries.read_options import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

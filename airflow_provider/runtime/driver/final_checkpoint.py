@@ -24,7 +24,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.verify_final import _batch_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.flush import ignored_timers
-from airflow_provider.runtime.queries.state_metrics import (
+from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,
     read_state_operators,
     reported_state,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.state_metrics import OperatorRows
+    from airflow_provider.runtime.queries.spark_state import OperatorRows
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter

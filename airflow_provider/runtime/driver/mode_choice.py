@@ -27,9 +27,8 @@ from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkS
 from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
-from airflow_provider.runtime.queries.finished_sources import bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
-from airflow_provider.runtime.queries.query import ending_alone
+from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone
 from airflow_provider.runtime.queries.read_order import check_lists_once
 
 if TYPE_CHECKING:

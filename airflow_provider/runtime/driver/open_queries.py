@@ -18,11 +18,11 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
-from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.late_input import LatePolicy
-from airflow_provider.runtime.queries.rate_limiter import rate_limiter_for
-from airflow_provider.runtime.queries.spark_repartition import spark_repartition
+from airflow_provider.runtime.queries.query import bind
+from airflow_provider.runtime.queries.read_limits import batch_sizer_for
+from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
@@ -165,7 +165,7 @@ class QueryOpener:
             epochs=epochs,
             trigger=self.job.plan.trigger(self.spec.trigger_s),
             clock=self.clock,
-            rate_limiter=rate_limiter_for(query, target_s, self.clock),
+            batch_sizer=batch_sizer_for(query, target_s, self.clock),
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
             ends=self._ends_of(query, place, logs),

@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.queries.finished_sources import Declare
-    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.query import Declare, QueryDefinition
     from airflow_provider.runtime.queries.source import SourceBinding
 
 log = logging.getLogger(__name__)

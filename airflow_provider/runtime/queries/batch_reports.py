@@ -174,7 +174,7 @@ def backlog_of(
 
     Args:
         sources: those of Spark's report.
-        unread_files: see :mod:`~airflow_provider.runtime.queries.unread_files`.
+        unread_files: see :mod:`~airflow_provider.runtime.queries.batch_input`.
     """
     found = {} if unread_files is None else {UNREAD_FILES: unread_files}
     for source in sources:

@@ -13,15 +13,19 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries.end_option import EndOption, check_end
-from airflow_provider.runtime.queries.order_option import MODIFIED, check_read_order
-from airflow_provider.runtime.queries.output_places import OutputPlaces, place_of
+from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, sources_of
+from airflow_provider.runtime.queries.read_options import (
+    MODIFIED,
+    EndOption,
+    check_end,
+    check_options,
+    check_read_order,
+)
 from airflow_provider.runtime.queries.refusals import check_query
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
-from airflow_provider.runtime.queries.source_options import check_options
 from airflow_provider.runtime.sinks.discard import DiscardSink
 from airflow_provider.runtime.sinks.files import FilesSink
 
@@ -73,7 +77,7 @@ class JobContext:
         self._target_batch_s = target_batch_s
         self._discards_output = discards_output
         self._bindings = bindings or {}
-        self._outputs = OutputPlaces(job_dir)
+        self._outputs = OutputLocations(job_dir)
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
@@ -131,7 +135,7 @@ class JobContext:
         if any(source.name == name for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
-        written = path is not None and place_of(path) in self._written()
+        written = path is not None and location_key(path) in self._written()
         check_options(name, format, options or ())
         binding = self._bindings.get(name, SourceBinding())
         source = SourceDefinition(

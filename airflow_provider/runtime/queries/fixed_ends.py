@@ -34,8 +34,8 @@ from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.queries.end_option import LATEST
 from airflow_provider.runtime.queries.found_ends import Planned, find_ends
+from airflow_provider.runtime.queries.read_options import LATEST
 from airflow_provider.runtime.queries.start_mode import StartMode
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from airflow_provider.runtime.checkpoint.drain_step import (
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.queries.state_metrics import (
+from airflow_provider.runtime.queries.spark_state import (
     count_state,
     count_timers,
     read_state_operators,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.state_metrics import OperatorRows, TimersAfter
+    from airflow_provider.runtime.queries.spark_state import OperatorRows, TimersAfter
     from airflow_provider.runtime.queries.stateful_plan import PlacedOperator
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.storage.base import Storage

@@ -25,9 +25,8 @@ from airflow_provider.runtime.checkpoint.source_end import (
 from airflow_provider.runtime.checkpoint.source_log import SourceLog, position_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT
-from airflow_provider.runtime.queries.end_option import tells_its_end
-from airflow_provider.runtime.queries.file_source import listed_files, private_value
-from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.queries.plan import items, listed_files, private_value
+from airflow_provider.runtime.queries.read_options import tells_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_of_
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
-from airflow_provider.runtime.spark.versions import (
-    reads_stream,
-    stream_of,
-)
+from airflow_provider.runtime.spark.versions import file_entry, reads_stream, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -288,3 +285,24 @@ def rows_of(leaf: Any) -> int:
     """Return how many rows a scan has read."""
     metrics = leaf.metrics()
     return int(metrics.apply("numOutputRows").value()) if metrics.contains("numOutputRows") else 0
+
+
+def private_field(instance: Any, name: str) -> Any:
+    """Return a private field of an object of the JVM's, to be read."""
+    field = instance.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field
+
+
+def private_value(instance: Any, name: str) -> Any:
+    """Return the value of a private field."""
+    return private_field(instance, name).get(instance)
+
+
+def listed_files(listed: Any) -> Iterator[tuple[str, int]]:
+    """Yield path and modification time in milliseconds of each file of a listing, in one call.
+
+    Raises:
+        ValueError: an entry has another form (another version of Spark).
+    """
+    return map(file_entry, filter(None, str(listed.mkString("\n")).split("\n")))

@@ -1,26 +1,43 @@
-"""Query definition: one streaming query as the job declares it."""
+"""Query definition: one streaming query as the job declares it.
+
+A query some of whose sources end, or fall silent, while others go on has markers for its sources.
+The sources that end do so together, when the query has caught up with what was there as the run's
+first attempt read it; that is recorded before any of them is announced as ended.
+
+==================================  ================================================================
+a crash                             the next attempt
+==================================  ================================================================
+while the query catches up          catches up, with what was there (fixed_ends.py)
+with the record put                 reads none of them, and announces them as ended
+with markers put                    the same; two markers say what one says
+==================================  ================================================================
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import LocatedSink, ObservedSink
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.datasets import datasets_of
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
-from airflow_provider.runtime.queries.fingerprints import fingerprint_of
-from airflow_provider.runtime.queries.output_places import place_of
+from airflow_provider.runtime.queries.canonical_plan import fingerprint_of
+from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
     is_streaming,
     source_names,
+    sources_under_a_watermark,
 )
-from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceBinding, SourceDefinition
 from airflow_provider.runtime.queries.stateful_plan import plan_operators, shapes_of
 
 if TYPE_CHECKING:
@@ -31,6 +48,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sinks import Dataset, NamedSink, OnePhaseSink, Sink
     from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
+    from airflow_provider.runtime.jobdir.end_of_input import EndedSources
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.stateful_plan import PlannedOperator
 
 log = logging.getLogger(__name__)
@@ -75,10 +94,10 @@ class QueryDefinition:
 
     @property
     def written_places(self) -> set[str]:
-        """Return the folders that its sinks write, as :func:`place_of` names them."""
+        """Return the folders that its sinks write, as :func:`location_key` names them."""
         sinks = [*self.sinks, *([self.native] if self.native is not None else [])]
         found = [sink.location for sink in sinks if isinstance(sink, LocatedSink)]
-        return {place_of(location) for location in found if location is not None}
+        return {location_key(location) for location in found if location is not None}
 
     def datasets(self) -> dict[str, Any]:
         """Return the datasets that it reads and writes, by source and sink, as plain JSON values.
@@ -236,7 +255,7 @@ def ending_alone(queries: Sequence[QueryDefinition]) -> frozenset[str]:
 
 
 def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:
-    read = [f"{place_of(s.path)}/" for s in query.sources if s.path is not None]
+    read = [f"{location_key(s.path)}/" for s in query.sources if s.path is not None]
     return tuple(
         other.name
         for other in queries
@@ -266,3 +285,77 @@ def _foreign(position: int) -> SourceDefinition:
         bounded=False,
         watermark=None,
     )
+
+
+Declare = Callable[[Mapping[str, SourceBinding]], "Sequence[QueryDefinition]"]
+
+
+def check_sources(query: QueryDefinition) -> None:
+    """Refuse a query whose sources cannot end, or fall silent, as they say they do.
+
+    Args:
+        query: as the job declares it, without markers.
+
+    Raises:
+        ConfigError: the message names the source and the way out.
+    """
+    by_name = {source.name: source for source in query.sources}
+    ending = query.ending
+    for name in ending:
+        if by_name[name].format.lower() not in FILE_FORMATS:
+            msg = (
+                f"query {query.name!r}: source {name!r} ({by_name[name].format}) is bounded beside "
+                "sources that are not, and only files can end there; keep it in files, or "
+                f"{words()['ONE_END']}"
+            )
+            raise ConfigError(msg)
+    unmarked = [name for name in ending if by_name[name].watermark is None]
+    if unmarked and (late := sorted(sources_under_a_watermark(query.df).intersection(unmarked))):
+        msg = (
+            f"query {query.name!r}: the watermark of source {late[0]!r} would stop when it "
+            f"has ended, because it is set behind the source; {words()['MARK_SOURCE']}"
+        )
+        raise ConfigError(msg)
+    silent = [source.name for source in query.sources if source.idle_timeout_s is not None]
+    if silent and query.native is not None:
+        msg = (
+            f"query {query.name!r}: nothing tells whether source {silent[0]!r} is idle when "
+            f"Spark's own sink {query.native.name} takes the output; use another sink, or leave "
+            "idle_timeout out"
+        )
+        raise ConfigError(msg)
+
+
+def bind(
+    query: QueryDefinition, directory: JobDirectory, end: EndedSources | None, declare: Declare
+) -> QueryDefinition:
+    """Return the query with markers, and without reading what has ended.
+
+    Args:
+        query: the query.
+        directory: the job directory, where markers lie.
+        end: the record of those sources that are read no more; None when there are none.
+        declare: calls the job's function.
+
+    Raises:
+        ConfigError: the function declares something else than before.
+    """
+    ended = set(end.sources) if end is not None else set()
+    is_bound = all(s.markers is not None for s in query.sources if s.name in query.marked)
+    if is_bound and set(query.ended) == ended:
+        return query
+    bindings = {
+        name: SourceBinding(
+            markers=directory.markers(query.name, name) if name in query.marked else None,
+            ended=name in ended,
+        )
+        for name in {*query.marked, *ended}
+    }
+    for found in declare(bindings):
+        if found.name == query.name:
+            return found
+    msg = (
+        f"query {query.name!r}: the job's function did not write it when it was called again; it "
+        "must declare the same whenever it is called"
+    )
+    raise ConfigError(msg)

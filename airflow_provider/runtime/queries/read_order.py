@@ -20,13 +20,13 @@ from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.queries.file_source import (
+from airflow_provider.runtime.queries.plan import (
+    items,
     listed_files,
     private_field,
     private_value,
 )
-from airflow_provider.runtime.queries.order_option import MODIFIED, NAME
-from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.queries.read_options import MODIFIED, NAME
 from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadLocatio
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.known_extensions import SOURCES
 from airflow_provider.runtime.queries import kafka_connector
-from airflow_provider.runtime.queries.order_option import ANY_AGE, MODIFIED, NAME
+from airflow_provider.runtime.queries.read_options import ANY_AGE, MODIFIED, NAME
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import spark_url
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.queries.end_option import EndOption
+    from airflow_provider.runtime.queries.read_options import EndOption
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
+from airflow_provider.runtime.queries.batch_input import (
+    UnreadFiles,
+    count_input_rows,
+    lossy_among,
+    say_what_is_not_counted,
+    warn_of_losses,
+)
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
     last_progress_of,
     own_report,
 )
-from airflow_provider.runtime.queries.expired_input import lossy_among, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.input_rows import count_input_rows, say_what_is_not_counted
 from airflow_provider.runtime.queries.late_input import count_late_rows
 from airflow_provider.runtime.queries.plan import missing_files
 from airflow_provider.runtime.queries.read_limits import single_admission
@@ -27,7 +32,6 @@ from airflow_provider.runtime.queries.read_order import (
     warn_of_one_time,
 )
 from airflow_provider.runtime.queries.start_mode import StartMode
-from airflow_provider.runtime.queries.unread_files import UnreadFiles
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused
 
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
     from airflow_provider.runtime.queries.late_input import LatePolicy
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.rate_limiter import RateLimiter
+    from airflow_provider.runtime.queries.read_limits import BatchSizer
     from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
@@ -86,7 +90,7 @@ class RunningQuery:
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
-        rate_limiter: fits the size of its batches to a target time; None for batches as they come.
+        batch_sizer: fits the size of its batches to a target time; None for batches as they come.
         event_times: the event times of its sources; None when none has markers.
         is_drained: whether a drain follows when all input is read, which flushes what a batch
             without input would.
@@ -103,7 +107,7 @@ class RunningQuery:
         epochs: EpochCommitter | SparkSinkEpochs,
         trigger: dict[str, Any],
         clock: Clock,
-        rate_limiter: RateLimiter | None = None,
+        batch_sizer: BatchSizer | None = None,
         event_times: EventTimes | None = None,
         is_drained: bool = False,
         ends: FixedEnds | None = None,
@@ -117,7 +121,7 @@ class RunningQuery:
         self._trigger = trigger
         self._clock = clock
         self._halt: StopReason | None = None
-        self._rate_limiter = rate_limiter
+        self._batch_sizer = batch_sizer
         self._is_paced = False
         self._reads_available = False
         self._committed_before = -1
@@ -159,8 +163,8 @@ class RunningQuery:
         self._committed_before = self.logs.position().last_commit
         self._reports.starts(self._committed_before)
         self._is_paced = how is not StartMode.ONE_BATCH  # what is planned cannot be made smaller
-        if self._rate_limiter is not None:
-            self._rate_limiter.starts()
+        if self._batch_sizer is not None:
+            self._batch_sizer.starts()
         if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
         self._query = self._launch(writer.trigger(**trigger))
@@ -347,7 +351,7 @@ class RunningQuery:
 
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""
-        return self._rate_limiter.describe() if self._rate_limiter is not None else None
+        return self._batch_sizer.describe() if self._batch_sizer is not None else None
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:
@@ -374,8 +378,8 @@ class RunningQuery:
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
-        rate_limiter = self._rate_limiter if self._is_paced else None
-        begun = rate_limiter.batch_begins() if rate_limiter is not None else 0.0
+        batch_sizer = self._batch_sizer if self._is_paced else None
+        begun = batch_sizer.batch_begins() if batch_sizer is not None else 0.0
         began, since = self._clock.now(), self._clock.monotonic()
         self._rows = None
         try:
@@ -407,9 +411,9 @@ class RunningQuery:
         if execution is None:
             return
         self._count_files(batch, execution)
-        if rate_limiter is not None:
-            rate_limiter.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
-            self._reports.paced(batch, rate_limiter.describe())
+        if batch_sizer is not None:
+            batch_sizer.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
+            self._reports.paced(batch, batch_sizer.describe())
 
     def _look_at_first(self, execution: Any) -> None:
         """Say what the first batch of a start tells of how its sources are read."""

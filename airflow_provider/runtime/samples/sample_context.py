@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.api.sinks import FileSink
 from airflow_provider.runtime.queries.context import JobContext, sinks_of
-from airflow_provider.runtime.queries.output_places import place_of
+from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.samples.collector import CollectorSink
 from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
-    from airflow_provider.runtime.queries.end_option import EndOption
     from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.read_options import EndOption
     from airflow_provider.runtime.samples.sources import Samples
 
 
@@ -68,7 +68,7 @@ class SampleContext(JobContext):
         """
         del bounded, ends
         self._samples.note_read(name)
-        place = self._places.get(place_of(path)) if path is not None else None
+        place = self._places.get(location_key(path)) if path is not None else None
         if place is not None and not self._samples.is_given(name):
             self._passed_on.add(place)
             return super().read(
@@ -123,7 +123,7 @@ class SampleContext(JobContext):
         for sink in replaced:
             if isinstance(sink, FileSink) and sink.location is not None:
                 folder = str(self._folder / "between" / str(len(self._places)))
-                self._places[place_of(sink.location)] = folder
+                self._places[location_key(sink.location)] = folder
                 between.append(FilesSink(folder, *sink.layout))
         super().write(name, df, to=CollectorSink(name, replaced), output_mode=output_mode, **how)
         self._between[name] = between
@@ -144,4 +144,4 @@ class SampleContext(JobContext):
 
     def _written(self) -> set[str]:
         """Return the folders that the queries declared so far will write."""
-        return {place_of(folder) for folder in self._places.values()}
+        return {location_key(folder) for folder in self._places.values()}

@@ -1,4 +1,4 @@
-"""Rate control: how large the next batch may be, so that it takes about a target time; pure.
+"""Batch sizing: how large the next batch may be so that it takes about a target time; pure.
 
 A batch takes a fixed time, whatever it reads, and a time that grows with what it reads. Both are
 learnt from the last batches; the next one is given as much as fits into the target.

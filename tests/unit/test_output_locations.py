@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.output_places import OutputPlaces, place_of
+from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
@@ -31,7 +31,7 @@ def source(path: str, *, file_format: str = "json") -> SourceDefinition:
     )
 
 
-def refusal(outputs: OutputPlaces, query: str, *sinks: Any, reads: str | None = None) -> str:
+def refusal(outputs: OutputLocations, query: str, *sinks: Any, reads: str | None = None) -> str:
     with pytest.raises(ConfigError) as refused:
         outputs.add(query, sinks, [source(reads)] if reads is not None else [])
     return str(refused.value)
@@ -54,8 +54,8 @@ def test_a_folder_has_one_place_whatever_its_spelling(path, other):
     """
     Two spellings of a folder are one place, and its parent is another.
     """
-    assert place_of(path) == place_of(other)
-    assert place_of(path) != place_of(path.rpartition("/")[0] + "/elsewhere")
+    assert location_key(path) == location_key(other)
+    assert location_key(path) != location_key(path.rpartition("/")[0] + "/elsewhere")
 
 
 def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -66,8 +66,8 @@ def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
 
-    assert place_of(str(tmp_path / "real/out")) == place_of(str(tmp_path / "link/out"))
-    assert place_of(str(tmp_path / "real/out")) == place_of("link/out")
+    assert location_key(str(tmp_path / "real/out")) == location_key(str(tmp_path / "link/out"))
+    assert location_key(str(tmp_path / "real/out")) == location_key("link/out")
 
 
 @pytest.mark.parametrize("other", ["{root}/link", "file://{root}/out", "{root}/x/../out/"])
@@ -85,7 +85,7 @@ def test_two_queries_do_not_write_files_into_one_folder(tmp_path: Path, other: s
         (delta(str(out)), files(path)),
         (files(str(out)), delta(path)),
     ):
-        outputs = OutputPlaces()
+        outputs = OutputLocations()
         outputs.add("daily", [first], [])
         said = refusal(outputs, "hourly", second)
         assert said == (
@@ -101,7 +101,7 @@ def test_two_sinks_of_a_query_do_not_write_into_one_folder(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "out")
     out, link = str(tmp_path / "out"), str(tmp_path / "link")
     for first, second in ((files(out), files(link)), (delta(out), delta(link))):
-        said = refusal(OutputPlaces(), "daily", first, second)
+        said = refusal(OutputLocations(), "daily", first, second)
         assert said.startswith(f"query 'daily' writes twice to {second.location}, where readers")
         assert said.endswith("; give each sink a folder of its own")
 
@@ -110,7 +110,7 @@ def test_queries_may_share_a_table():
     """
     Its log checks what each adds; sinks without a folder are not looked at.
     """
-    outputs = OutputPlaces("/jobs/daily")
+    outputs = OutputLocations("/jobs/daily")
     outputs.add("daily", [delta("/data/table")], [])
     outputs.add("hourly", [delta("/data/table")], [])
     outputs.add("minutes", [files("/data/minutes"), spark_sink("console")], [])
@@ -126,12 +126,12 @@ def test_a_folder_in_an_output_is_no_other_output(outer, inner):
     In either order it is refused; where readers pass the inner folder over it is none of the outer.
     """
     for first, second in ((outer, inner), (inner, outer)):
-        outputs = OutputPlaces()
+        outputs = OutputLocations()
         outputs.add("daily", [files(first)], [])
         said = refusal(outputs, "late", files(second))
         assert f"writes to {inner}, which is inside {outer}, where query" in said
         assert "; write to a folder beside it" in said
-    outputs = OutputPlaces()
+    outputs = OutputLocations()
     outputs.add("daily", [files(outer)], [])
     outputs.add("late", [files(f"{outer}/_late")], [])
 
@@ -152,7 +152,7 @@ def test_a_query_does_not_write_where_it_reads(read, written):
     """
     Also not where a pattern of its source leads.
     """
-    said = refusal(OutputPlaces(), "daily", files(written), reads=read)
+    said = refusal(OutputLocations(), "daily", files(written), reads=read)
 
     assert said == (
         f"query 'daily' writes to {files(written).location}, which source 'clicks' reads, so that it would read "
@@ -175,7 +175,7 @@ def test_a_query_may_write_beside_what_it_reads(read, written):
     """
     Names that begin alike, hidden folders, single files and patterns that do not match are apart.
     """
-    OutputPlaces().add("daily", [files(written)], [source(read)])
+    OutputLocations().add("daily", [files(written)], [source(read)])
 
 
 def test_what_another_query_reads_around_an_output_is_refused():
@@ -183,7 +183,7 @@ def test_what_another_query_reads_around_an_output_is_refused():
     In either order; a source of the written folder itself waits for its writer, which is a chain.
     """
     for reads_first in (True, False):
-        outputs = OutputPlaces()
+        outputs = OutputLocations()
         if reads_first:
             outputs.add("all", [files("/x")], [source("/data")])
             said = refusal(outputs, "daily", files("/data/daily"))
@@ -194,7 +194,7 @@ def test_what_another_query_reads_around_an_output_is_refused():
             "query 'daily' writes to /data/daily, which is in what source 'clicks' of query 'all' "
             "reads; write to a folder outside of it, or let the source read that folder alone"
         )
-    chain = OutputPlaces()
+    chain = OutputLocations()
     chain.add("daily", [files("/data/daily")], [])
     chain.add("all", [files("/x")], [source("/data/daily/"), source("/data/daily/*.json")])
 
@@ -204,7 +204,7 @@ def test_nothing_is_written_into_the_job_directory(tmp_path: Path):
     Nor around it, unless readers pass it over; by whatever name it is called.
     """
     (tmp_path / "link").symlink_to(tmp_path / "job")
-    outputs = OutputPlaces(str(tmp_path / "job"))
+    outputs = OutputLocations(str(tmp_path / "job"))
     for inside in (f"{tmp_path}/job", f"{tmp_path}/link/out", f"file://{tmp_path}/job/out"):
         for sink in (files(inside), delta(inside), spark_sink("parquet", {"path": inside})):
             said = refusal(outputs, "daily", sink)
@@ -213,4 +213,4 @@ def test_nothing_is_written_into_the_job_directory(tmp_path: Path):
     said = refusal(outputs, "daily", files(str(tmp_path)))
     assert f"writes to {tmp_path}, which has the job directory in it, {tmp_path}/job; " in said
     outputs.add("daily", [files(str(tmp_path / "out"))], [])
-    OutputPlaces(str(tmp_path / "out/_job")).add("daily", [files(str(tmp_path / "out"))], [])
+    OutputLocations(str(tmp_path / "out/_job")).add("daily", [files(str(tmp_path / "out"))], [])

@@ -31,7 +31,7 @@ _GLOB: Final = re.compile(r"[*?\[{]")
 _ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
 
 
-def place_of(path: str) -> str:
+def location_key(path: str) -> str:
     """Return the one form of a folder's address by which it is compared; also of a pattern of some.
 
     Of a local one the path without symbolic links; of a store the name of its bucket without the
@@ -72,10 +72,10 @@ class OutputLocation:
     @property
     def place(self) -> str:
         """Return its comparable form."""
-        return place_of(self.location)
+        return location_key(self.location)
 
 
-class OutputPlaces:
+class OutputLocations:
     """The folders that the queries of a job write, as they are declared one after the other.
 
     Args:
@@ -112,7 +112,7 @@ class OutputPlaces:
     def _check_job_dir(self, output: OutputLocation) -> None:
         if self._job_dir is None:
             return
-        job_dir = place_of(self._job_dir)
+        job_dir = location_key(self._job_dir)
         is_inside = _holds(job_dir, output.place)
         if is_inside or (output.is_of_files and _is_seen_in(output.place, job_dir)):
             where = "is in the job directory" if is_inside else "has the job directory in it,"
@@ -151,7 +151,7 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
 
 
 def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
-    if source.path is None or not _reads(place_of(source.path), output.place):
+    if source.path is None or not _reads(location_key(source.path), output.place):
         return
     if reader == output.query:
         msg = (
@@ -159,7 +159,7 @@ def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) 
             "reads, so that it would read its own rows; write to a folder outside of it"
         )
         raise ConfigError(msg)
-    if _holds(output.place, place_of(source.path)):
+    if _holds(output.place, location_key(source.path)):
         return  # it reads what the other query writes, and waits for it: see upstream_of
     msg = (
         f"query {output.query!r} writes to {output.location}, which is in what source "
