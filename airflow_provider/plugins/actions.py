@@ -18,11 +18,10 @@ from airflow_provider.runtime.jobdir.requests import (
     read_reply,
 )
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.observed_jobs import ObservedJobs

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 # The archive of classes is that of the other benchmarks.
 os.environ.setdefault("SPARK_STREAM_CACHE", str(ROOT / ".work" / "cache"))
 
-from airflow_provider.runtime.driver.history import HistoryWriter
+from airflow_provider.runtime.driver.progress import HistoryWriter
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.spark.session import start_spark

@@ -30,8 +30,7 @@ from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import reply, requests_of
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RequestRecord
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 from tests.present import identified

@@ -16,8 +16,7 @@ import pytest
 from page_browser import NEEDS_BROWSER, VIEWS, open_browser
 from services import wait_for
 
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

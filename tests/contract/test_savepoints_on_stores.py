@@ -11,9 +11,12 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import (
+    open_savepoint,
+    pinned_savepoint,
+    verify_savepoint,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -21,7 +24,6 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.buckets import S3Bucket
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under

@@ -12,8 +12,8 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.savepoints.catalog import pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -15,8 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.savepoints.catalog import find_savepoints
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
 from tests.crash.rewinding import Job, rows_of
 from tests.extensions.postgres.sql_support import postgres
 from tests.pairwise import mark_whole

@@ -15,12 +15,11 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import collect_garbage
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.crash.forking import run_forked
 from tests.crash.savepoints import act
 from tests.unit.support import QUERY_ID, EpochBench, FakeSink

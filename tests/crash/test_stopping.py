@@ -13,8 +13,7 @@ from streams import Place, read_with_pandas, windows_of, write_events
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.perf.checkpoints import count_files, write_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

@@ -16,7 +16,7 @@ from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,9 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names
 from airflow_provider.runtime.queries.stateful_plan import stateful_operators
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
 

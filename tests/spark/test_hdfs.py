@@ -18,9 +18,9 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import StoreServer, serve_hdfs

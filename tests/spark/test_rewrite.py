@@ -25,7 +25,7 @@ from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
 from airflow_provider.extensions.state_tools.rewrite_plan import Changes
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 
 pytestmark = pytest.mark.spark
 

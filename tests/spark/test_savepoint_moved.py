@@ -12,10 +12,9 @@ from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.contract.conftest import serve_s3
 
 pytestmark = pytest.mark.spark

@@ -24,10 +24,9 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
-from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("fresh_maintenance")]

@@ -25,9 +25,9 @@ from streams import (
 
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from scripting import (
     write_json,
 )
 
-from airflow_provider.runtime.driver.check_job import check_job
+from airflow_provider.runtime.driver.run import check_job
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError, RunFailedError
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.storage.open import open_storage

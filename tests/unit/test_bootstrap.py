@@ -28,8 +28,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 

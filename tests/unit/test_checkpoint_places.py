@@ -26,7 +26,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.savepoints import checkpoint_copy, restore
+from airflow_provider.runtime.savepoints import relocate as relocation
+from airflow_provider.runtime.savepoints import restore
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.relocate import relocate
@@ -427,7 +428,7 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
         copy_files(source, target, files)
 
-    monkeypatch.setattr(checkpoint_copy, "copy_files", copy)
+    monkeypatch.setattr(relocation, "copy_files", copy)
     with pytest.raises(SavepointError, match="checkpoints were replaced meanwhile"):
         save(job, "s2")
     assert not job.storage.exists("savepoints/s2")
@@ -448,7 +449,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
         job.spark.plan(1, watermark_ms=5)
         copy_files(source, target, names[2:])
 
-    monkeypatch.setattr(checkpoint_copy, "copy_files", copy)
+    monkeypatch.setattr(relocation, "copy_files", copy)
     saved = open_savepoint(save(job).url)
     copied = SparkCheckpoint(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()

@@ -12,8 +12,8 @@ from airflow_provider.runtime.jobdir.datasets import datasets_of, folder_dataset
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.sinks.discard import DiscardSink
 from airflow_provider.runtime.sinks.files import files
+from airflow_provider.runtime.sinks.for_each_batch import DiscardSink
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from tests.unit.jobs import an_attempt
 

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from airflow_provider.runtime.driver.declares_only import declares_only
+from airflow_provider.runtime.driver.job_checks import declares_only
 from airflow_provider.runtime.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.driver.final_checkpoint import check_agrees
+from airflow_provider.runtime.driver.records import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords

@@ -21,8 +21,7 @@ from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.errors.job_lines import place_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.queries import refusals, stateful_plan
-from airflow_provider.runtime.sinks.spark_sink import spark_sink
-from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
+from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
 from airflow_provider.runtime.spark.session import _stopped_by_this_process
 from tests.unit.recorded_failures import JavaThrowable
 

@@ -9,7 +9,6 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints import checkpoint_copy
 from airflow_provider.runtime.savepoints import relocate as relocation
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.restore_log import Restores
@@ -178,7 +177,7 @@ def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monk
                 (before.root / path).unlink()
         return copy_files(source, target, files)
 
-    monkeypatch.setattr(checkpoint_copy, "copy_files", copy)
+    monkeypatch.setattr(relocation, "copy_files", copy)
     job.lease()
     relocated(job)
     assert 3 == job.spark.logs.position().last_commit

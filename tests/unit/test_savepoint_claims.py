@@ -22,10 +22,15 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import (
+    Savepoint,
+    find_savepoints,
+    open_savepoint,
+    pinned_savepoint,
+    verify_savepoint,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -33,7 +38,6 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import ELSEWHERE, EpochBench, FakeClock, FakeSink
 
@@ -292,7 +296,7 @@ def test_a_dead_reader_holds_nothing(job, root):
     saved = take(job)
     program = (
         "import os, sys; from airflow_provider.runtime.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoints.pin import pinned_savepoint\n"
+        "from airflow_provider.runtime.savepoints.catalog import pinned_savepoint\n"
         "with pinned_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, saved.url], check=True)

@@ -17,7 +17,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
+from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.claims import claim
 from airflow_provider.runtime.savepoints.record import SERIES
@@ -28,7 +28,6 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted

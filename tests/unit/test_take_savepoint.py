@@ -21,12 +21,15 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints import take as take_module
-from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import (
+    find_savepoints,
+    open_savepoint,
+    verify_savepoint,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
 from tests.present import identified, present
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
@@ -190,7 +193,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     When files are gone that were there a moment ago, a newer batch is taken.
     """
-    from airflow_provider.runtime.savepoints import checkpoint_copy
+    from airflow_provider.runtime.savepoints import relocate as relocation
 
     calls: list[str] = []
 
@@ -202,7 +205,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
                 (job.spark.root / path).unlink()
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(checkpoint_copy, "copy_files", slow_copy)
+    monkeypatch.setattr(relocation, "copy_files", slow_copy)
 
     savepoint = take(job)
 
@@ -217,7 +220,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     When the batch can be had without what is gone, that batch is taken, from a newer listing.
     """
-    from airflow_provider.runtime.savepoints import checkpoint_copy
+    from airflow_provider.runtime.savepoints import relocate as relocation
 
     calls: list[str] = []
 
@@ -226,7 +229,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(checkpoint_copy, "copy_files", slow_copy)
+    monkeypatch.setattr(relocation, "copy_files", slow_copy)
 
     savepoint = take(job)
 

@@ -25,10 +25,21 @@ from airflow_provider.runtime.api.sinks import (
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
-from airflow_provider.runtime.sinks.file_names import final_name, is_final_name, is_name_of
-from airflow_provider.runtime.sinks.staging import folder_name, is_inside, staged_epochs
-from airflow_provider.runtime.sinks.table_format import check_append_only, own_errors
+from airflow_provider.runtime.sinks.file_names import (
+    final_name,
+    is_final_name,
+    is_name_of,
+    last_marked,
+    marked,
+    put_mark,
+)
+from airflow_provider.runtime.sinks.staging import (
+    check_append_only,
+    folder_name,
+    is_inside,
+    own_errors,
+    staged_epochs,
+)
 from airflow_provider.runtime.spark.versions import arrow_schema
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.storage.parallel import for_each

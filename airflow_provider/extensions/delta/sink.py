@@ -61,11 +61,13 @@ from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
-from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
-from airflow_provider.runtime.sinks.table_format import (
+from airflow_provider.runtime.sinks.staging import (
     PARQUET,
     check_append_only,
     own_errors,
+    settings,
+    stage_files,
+    staged_epochs,
 )
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import local_path_of, open_objects, scheme_of, spark_url

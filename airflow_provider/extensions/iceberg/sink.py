@@ -64,15 +64,13 @@ from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.staging import (
+    PARQUET,
     StagedFiles,
+    check_append_only,
+    own_errors,
     settings,
     stage_files,
     staged_epochs,
-)
-from airflow_provider.runtime.sinks.table_format import (
-    PARQUET,
-    check_append_only,
-    own_errors,
 )
 from airflow_provider.runtime.spark.versions import arrow_schema
 from airflow_provider.runtime.storage.file_tree import remove_tree

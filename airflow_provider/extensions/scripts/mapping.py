@@ -11,8 +11,7 @@ from airflow_provider.runtime.known_extensions import WRITER_SINKS, load
 from airflow_provider.runtime.names import UNSAFE, name_of
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
-from airflow_provider.runtime.sinks.spark_sink import spark_sink
-from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
+from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
 from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.spark_state import spark_repartition
-from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
@@ -53,7 +53,6 @@ from airflow_provider.runtime.savepoints.claims import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable, partitions_of
 from airflow_provider.runtime.savepoints.restore import (

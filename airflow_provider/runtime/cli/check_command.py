@@ -32,7 +32,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 def _check(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.cli.output import print_json
-    from airflow_provider.runtime.driver.check_job import check_job
+    from airflow_provider.runtime.driver.run import check_job
 
     spec = read_options(named_program(arguments), RunSpec)
     found = check_job(spec, with_spark=arguments.with_spark, spark=arguments.spark)

@@ -17,7 +17,6 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.driver import lifecycle
 from airflow_provider.runtime.driver.error_log import ErrorLog
-from airflow_provider.runtime.driver.final_checkpoint import check_agrees, final_of
 from airflow_provider.runtime.driver.open_queries import (
     QueryOpener,
     close_quietly,
@@ -28,7 +27,9 @@ from airflow_provider.runtime.driver.prepare import check_begin, check_under_lea
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
 from airflow_provider.runtime.driver.records import (
     begin_attempt,
+    check_agrees,
     end_attempt,
+    final_of,
     plan_drain,
     record_batch_commit,
     record_end_of_data,

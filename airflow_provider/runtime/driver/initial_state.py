@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
-from airflow_provider.runtime.driver.changed_queries import WAYS_OUT, ChangedQueries
-from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
+from airflow_provider.runtime.driver.compatibility import (
+    WAYS_OUT,
+    ChangedQueries,
+    Declared,
+    StoredQuery,
+    find_incompatible,
+)
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
@@ -17,8 +22,7 @@ from airflow_provider.runtime.jobdir.identity import add_predecessors
 from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable
 from airflow_provider.runtime.savepoints.restore import (
     begin_restore,

@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.driver.check_outputs import writer_of
 from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.job_checks import writer_of
 from airflow_provider.runtime.driver.lifecycle import AtEnd
 from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.failures.classify import classify

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.driver.check_outputs import check_outputs
-from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
-from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     resolve_plan,
+)
+from airflow_provider.runtime.driver.job_checks import (
+    check_kept_secret,
+    check_names_and_places,
+    check_outputs,
+    declares_only,
 )
 from airflow_provider.runtime.entry_point import (
     check_entry_file,

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.driver.check_outputs import writer_of
+from airflow_provider.runtime.driver.job_checks import writer_of
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, load_job_in
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of

@@ -21,8 +21,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.queries.spark_state import spark_repartition
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable

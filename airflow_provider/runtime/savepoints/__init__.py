@@ -1,8 +1,12 @@
 """Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
 
-from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import (
+    Savepoint,
+    find_savepoints,
+    open_savepoint,
+    verify_savepoint,
+)
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.savepoints.verify import verify_savepoint
 
 __all__ = [
     "Savepoint",

@@ -1,13 +1,16 @@
-"""Catalog of savepoints: one by its address, or all of a folder. Only reads."""
+"""Catalog of savepoints: opens one by its address, lists a folder, pins and verifies."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import errno
+import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -16,17 +19,26 @@ from airflow_provider.runtime.errors import (
     UnsupportedVersionError,
     refusing,
 )
-from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord, claim_names, last_claim
+from airflow_provider.runtime.savepoints.claims import (
+    REMOVE,
+    SavepointClaimRecord,
+    busy,
+    claim_names,
+    last_claim,
+    put_reader,
+)
 from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
-from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_if_empty
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider.runtime.savepoints.record import SavedFile
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
     from airflow_provider.runtime.storage.base import Storage
 
+log = logging.getLogger(__name__)
 
 _JOBS: Final = frozenset({"job.json", "leases", "runs"})
 """One of these makes a folder a job directory, in which no savepoint is looked for or removed."""
@@ -210,3 +222,149 @@ def saved_offsets(savepoint: Savepoint, name: str, batch: int) -> OffsetEntry:
     file = next(file for file in savepoint.record.queries[name].files if file.path == path)
     data = read_saved(open_storage(savepoint.url), name, file)
     return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}")
+
+
+_READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextlib.contextmanager
+def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
+    """Yield the savepoint in the folder *url*, which stays as long as the block lasts.
+
+    Any number of readers hold it at once. Where this process may not write, it is read all the
+    same: nobody with the same rights could remove it, others could.
+
+    Raises:
+        SavepointBusyError: somebody is removing it.
+        UnknownJobError: there is none, or it is not complete.
+        UnsupportedVersionError, RefusedCheckpointError, ConfigError: see :func:`open_savepoint`.
+
+    Crash safety: a process that dies in the block holds nothing.
+    """
+    place = open_storage(url)
+    open_savepoint(url)  # nothing is put where there is none
+    name = _put_reader(place, clock)
+    failpoints.hit("savepoint.held")
+    try:
+        with refusing(place.url, "read"):
+            remover = last_claim(place)
+        if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
+            raise busy(place, remover)
+        yield open_savepoint(url)  # as it is now that nobody can begin to remove it
+    finally:
+        if name is not None:
+            with contextlib.suppress(OSError):  # it ends with this process
+                place.delete(name)
+                remove_if_empty(place.url)
+
+
+def _put_reader(place: Storage, clock: Clock) -> str | None:
+    """Return the name of the reader's document; None where none can be put."""
+    try:
+        return put_reader(place, clock)
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno not in _READ_ONLY:
+            raise
+        log.info("%s: read without a claim: %s", place.url, error)
+        return None
+
+
+VERIFIED_BYTES: Final = 4 * 1024 * 1024
+"""How much a taker reads again by default: enough for logs, not so much that state shows."""
+
+
+def verify_savepoint(savepoint: Savepoint) -> list[str]:
+    """Read all of a savepoint that has a checksum, and look for every file.
+
+    Returns:
+        What is wrong, a line each; empty when nothing is.
+    """
+    place = open_storage(savepoint.url)
+    return [
+        line
+        for name, query in savepoint.record.queries.items()
+        for line in find_damage(place, name, query, verified_bytes=None)
+    ]
+
+
+def find_damage(
+    place: Storage,
+    name: str,
+    query: QuerySavepoint,
+    verified_bytes: int | None,
+    *,
+    just_copied: bool = False,
+) -> list[str]:
+    """Compare one query's files with the savepoint's record.
+
+    Args:
+        place: the savepoint's folder.
+        name: the query's.
+        query: what the record says of it.
+        verified_bytes: how many bytes to read and compare with checksums, the smallest files
+            first; None for all.
+        just_copied: that the sizes of its own files were compared when they were copied, so that
+            only those that older savepoints hold are looked at.
+
+    Returns:
+        What is wrong, a line each, sizes first.
+    """
+    folders = _Folders(place, name, {file.holder for file in query.files})
+    unsized = [file for file in query.files if file.holder or not just_copied]
+    wrong = list(folders.without_right_size(unsized))
+    if wrong:
+        return wrong
+    return [
+        f"{folders.url(file)}: its content does not have the checksum that was stored with it"
+        for file, checksum in _with_checksums(query, verified_bytes)
+        if not folders.is_intact(file, checksum)
+    ]
+
+
+class _Folders:
+    """The folders in which one query's files lie: the savepoint's own, and those of its holders."""
+
+    def __init__(self, place: Storage, name: str, holders: Iterable[str | None]) -> None:
+        self._at = {holder: folder_of(place, name, holder) for holder in holders}
+
+    def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
+        """Yield a line for each file of another size, or missing; each folder is listed once."""
+        holders = {file.holder for file in files}
+        listed = {holder: dict(files_under(self._at[holder])) for holder in holders}
+        for file in files:
+            size = listed[file.holder].get(file.path)
+            if size is None:
+                yield f"{self.url(file)}: is missing"
+            elif size != file.size:
+                yield f"{self.url(file)}: has {size} bytes instead of {file.size}"
+
+    def is_intact(self, file: SavedFile, checksum: SavedFile) -> bool:
+        """Whether a file has the checksum that lies beside it."""
+        data, summed = (self._at[each.holder].read(each.path) for each in (file, checksum))
+        is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
+        check = has_hadoop_checksum if is_hadoops else has_spark_checksum
+        return check(data, summed, where=self.url(checksum))
+
+    def url(self, file: SavedFile) -> str:
+        """Return a file's address."""
+        return f"{self._at[file.holder].url}/{file.path}"
+
+
+def _with_checksums(
+    query: QuerySavepoint, budget: int | None
+) -> Iterator[tuple[SavedFile, SavedFile]]:
+    """Yield files with what holds their checksum: Hadoop's own if there is one, else Spark's."""
+    by_path = {file.path: file for file in query.files}
+    read = 0
+    for file in sorted(query.files, key=lambda file: file.size):
+        folder, _, name = file.path.rpartition("/")
+        if name.startswith(".") and name.endswith(".crc"):
+            continue  # Hadoop's own, of which there are no checksums
+        inside = f"{folder}/" if folder else ""
+        checksum = by_path.get(f"{inside}.{name}.crc") or by_path.get(f"{file.path}.crc")
+        if checksum is None:
+            continue
+        read += file.size
+        if budget is not None and read > budget:
+            return
+        yield file, checksum

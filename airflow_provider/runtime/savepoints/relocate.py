@@ -27,7 +27,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import (
@@ -39,23 +41,78 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
     token_of_place,
 )
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
-from airflow_provider.runtime.savepoints.checkpoint_copy import (
-    copy_needed,
-    list_needed,
-    readdressed,
-)
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_log import Restores, empty_record
-from airflow_provider.runtime.storage.file_tree import files_under, remove_tree
+from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.file_tree import facts_under, files_under, remove_tree
+from airflow_provider.runtime.storage.local_copy import WrongSizeError
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.storage.file_tree import FileFacts
 
 log = logging.getLogger(__name__)
+
+
+def list_needed(
+    checkpoint: Storage, batch: int, *, planned: bool
+) -> tuple[Inventory, Mapping[str, FileFacts]]:
+    """Return what a restart after a committed batch needs, and all files of the checkpoint.
+
+    Args:
+        checkpoint: the query's.
+        batch: the committed batch.
+        planned: whether the batch after it is planned, and its plan is needed, too.
+
+    Raises:
+        MissingStateError: Spark has removed a needed file; a newer batch is complete.
+    """
+    try:
+        found = facts_under(checkpoint)
+    except FileNotFoundError as error:  # all of it
+        raise MissingStateError(checkpoint.url, batch, ("metadata",)) from error
+    sizes = {path: facts.size for path, facts in found.items()}
+    inventory = take_inventory(
+        sizes, checkpoint.read, batch=batch, planned=planned, where=checkpoint.url
+    )
+    return inventory, found
+
+
+def readdressed(checkpoint: Storage, inventory: Inventory, folder: Storage) -> dict[str, bytes]:
+    """Return the files that name the checkpoint's address, with that of the copy in *folder*."""
+    root = spark_url(folder.url)
+    return {
+        path: readdress(checkpoint.read(path), root=root, where=f"{checkpoint.url}/{path}")
+        for path in inventory.addressed
+    }
+
+
+def copy_needed(
+    checkpoint: Storage,
+    folder: Storage,
+    files: Iterable[tuple[str, int]],
+    changed: Mapping[str, bytes],
+    *,
+    batch: int,
+) -> None:
+    """Copy files of a checkpoint to a folder, and put those whose content is another one there.
+
+    Raises:
+        MissingStateError: Spark has removed or replaced a file meanwhile.
+    """
+    try:
+        copy_files(checkpoint, folder, list(files))
+    except (FileNotFoundError, WrongSizeError) as error:
+        lost = (str(error.filename or error),)
+        raise MissingStateError(checkpoint.url, batch, lost) from error
+    for path, data in changed.items():
+        folder.put(path, data)
+
 
 _TRIES: Final = 5  # races with Spark's cleaning that are lost before it is given up
 

@@ -51,7 +51,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoints.catalog import folder_of, saved_offsets
+from airflow_provider.runtime.savepoints.catalog import find_damage, folder_of, saved_offsets
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.repartition import (
     Repartition,
@@ -59,7 +59,6 @@ from airflow_provider.runtime.savepoints.repartition import (
     partitions_of,
 )
 from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_start_over
-from airflow_provider.runtime.savepoints.verify import find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url

@@ -36,9 +36,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
-from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.pin import pinned_savepoint
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import (

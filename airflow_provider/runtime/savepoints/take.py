@@ -24,12 +24,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoints.catalog import Savepoint
-from airflow_provider.runtime.savepoints.checkpoint_copy import (
-    copy_needed,
-    list_needed,
-    readdressed,
-)
+from airflow_provider.runtime.savepoints.catalog import VERIFIED_BYTES, Savepoint, find_damage
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
@@ -48,8 +43,12 @@ from airflow_provider.runtime.savepoints.record import (
     check_origin,
     without_checksums,
 )
+from airflow_provider.runtime.savepoints.relocate import (
+    copy_needed,
+    list_needed,
+    readdressed,
+)
 from airflow_provider.runtime.savepoints.retention import SharedFiles, shared_files_beside
-from airflow_provider.runtime.savepoints.verify import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
 

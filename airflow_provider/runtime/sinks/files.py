@@ -32,8 +32,13 @@ from airflow_provider.runtime.api.sinks import (
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.known_extensions import FILE_SINKS, load
-from airflow_provider.runtime.sinks.file_marks import last_marked, marked, put_mark
-from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
+from airflow_provider.runtime.sinks.file_names import (
+    final_name,
+    is_final_name,
+    last_marked,
+    marked,
+    put_mark,
+)
 from airflow_provider.runtime.sinks.staging import (
     folder_name,
     is_inside,

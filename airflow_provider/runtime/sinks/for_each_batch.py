@@ -2,7 +2,9 @@
 
 It is Spark's own ``foreachBatch`` as a sink. The function runs inside the batch, before Spark
 commits it, so a batch that runs again is given to it again, with the same rows and number. What it
-writes is there at once: before ``on_finish`` is called, and with no way to take it back.
+writes is visible immediately: before ``on_finish`` is called, and with no way to take it back.
+
+:class:`DiscardSink` takes the place of a sink whose rows must not be written.
 """
 
 from __future__ import annotations
@@ -11,12 +13,21 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    LocatedSink,
+    Staged,
+)
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from airflow_provider.runtime.api.sinks import NamedSink
 
 log = logging.getLogger(__name__)
 
@@ -87,3 +98,38 @@ class ForEachBatchSink:
 
     def abort(self, committable: Committable) -> None:
         """Do nothing: what the function has written, it will be asked to write again."""
+
+
+class DiscardSink:
+    """Replaces a sink that must not be written. The query's state advances all the same.
+
+    Args:
+        replaced: the sink; its folder is kept, by which queries that read it are known.
+    """
+
+    def __init__(self, replaced: NamedSink) -> None:
+        self._name = f"discarded:{replaced.name}"
+        self.location = replaced.location if isinstance(replaced, LocatedSink) else None
+        self.holds_files = isinstance(replaced, LocatedSink) and replaced.holds_files
+
+    @property
+    def name(self) -> str:
+        """The replaced sink's name, marked as discarded."""
+        return self._name
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Accept every query."""
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Do nothing: nothing is staged."""
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Execute *df* and count its rows."""
+        del epoch
+        return Staged(data={}, rows=df.count())
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Do nothing: there is nothing to publish."""
+
+    def abort(self, committable: Committable) -> None:
+        """Do nothing: nothing was staged."""

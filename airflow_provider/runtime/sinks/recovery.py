@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.jobdir.epochs import EpochListing
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.storage.base import Storage
+
 
 Precommit = tuple[int, int]  # epoch and token
 
@@ -184,3 +186,18 @@ def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
             "or leave them out. Put the newer directory back, or use a new job directory and output"
         )
         raise CheckpointError(msg)
+
+
+class QueryFence:
+    """A driver's lease as the sinks of one query see it.
+
+    Another query that is started again takes the driver's next token, and not this one.
+    """
+
+    def __init__(self, lease: Lease, token: int) -> None:
+        self._lease = lease
+        self.token = token
+
+    def check(self) -> None:
+        """Stop here unless the driver may still commit."""
+        self._lease.check()

@@ -1,0 +1,216 @@
+"""Checks of what a job's function does and declares, before anything is written.
+
+The function only declares. A query that it starts would write beside the job's sinks, also in a
+check, and its wait would never end; a Spark that it stops is the run's. Names, addresses and keys
+of the state cannot be redacted, because a run finds its data again by them: a secret in one of them
+is refused. So is an output that belongs to another job directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime import redaction
+from airflow_provider.runtime.api.sinks import LocatedSink, MarkedSink, Writer
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import of_caller
+from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
+from airflow_provider.runtime.jobdir.identity import check_writers, identity_of, lineage_of
+from airflow_provider.runtime.jobdir.run_options import read_secrets
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.spark.defaults import configured
+from airflow_provider.runtime.spark.installation import is_submitted
+from airflow_provider.runtime.spark.secrecy import check_event_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from airflow_provider.runtime.api.sinks import NamedSink
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
+    from airflow_provider.runtime.queries.query import QueryDefinition
+
+
+_STARTS: Final = (
+    "a job's function starts no query: write ctx.write(NAME, DF, to=…) in place of "
+    "writeStream…start(); or run the file as it is, with {script}"
+)
+_STOPS: Final = "a job's function does not stop Spark, which ends with the run; leave stop() out"
+_here: Final = threading.local()
+_lock: Final = threading.Lock()
+_guarded: list[tuple[Any, str, Any]] = []
+_declarations = 0
+
+
+@contextlib.contextmanager
+def declares_only() -> Iterator[None]:
+    """Refuse what starts a query or stops Spark, in this thread and while the context is entered.
+
+    Other threads, such as those of another job in this process, are not concerned.
+
+    Raises:
+        ConfigError: from the call that is refused.
+    """
+    _guard()
+    _here.depth = getattr(_here, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+        _release()
+
+
+def _guard() -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    global _declarations  # noqa: PLW0603 - PySpark's classes are there once in a process, too
+    with _lock:
+        _declarations += 1
+        if _declarations > 1:
+            return
+        for owner, name, why in (
+            (DataStreamWriter, "start", _STARTS),
+            (DataStreamWriter, "toTable", _STARTS),
+            (SparkSession, "stop", _STOPS),
+            (SparkContext, "stop", _STOPS),
+        ):
+            before = vars(owner)[name]  # not getattr, which would bind a method
+            _guarded.append((owner, name, before))
+            setattr(owner, name, _refusing(before, why))
+
+
+def _release() -> None:
+    global _declarations  # noqa: PLW0603 - see above
+    with _lock:
+        _declarations -= 1
+        while _declarations == 0 and _guarded:
+            owner, name, before = _guarded.pop()
+            setattr(owner, name, before)
+
+
+def _refusing(before: Callable[..., Any], why: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_here, "depth", 0):
+            script = of_caller("--script", "script= of the operator")
+            raise ConfigError(why.format(script=script))
+        return before(*args, **kwargs)
+
+    return refuse
+
+
+# What returns its arguments' characters; a hash, a cipher or a comparison does not.
+_READABLE: Final = re.compile(
+    r"base64|cast|coalesce|concat(ws)?|createarray|createnamedstruct|decode|encode|formatstring|hex"
+    r"|[lu]case|[lr]pad|lower|reverse|string(l|r)pad|stringrepeat|stringreplace|stringtrim\w*"
+    r"|substring|union|upper"
+)
+_CALL: Final = re.compile(r"(\w+)\(")
+
+
+def check_kept_secret(spec: RunSpec) -> None:
+    """Read the secret parameters of a run; refuse a run that would store or show one.
+
+    Raises:
+        ConfigError: a variable is not set, a value is also given in the clear, or Spark would write
+            an event log.
+    """
+    values = read_secrets(spec.secret_params, os.environ)
+    if values:
+        check_not_in_clear_text(spec, values)
+        check_event_log({**({} if is_submitted() else configured(os.environ)), **spec.conf})
+
+
+def check_names_and_places(queries: Sequence[QueryDefinition]) -> None:
+    """Refuse a secret in a name, a path or a column of a job's queries, or as a key of their state.
+
+    Raises:
+        ConfigError: the message names the parameter and the query, and no value.
+    """
+    secrets = redaction.known()
+    if not secrets:
+        return
+    for query in queries:
+        for what, text, way_out in _clear_texts(query):
+            if (name := secrets.find(text)) is not None:
+                msg = (
+                    f"query {secrets.redact(query.name)!r}: {what} has the value of the secret "
+                    f"parameter {name!r}, and is stored and shown; {way_out}"
+                )
+                raise ConfigError(msg)
+        _check_keys(query)
+
+
+def _clear_texts(query: QueryDefinition) -> Iterator[tuple[str, str, str]]:
+    leave_out = "leave the secret out of it"
+    yield "its name", query.name, leave_out
+    for operator in query.operators:
+        yield "the name of an operator", operator, leave_out
+    for source in query.sources:
+        yield "the name of a source", source.name, leave_out
+        yield "the path of a source", str(source.path or ""), leave_out
+    sinks: list[NamedSink] = [*query.sinks]
+    if query.native is not None:
+        sinks.append(query.native)
+    for sink in sinks:
+        yield "the name of a sink", sink.name, leave_out
+        if isinstance(sink, LocatedSink):
+            yield "the path of a sink", sink.location or "", leave_out
+    yield "the name of a column", query.df.schema.json(), "give the column a name with alias()"
+
+
+def _check_keys(query: QueryDefinition) -> None:
+    """Refuse a key of the state that a secret can be read from: Spark stores the state's rows."""
+    operators = query.fingerprint.operators if query.fingerprint is not None else ()
+    for key in (key for operator in operators for key in operator.keys):
+        readable = all(_READABLE.fullmatch(name) for name in _CALL.findall(key))
+        if name := next((n for n in _marked(key) if readable), None):
+            msg = (
+                f"query {query.name!r}: the key {key} groups by the value of the secret parameter "
+                f"{name!r}, and Spark stores the keys of its state; group by a hash of it"
+            )
+            raise ConfigError(msg)
+
+
+def _marked(text: str) -> Iterator[str]:
+    for name in redaction.known().values:
+        if redaction.marker(name) in text:
+            yield name
+
+
+def check_outputs(
+    spec: RunSpec, directory: JobDirectory, queries: Iterable[QueryDefinition]
+) -> None:
+    """Refuse an output that another job directory has written under this one's address.
+
+    The lineage of this directory is allowed: its own identity, its predecessors', those of the
+    savepoint that it is begun from, and the one that the request gives up.
+
+    Raises:
+        ConfigError: the message names the sink, the identity, and the ways out.
+    """
+    sinks = [s for query in queries for s in query.sinks if isinstance(s, MarkedSink)]
+    if not sinks:
+        return
+    lineage = {*lineage_of(directory.storage), *followed_by(spec)}
+    for sink in sinks:
+        check_writers(sink.name, sink.writers(directory.url), directory.url, lineage)
+
+
+def followed_by(spec: RunSpec) -> list[str]:
+    """Return the identities that a request says its job directory follows."""
+    given_up = [spec.replaces_job] if spec.replaces_job is not None else []
+    if spec.from_savepoint is None:
+        return given_up
+    return [*open_savepoint(spec.from_savepoint).record.lineage, *given_up]
+
+
+def writer_of(directory: JobDirectory) -> Writer | None:
+    """Return the directory as what sinks record with an epoch; None if it has no identity."""
+    identity = identity_of(directory.storage)
+    return Writer(directory.url, identity) if identity is not None else None
