@@ -53,6 +53,11 @@ class Screen:
         with os.fdopen(os.dup(self.terminal), "w", buffering=1) as stream:
             yield stream
 
+    @property
+    def is_cursor_hidden(self) -> bool:
+        """Whether a program has hidden the cursor, and not shown it again."""
+        return bool(self._screen.cursor.hidden)
+
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the last writer has closed it
             while data := os.read(self._ours, 65536):

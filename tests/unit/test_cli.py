@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.cli import stop_commands
+from airflow_provider.runtime.cli import job_commands
 from airflow_provider.runtime.cli.main import is_shown, main
-from airflow_provider.runtime.cli.status_watch import follow
+from airflow_provider.runtime.cli.status_command import follow
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.errors.failure import FailureClass
@@ -87,7 +87,7 @@ def test_an_interrupted_command_ends_with_one_line(monkeypatch, capsys):
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("airflow_provider.runtime.cli.check_command._check", interrupted)
+    monkeypatch.setattr("airflow_provider.runtime.cli.run_command._check", interrupted)
 
     assert EXIT_RETRY == main(["check", "/job", "--entry", "a.py:f"])
 
@@ -820,7 +820,7 @@ def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
     """
     A driver that does not stop in time is named, with the way out, and the code says try again.
     """
-    monkeypatch.setattr(stop_commands, "_CANCEL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(job_commands, "_CANCEL_TIMEOUT_S", 0.0)
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
     job.begin()
 

@@ -12,10 +12,13 @@ from types import MappingProxyType
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli.live_block import LiveBlock, width_of
-from airflow_provider.runtime.cli.output import live_progress
-from airflow_provider.runtime.cli.progress_lines import progress_lines, watermark_text
-from airflow_provider.runtime.cli.rates import QueryPace, Rates
+from airflow_provider.runtime.cli.output import LiveBlock, live_progress
+from airflow_provider.runtime.cli.progress_lines import (
+    QueryPace,
+    Rates,
+    progress_lines,
+    watermark_text,
+)
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
@@ -52,7 +55,7 @@ def test_no_line_of_progress_is_wider_than_the_terminal():
     record = a_progress(queries={"x" * 30: a_progress().queries["daily"]})
     lines = shown(record, {"x" * 30: QueryPace(1.0, 0.5, 90.0)}, columns=60).splitlines()
 
-    assert all(width_of(line) < 60 for line in lines)
+    assert all(len(line) < 60 for line in lines)
     assert (
         "  520,000 rows/s in the last minute"
         == shown(record, {"x": QueryPace(5.2e5)}, 60).split("\n")[1]
@@ -209,14 +212,15 @@ def test_a_block_stays_below_whatever_is_written(columns):
     Lines of this process and of a child that has inherited its descriptors stay whole above it; of
     the block one is left, the last.
     """
-    with Screen(columns) as screen:
-        block = LiveBlock(screen.terminal)
+    with Screen(columns) as screen, screen.stream() as terminal:
+        block = LiveBlock(terminal)
         for number in range(60):
             block.update([f"reading {number}", "x" * (columns + 50)])
             block.write(f"line {number}\nhalf of ".encode())
             block.write(f"line {number} more\n".encode())
         block.write(b"a question? ")
         block.flush()
+        block.close()
 
     lines = screen.lines()
     written = [line for n in range(60) for line in (f"line {n}", f"half of line {n} more")]
@@ -224,18 +228,64 @@ def test_a_block_stays_below_whatever_is_written(columns):
     assert f"{'x' * (columns - 2)}…" == lines[-1]
 
 
-def test_a_block_that_was_drawn_wider_leaves_nothing_behind():
+def test_a_block_is_as_wide_as_the_terminal_is_now():
     """
-    A terminal that has become narrower has wrapped what was there; all of it goes.
+    What is too wide for a terminal that has become narrower is cut.
     """
-    with Screen(120) as screen:
-        block = LiveBlock(screen.terminal)
+    with Screen(120) as screen, screen.stream() as terminal:
+        block = LiveBlock(terminal)
         block.update(["y" * 100])
         screen.resize(60)
         sizes = os.get_terminal_size(screen.terminal)
         block.update(["z" * 100])
+        block.close()
 
     assert (60, 59) == (sizes.columns, len(screen.lines()[-1]))
+
+
+@pytest.mark.parametrize("lines", [[], ["reading", "daily  reading"]])
+def test_a_block_that_ends_leaves_the_cursor_below_it(lines):
+    """
+    What is written next begins a line, with nothing empty before it, and the cursor is there.
+    """
+    with Screen(80) as screen, screen.stream() as terminal:
+        block = LiveBlock(terminal)
+        block.update(["first", "second", "third"])
+        block.write(b"above\n")
+        block.update(lines)
+        block.close()
+        terminal.write("the summary\n")
+
+    assert ["above", *lines, "the summary"] == screen.lines()
+    assert not screen.is_cursor_hidden
+
+
+def test_a_process_that_is_killed_leaves_the_cursor_at_the_beginning_of_a_line():
+    """
+    A block that is never closed hides nothing, and what follows is not written into it.
+    """
+    with Screen(80) as screen, screen.stream() as terminal:
+        LiveBlock(terminal).update(["reading"])
+        terminal.write("Killed\n")
+
+    assert ["reading", "Killed"] == screen.lines()
+    assert not screen.is_cursor_hidden
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
+    """
+    One at first, and others every ten seconds: nothing moves the cursor.
+    """
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setenv("TERM", "xterm")
+    with Screen(80) as screen, screen.stream() as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with live_progress() as on_progress:
+            for rows in (1, 2):
+                present(on_progress)(a_progress(rows_read=rows))
+
+    assert 1 == len(screen.lines())
+    assert " reading, 1 rows read, " in screen.lines()[0]
 
 
 PROGRAM = """

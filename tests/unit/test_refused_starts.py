@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import java_gateway
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
-from airflow_provider.runtime.cli.stop_signals import stop_on_signals
+from airflow_provider.runtime.cli.run_command import stop_on_signals
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.errors.job_lines import place_of

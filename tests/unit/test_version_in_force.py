@@ -128,7 +128,7 @@ ONE_VERSION = {
     "plugins/observed_jobs.py": "the same",
     "plugins/read_routes.py": "the same; a document is that of the task's own directory",
     "plugins/run_views.py": "the same",
-    "runtime/cli/completion_command.py": "completes what was typed",
+    "runtime/cli/setup_commands.py": "completes what was typed",
     "runtime/cli/driver_command.py": "the driver of one version",
     "runtime/cli/job_commands.py": "cleans up, or undoes a run of, one version",
     "runtime/cli/list_command.py": "lists directories",

@@ -18,7 +18,7 @@ from airflow_provider.extensions.state_tools.state_output import (
     state_session,
 )
 from airflow_provider.runtime.cli import bootstrap_command
-from airflow_provider.runtime.cli.addressed_version import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.storage.open import open_storage, spark_url

@@ -18,7 +18,7 @@ from airflow_provider.extensions.state_tools.state_output import (
     print_frame,
     state_session,
 )
-from airflow_provider.runtime.cli.addressed_version import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError, SparkStreamError
 
 if TYPE_CHECKING:

@@ -49,8 +49,7 @@ def upgrade(
     """Upgrade a job, drive the version that is in force, and print how it ended."""
     from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
     from airflow_provider.runtime.cli.output import live_progress
-    from airflow_provider.runtime.cli.run_summary import summary_lines
-    from airflow_provider.runtime.cli.stop_signals import stop_on_signals
+    from airflow_provider.runtime.cli.run_command import stop_on_signals, summary_lines
     from airflow_provider.runtime.spark.session import using_spark
 
     clock, stop = SystemClock(), threading.Event()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.output import live_progress, print_json
 from airflow_provider.runtime.cli.request_options import add_options, read_options
-from airflow_provider.runtime.cli.stop_signals import stop_on_signals
+from airflow_provider.runtime.cli.run_command import stop_on_signals
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import EXIT_OK
 

@@ -1,12 +1,23 @@
-"""``spark-stream cleanup`` and ``rewind``: put a job in order, or back to before a run."""
+"""Commands that end a job, put it in order, rewind it, and explain a checkpoint of Spark."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
+from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.output import print_json
+from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.control.stop import request_stop, savepoint_address
+from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
+from airflow_provider.runtime.jobdir.end_of_input import check_of_no_job
 from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     import argparse
@@ -14,12 +25,82 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the commands.
+    """Add the commands; see :data:`.api.commands.COMMANDS`."""
+    _add_stop(commands, add)
+    _add_repairs(commands, add)
+    _add_checkpoint(commands, add)
 
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+
+_CANCEL_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT: Final = "10 minutes"
+
+
+def _add_stop(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "end the batch in flight, and then the run: its final checkpoint is put"
+    stop = add(commands, "stop", _stop, text)
+    add_job_dir(stop)
+    stop.add_argument("--drain", action="store_true", help="end the job for good: flush all state")
+    stop.add_argument("--savepoint", metavar="NAME|URL", help="take one when it has stopped")
+    stop.add_argument(
+        "--aligned-timeout",
+        metavar="DURATION",
+        help="how long the batch in flight is waited for; then it is cut short, and runs again "
+        "when the job resumes (default: until it ends)",
+    )
+    stop.add_argument("--timeout", metavar="DURATION", default=_STOP_TIMEOUT)
+    stop.add_argument("--json", action="store_true")
+    cancel = add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
+    add_job_dir(cancel)
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    clock = SystemClock()
+    aligned, timeout = arguments.aligned_timeout, arguments.timeout
+    timeout_s = parse_duration(timeout, name="--timeout")
+    url = known_job(arguments.job_dir).url
+    call = request_stop(
+        url,
+        clock,
+        drain=arguments.drain,
+        savepoint=savepoint_address(url, arguments.savepoint),
+        aligned_timeout_s=parse_duration(aligned, name="--aligned-timeout") if aligned else None,
+    )
+    answer = call.wait(clock, timeout_s)
+    if arguments.json:
+        print_json({"run_id": call.run_id, **answer.to_dict()})
+    else:
+        saved = f", savepoint {answer.savepoint}" if answer.savepoint else ""
+        print(f"{call.job_dir}: run {call.run_id} is {answer.outcome}{saved}")
+    return EXIT_OK
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    directory = known_job(arguments.job_dir)
+    clock = SystemClock()
+    observer = LeaseObserver(directory.storage, clock)
+    lease, liveness = observer.settle()
+    if lease is None or liveness in TAKEABLE:
+        msg = f"{directory.url}: no driver is running this job, so there is nothing to cancel"
+        raise UnknownJobError(msg)
+    request = put_cancel(directory.storage, lease.driver_id, clock)
+    deadline = clock.monotonic() + _CANCEL_TIMEOUT_S
+    while clock.monotonic() < deadline:
+        _, liveness = observer.look()
+        answer = read_reply(directory.storage, request)
+        if liveness in TAKEABLE:
+            ended = "cancelled" if answer else "ended before it saw the request"
+            print(f"{directory.url}: run {lease.run_id} {ended}")
+            return EXIT_OK
+        clock.sleep(0.2)
+    msg = (
+        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner.host} has not "
+        f"stopped in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes "
+        "from any point"
+    )
+    raise SparkStreamError(msg)
+
+
+def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = add(commands, "cleanup", _cleanup, text)
     cleanup.add_argument("job_dir", metavar="JOB_DIR")
@@ -60,4 +141,29 @@ def _rewind(arguments: argparse.Namespace) -> int:
     )
     for run in undone:
         print(f"{arguments.job_dir}: {run}")
+    return EXIT_OK
+
+
+def _add_checkpoint(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "look at, or drain, any Spark checkpoint"
+    checkpoint = commands.add_parser("checkpoint", help=text, description=text)
+    actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
+    show = add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")
+    show.add_argument("url", metavar="URL")
+    drain = add(actions, "plan-drain", _checkpoint_plan_drain, "plan the drain of a stopped query")
+    drain.add_argument("url", metavar="URL")
+    text = "drain it once more, for rows that are later than the year 9999"
+    drain.add_argument("--further", action="store_true", help=text)
+
+
+def _checkpoint_show(arguments: argparse.Namespace) -> int:
+    print_json(describe_checkpoint(open_storage(arguments.url)))
+    return EXIT_OK
+
+
+def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
+    check_of_no_job(arguments.url)
+    logs = CheckpointLogs(open_storage(arguments.url))
+    batch = plan_drain_batch(logs, further=arguments.further)
+    print(f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True)")
     return EXIT_OK

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from airflow_provider.runtime.cli.addressed_version import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_or_submitted_job

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
 from airflow_provider.runtime.api.commands import COMMANDS
-from airflow_provider.runtime.cli.addressed_version import follow_upgrades
-from airflow_provider.runtime.cli.command_parser import CommandParser
+from airflow_provider.runtime.cli.command_parser import CommandParser, follow_upgrades
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.cli.program_options import not_of_a_script, split_arguments
@@ -39,25 +38,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COMPLETES: Final = "_ARGCOMPLETE"  # a shell's function sets it, see completion_command.py
+_COMPLETES: Final = "_ARGCOMPLETE"  # a shell's function sets it, see setup_commands.py
 # Only the module of the command that is given is imported: the others take a quarter of a second.
 _MODULES: Final = {
     "run": ".run_command",
-    "check": ".check_command",
-    "init": ".init_command",
+    "check": ".run_command",
+    "init": ".setup_commands",
     "driver": ".driver_command",
     "status": ".status_command",
     "watch": ".status_command",
     "ls": ".list_command",
     "logs": ".logs_command",
-    "stop": ".stop_commands",
-    "cancel": ".stop_commands",
+    "stop": ".job_commands",
+    "cancel": ".job_commands",
     "cleanup": ".job_commands",
     "rewind": ".job_commands",
     "savepoint": ".savepoint_commands",
-    "package": ".package_command",
-    "checkpoint": ".checkpoint_commands",
-    "completion": ".completion_command",
+    "package": ".setup_commands",
+    "checkpoint": ".job_commands",
+    "completion": ".setup_commands",
 }
 
 
@@ -109,7 +108,7 @@ def _command(
         sys.stdout.flush()
     except SparkStreamError as error:
         return show_error(error, as_json=getattr(arguments, "json", False))
-    except KeyboardInterrupt:  # a driver whose Spark runs handles it, see stop_signals.py
+    except KeyboardInterrupt:  # a driver whose Spark runs handles it, see run_command.py
         print(f"{HEADING}interrupted; the same command begins or goes on", file=sys.stderr)
         return EXIT_RETRY
     except Exception as error:  # noqa: BLE001 - whatever it is, it gets a screen
@@ -189,7 +188,7 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
         _add_extensions(commands, (name for name in extensions if name not in modules))
     add_examples(parser, name)
     if asked is not None:
-        from airflow_provider.runtime.cli.completion_command import complete
+        from airflow_provider.runtime.cli.setup_commands import complete
 
         complete(parser)
     return parser

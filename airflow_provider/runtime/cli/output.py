@@ -4,38 +4,248 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from airflow_provider.runtime.cli.live_block import live_block
-from airflow_provider.runtime.cli.progress_lines import progress_lines
-from airflow_provider.runtime.cli.rates import Rates
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.cli.progress_lines import Rates, plain_line, progress_lines
+from airflow_provider.runtime.clock import Due, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from rich.text import Text
+
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+
+
+_PART_S: Final = 0.5  # a line that does not end, such as a question, is shown after so long
+_READ_BYTES: Final = 65536
+_LEAST_COLUMNS: Final = 20
+_PLAIN_S: Final = 10.0
+
+
+class LiveBlock:
+    """Draws lines at the bottom of a terminal with ``rich``, in the place of those before.
+
+    Each step is one write that leaves the cursor visible at the beginning of a line, so a process
+    that is killed between two of them leaves the terminal in order.
+
+    Thread safety: any thread may call any method.
+
+    Args:
+        terminal: a stream that writes to one.
+
+    Raises:
+        ImportError: ``rich`` is not installed.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._terminal = terminal
+        self._lock = threading.Lock()
+        self._lines: Sequence[str] = ()
+        self._part = b""  # of a line above that has not ended
+        self._console = Console(
+            file=terminal, force_terminal=True, force_interactive=True, color_system=None
+        )
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._fit()
+        self._live.start()
+        self._console.show_cursor()
+
+    def columns(self) -> int:
+        """Return how wide the terminal is now."""
+        return self._fit()
+
+    def update(self, lines: Sequence[str]) -> None:
+        """Draw these lines in the place of the last ones; what is too wide or too many is cut."""
+        with self._lock, _ignoring_a_closed_terminal():
+            self._lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+            self._fit()
+            self._live.update(self._text([*self._lines, ""]), refresh=True)
+
+    def write(self, data: bytes) -> None:
+        """Write above the block; what follows the last end of a line waits for its own."""
+        with self._lock:
+            whole, end, self._part = (self._part + data).rpartition(b"\n")
+            self._print(whole + end)
+
+    def flush(self) -> None:
+        """Write what waits for the end of its line."""
+        with self._lock:
+            part, self._part = self._part, b""
+            self._print(part + b"\n" if part else b"")
+
+    def close(self) -> None:
+        """Leave the last lines as they are, and the cursor below them."""
+        with self._lock, _ignoring_a_closed_terminal():
+            self._live.transient = not self._lines
+            self._live.update(self._text(self._lines))
+            self._live.stop()
+
+    def _print(self, above: bytes) -> None:
+        if above:
+            with _ignoring_a_closed_terminal():
+                self._fit()
+                text = above.decode(errors="backslashreplace").replace("\r\n", "\n")
+                self._console.out(text, end="", highlight=False)
+
+    def _text(self, lines: Sequence[str]) -> Text:
+        from rich.text import Text
+
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+    def _fit(self) -> int:
+        """Let the console have the terminal's size of this moment; return the columns."""
+        from rich.console import ConsoleDimensions
+
+        try:
+            columns, rows = os.get_terminal_size(self._terminal.fileno())
+        except OSError:
+            columns, rows = shutil.get_terminal_size()
+        columns = max(columns or 80, _LEAST_COLUMNS)
+        # A line of the whole width would wrap the cursor; one row is of what was written last.
+        self._console.size = ConsoleDimensions(columns - 1, max((rows or 24) - 1, 2))
+        return columns
+
+
+@contextlib.contextmanager
+def _ignoring_a_closed_terminal() -> Iterator[None]:
+    """Let no run fail because its terminal was closed."""
+    with contextlib.suppress(OSError):
+        yield
+
+
+@contextlib.contextmanager
+def live_block(stream: TextIO) -> Iterator[LiveBlock | None]:
+    """Yield what draws at the bottom of a stream's terminal.
+
+    Whatever writes to the terminal meanwhile is led through the block: this process's log and
+    prints, and what the JVM and Spark's Python workers write by themselves to the descriptors that
+    they have inherited. So no line of theirs begins in the middle of the block, and no part of the
+    block is left above them. What it has drawn last stays on the screen.
+
+    Yields:
+        None where the stream is no terminal, or ``rich`` is not installed.
+    """
+    if not is_drawable(stream) or not _has_rich():
+        yield None
+        return
+    with os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace") as terminal:
+        block = LiveBlock(terminal)
+        try:
+            with _led_through(block):
+                yield block
+        finally:
+            block.close()
+
+
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401 - the drivers of a cluster may not have it
+    except ImportError:
+        return False
+    return True
+
+
+def is_drawable(stream: TextIO) -> bool:
+    """Whether a stream leads to a terminal that can move its cursor."""
+    try:
+        return stream.isatty() and os.isatty(stream.fileno()) and os.environ.get("TERM") != "dumb"
+    except (OSError, ValueError):  # it has no descriptor, or is closed
+        return False
+
+
+@contextlib.contextmanager
+def _led_through(block: LiveBlock) -> Iterator[None]:
+    """Let a pipe take the place of the descriptors 1 and 2, as far as those are terminals."""
+    reads, writes = os.pipe()
+    ended_reads, ended_writes = os.pipe()
+    before = {target: os.dup(target) for target in (1, 2) if os.isatty(target)}
+    _flush()
+    for target in before:
+        os.dup2(writes, target)
+    os.close(writes)
+    reader = threading.Thread(
+        target=_pass_on, args=(reads, ended_reads, block), name="terminal", daemon=True
+    )
+    reader.start()
+    try:
+        yield
+    finally:
+        _flush()
+        for target, saved in before.items():
+            os.dup2(saved, target)
+            os.close(saved)
+        # Not by the end of the pipe: a JVM that has not ended yet still holds it.
+        os.close(ended_writes)
+        reader.join()
+        for end in (reads, ended_reads):
+            os.close(end)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _pass_on(reads: int, ended: int, block: LiveBlock) -> None:
+    """Write above the block what comes, until the end is said and nothing is left."""
+    is_over = False
+    while True:
+        awaited, wait_s = ([reads], 0.0) if is_over else ([reads, ended], _PART_S)
+        ready, _, _ = select.select(awaited, [], [], wait_s)
+        if reads in ready:
+            data = os.read(reads, _READ_BYTES)
+            if not data:
+                break
+            block.write(data)
+        elif ended in ready:
+            is_over = True
+        elif is_over:
+            break
+        else:
+            block.flush()
+    block.flush()
 
 
 @contextlib.contextmanager
 def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
-    """Show lines on stderr's terminal that follow the run; yields what takes each progress.
+    """Show on stderr's terminal how a run proceeds.
 
-    They go when the run has ended well, for its summary says more; else they stay as they were.
+    Lines that follow the run go when it has ended well, for its summary says more; else they stay
+    as they were. Without ``rich`` a plain line is written every ten seconds.
+
+    Yields:
+        A function that takes each progress; None where stderr is no terminal.
     """
     with live_block(sys.stderr) as block:
-        if block is None:
-            yield None
-            return
-        rates = Rates(SystemClock())
+        clock = SystemClock()
+        rates, is_due = Rates(clock), Due(clock, _PLAIN_S)
 
         def show(record: ProgressRecord) -> None:
-            paces = rates.look(record)
-            block.update(progress_lines(record, paces, columns=block.columns()))
+            if block is not None:
+                lines = progress_lines(record, rates.look(record), columns=block.columns())
+                block.update(lines)
+            elif is_due():
+                print(plain_line(record), file=sys.stderr)
 
-        yield show
-        block.update([])
+        yield show if block is not None or is_drawable(sys.stderr) else None
+        if block is not None:
+            block.update([])
 
 
 def print_json(document: Mapping[str, Any]) -> None:

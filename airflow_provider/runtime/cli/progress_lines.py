@@ -1,28 +1,227 @@
-"""Progress of a run as the lines of a live block: one of the run, and one or two of each query."""
+"""Progress of a run as lines for people: one of the run, and one or two of each query."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import deque
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.cli.batch_lines import (
-    backlog_text,
-    length,
-    rate_of,
-    seconds_text,
-    sparkline,
-)
-from airflow_provider.runtime.cli.live_block import width_of
-from airflow_provider.runtime.cli.rates import QueryPace
 from airflow_provider.runtime.clock import utc_text
-from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK, UNREAD_FILES
+from airflow_provider.runtime.observe.samples import largest_backlog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.cli.batch_lines import Batches
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.batch_history import BatchEntry
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+
+    Batches = Mapping[str, Sequence[BatchEntry] | None]
+    """The last batches of each query; None for a history that cannot be read."""
+
+
+LAST: Final = 20
+"""So many batches are shown."""
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def last_batches(run: RunDirectory, queries: Iterable[str]) -> dict[str, list[BatchEntry] | None]:
+    """Return the last batches of each query, oldest first; None for a history that is damaged."""
+    return {query: _last_of(run, query) for query in queries}
+
+
+def _last_of(run: RunDirectory, query: str) -> list[BatchEntry] | None:
+    try:
+        history = run.history(query)
+    except CheckpointError:  # the run is in order without it
+        return None
+    return history.batches[-LAST:] if history is not None else []
+
+
+def batch_lines(batches: Batches, progress: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each query that has run batches.
+
+    Args:
+        batches: the last ones of each query.
+        progress: the run's progress record, as plain values; empty without one.
+    """
+    for query, found in batches.items():
+        backlog = progress.get("queries", {}).get(query, {}).get("backlog")
+        if found is None:
+            yield f"{query}: its history of batches is damaged; the next attempt replaces it"
+        elif found:
+            yield f"{query}: {', '.join(_facts(found, backlog))}"
+
+
+def _facts(batches: Sequence[BatchEntry], backlog: Mapping[str, int] | None) -> Iterator[str]:
+    last = batches[-1]
+    yield f"{rate_of(batches):,.0f} rows/s"
+    times = sparkline([batch.time_ms for batch in batches])
+    yield f"batch {last.batch:,} took {seconds_text(last.time_ms)} {times}"
+    if last.watermark is not None:
+        behind = f" ({length(last.lag_s)} behind)" if last.lag_s is not None else ""
+        yield f"watermark {utc_text(last.watermark)}{behind}"
+    if last.state_rows:
+        yield f"{last.state_rows:,} state rows"
+    if backlog:
+        yield f"backlog {backlog_text(backlog)}"
+
+
+def rate_of(batches: Sequence[BatchEntry]) -> float:
+    """Return the rows a second of these batches, while they ran."""
+    took_ms = sum(batch.time_ms for batch in batches)
+    return 1000 * sum(batch.rows or 0 for batch in batches) / took_ms if took_ms else 0.0
+
+
+def backlog_text(backlog: Mapping[str, int] | None) -> str:
+    """Return what is unread, by the sources' own measures; a dash when that is not known."""
+    parts = (
+        f"{value:,} files" if key == UNREAD_FILES else f"{key} {value:,}"
+        for key, value in (backlog or {}).items()
+    )
+    return ", ".join(parts) or "-"
+
+
+def seconds_text(milliseconds: int) -> str:
+    """Return a time in seconds with one digit after the point."""
+    return f"{milliseconds / 1000:,.1f} s"
+
+
+def length(seconds: float) -> str:
+    """Return a length of time in its largest unit: ``3 min``."""
+    for size, unit in _UNITS:
+        if abs(seconds) >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a bar for each value, in proportion to the largest."""
+    most = max(values, default=0)
+    steps = len(_BARS) - 1
+    return "".join(_BARS[round(steps * value / most) if most else 0] for value in values)
+
+
+_WIDTH: Final = 12
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_MINUTE_S: Final = 60.0
+
+
+class Reading(NamedTuple):
+    """A number at a moment.
+
+    Attributes:
+        at_s: by the clock's monotonic time.
+    """
+
+    amount: float
+    at_s: float
+
+
+class LastMinute:
+    """A number's change in the last minute, or since it was first seen if that is later."""
+
+    def __init__(self) -> None:
+        self._seen: deque[Reading] = deque()
+
+    def add(self, amount: float, at_s: float) -> None:
+        """Take the number of this moment."""
+        self._seen.append(Reading(amount, at_s))
+        # The last one before the minute stays: from it on the minute is whole.
+        while len(self._seen) > 2 and self._seen[1].at_s <= at_s - _MINUTE_S:  # noqa: PLR2004 - one to measure from, one to measure to
+            self._seen.popleft()
+
+    def rate(self) -> float:
+        """Return by how much it grows in a second; 0 before two moments are known."""
+        if not self._seen:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        seconds = last.at_s - first.at_s
+        return (last.amount - first.amount) / seconds if seconds > 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryPace:
+    """How a query goes on.
+
+    Attributes:
+        rows_per_second: of the last minute.
+        part: how much of its work is done, from 0 to 1; None where nobody knows.
+        left_s: how long the rest takes if it goes on as in the last minute; None as before.
+    """
+
+    rows_per_second: float = 0.0
+    part: float | None = None
+    left_s: float | None = None
+
+    def bar(self) -> str | None:
+        """Return the part as a bar with its number."""
+        return None if self.part is None else f"{filled(self.part)} {self.part:.0%}"
+
+    def left(self) -> str | None:
+        """Return the time that is left, in words."""
+        return None if self.left_s is None else f"about {length(self.left_s)} left"
+
+
+class Rates:
+    """Follows the queries of a run: what they read, and what they have yet to read or do.
+
+    Args:
+        clock: measures how fast.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._most: dict[str, float] = {}
+        self._done: dict[str, LastMinute] = {}
+        self._rows: dict[str, LastMinute] = {}
+
+    def look(self, record: ProgressRecord) -> dict[str, QueryPace]:
+        """Return the pace of each query.
+
+        Args:
+            record: the progress of this moment.
+        """
+        now_s = self._clock.monotonic()
+        return {name: self._look(name, query, now_s) for name, query in record.queries.items()}
+
+    def _look(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
+        rows = self._rows.setdefault(name, LastMinute())
+        rows.add(query.get("rows_read") or 0, now_s)
+        rate = max(rows.rate(), 0.0)
+        work = self._work_of(name, query)
+        if work is None:
+            return QueryPace(rate)
+        done, whole = work
+        minute = self._done.setdefault(name, LastMinute())
+        minute.add(done, now_s)
+        left, speed = whole - done, minute.rate()
+        return QueryPace(
+            rate, done / whole if whole else 1.0, left / speed if left and speed > 0 else None
+        )
+
+    def _work_of(self, name: str, query: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Return what is done of how much, in tasks or in what the sources count."""
+        if (tasks := query.get("tasks")) is not None:
+            return tasks["tasks_done"], tasks["tasks"]
+        unread = largest_backlog(query.get("backlog"))
+        if unread is None:
+            return None
+        most = self._most[name] = max(self._most.get(name, 0), unread)
+        return most - unread, most
+
+
+def filled(part: float) -> str:
+    """Return a bar of which that part is filled."""
+    eighths = round(max(0.0, min(part, 1.0)) * _WIDTH * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(_WIDTH, "░")
+
 
 _DRAINED: Final = "9999-12-31"
 _NOTHING: Final = QueryPace()
@@ -52,6 +251,12 @@ def progress_lines(
         parts += _batch_parts(batches.get(name) if batches is not None else None)
         lines += _folded(f"{name}  {query.get('phase', '-')}", parts, columns - 1)
     return lines
+
+
+def plain_line(record: ProgressRecord) -> str:
+    """Return a line of a run's progress where nothing is drawn."""
+    rate = f"{record.rows_per_second:,.0f} rows/s"
+    return f"{utc_text(record.at)} {record.phase}, {record.rows_read:,} rows read, {rate}"
 
 
 def _run_parts(record: ProgressRecord, paces: Mapping[str, QueryPace]) -> Iterator[str]:
@@ -107,7 +312,7 @@ def _folded(head: str, parts: Sequence[str], columns: int, *, after_head: str = 
     lines, separator = [head], after_head
     for part in parts:
         longer = f"{lines[-1]}{separator}{part}"
-        if width_of(longer) <= columns:
+        if len(longer) <= columns:
             lines[-1] = longer
         else:
             lines.append(f"  {part}")

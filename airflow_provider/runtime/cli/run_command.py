@@ -1,14 +1,18 @@
-"""``spark-stream run``: runs a job, in this process or by a warm driver."""
+"""``spark-stream run`` and ``check``: run a job, or refuse what a run would refuse."""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.program_options import add_programs, named_program
 from airflow_provider.runtime.cli.request_options import add_options, read_options
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.known_extensions import WARM_DRIVERS, load
 from airflow_provider.runtime.spark.class_archive import make_in_background
@@ -16,18 +20,74 @@ from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+
+log = logging.getLogger(__name__)
+
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
+    """Add the commands; see :data:`.api.commands.COMMANDS`."""
+    _add_run(commands, add)
+    _add_check(commands, add)
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Cancel the attempt on SIGTERM and SIGINT, whose handlers Spark has just replaced."""
+    seen = threading.Event()  # *stop* is cleared by the thread that stops
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if seen.is_set():  # a service sends it to the process, and to its group
+            return
+        seen.set()
+        log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+_MOST_SINKS: Final = 8  # the others are in the final checkpoint
+
+
+def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
+    """Yield the lines with which a run ends on a terminal.
 
     Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
+        final: its final checkpoint.
+        took_s: how long this command has run; earlier attempts are not in it.
     """
+    sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
+    rows = [
+        f"{_number(final.rows_read, final.rows_minimum)} rows in",
+        f"{_number(_sum_of([sink for _, sink in sinks]), final.rows_minimum)} out",
+        f"{_number(final.late_rows, final.late_minimum)} late",
+    ]
+    head = f"{final.outcome}: run {final.run_id}, attempt {final.attempts}"
+    yield f"{head}, {took_s:,.1f} s: {', '.join(rows)}"
+    for name, sink in sinks[:_MOST_SINKS]:
+        yield f"  {name} -> {sink['name']}: {_number(sink['rows'])} rows"
+    if len(sinks) > _MOST_SINKS:
+        yield f"  and {len(sinks) - _MOST_SINKS} more sinks"
+    yield from describe_dropped_rows(final.to_dict())
+
+
+def _sum_of(sinks: list[Mapping[str, Any]]) -> int | None:
+    """Return the rows of all sinks together; None when one of them does not know."""
+    rows = [sink["rows"] for sink in sinks]
+    return None if None in rows else sum(rows)
+
+
+def _number(value: int | None, is_minimum: bool = False) -> str:  # noqa: FBT001, FBT002 - of a number
+    at_least = "at least " if is_minimum else ""
+    return "unknown" if value is None else f"{at_least}{value:,}"
+
+
+def _add_run(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     run = add(commands, "run", _run, "run a job until its final checkpoint has committed")
     add_programs(add_options(run, RunSpec))
     run.add_argument("--pool", action="store_true", help="let a standby driver of the pool run it")
@@ -49,8 +109,6 @@ def _run(arguments: argparse.Namespace) -> int:
 def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = None) -> int:
     """Run a job, show its progress on a terminal, and print how it ended."""
     from airflow_provider.runtime.cli.output import live_progress, print_json
-    from airflow_provider.runtime.cli.run_summary import summary_lines
-    from airflow_provider.runtime.cli.stop_signals import stop_on_signals
     from airflow_provider.runtime.driver.run import run_job
 
     clock, stop = SystemClock(), threading.Event()
@@ -68,4 +126,32 @@ def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = 
     else:
         for line in summary_lines(final, took_s=clock.monotonic() - began):
             print(line)
+    return EXIT_OK
+
+
+def _add_check(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "refuse what run would refuse, with the same options; nothing is run or written"
+    check = add(commands, "check", _check, text)
+    add_programs(add_options(check, RunSpec))
+    text = "also start Spark, call the job's function, analyse its queries, and ask its sinks"
+    check.add_argument("--spark", dest="with_spark", action="store_true", help=text)
+    check.add_argument("--json", action="store_true")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.cli.output import print_json
+    from airflow_provider.runtime.driver.run import check_job
+
+    spec = read_options(named_program(arguments), RunSpec)
+    found = check_job(spec, with_spark=arguments.with_spark, spark=arguments.spark)
+    if arguments.json:
+        print_json({"version": 1, "job_dir": spec.job_dir, **dataclasses.asdict(found)})
+        return EXIT_OK
+    print(f"{spec.job_dir}: run {found.run_id} {found.what}")
+    if found.mode is not None:
+        print(f"  mode {found.mode}" + (f": {found.reason}" if found.reason else ""))
+    for query in found.queries:
+        print(f"  {query.name}: {', '.join(query.sources)} -> {', '.join(query.sinks)}")
+    left = "" if arguments.with_spark else "; --spark looks at its queries and sinks, too"
+    print(f"nothing is refused{left}")
     return EXIT_OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.cli.addressed_version import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing

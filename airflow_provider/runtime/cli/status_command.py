@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.cli.addressed_version import add_job_dir
-from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
-from airflow_provider.runtime.cli.output import print_json
+from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.output import live_block, print_json
+from airflow_provider.runtime.cli.progress_lines import (
+    Rates,
+    batch_lines,
+    last_batches,
+    plain_line,
+    progress_lines,
+)
 from airflow_provider.runtime.clock import SystemClock, utc_text
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
@@ -26,12 +33,18 @@ from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import damaged, launch_line, run_condition
+from airflow_provider.runtime.observe.state import RunState, damaged, launch_line, run_condition
 from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.cli.output import LiveBlock
+    from airflow_provider.runtime.cli.progress_lines import Batches, QueryPace
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+
 
 _WATCH_S: Final = 2.0
 _LEAST_WATCH_S: Final = 0.1
@@ -125,8 +138,6 @@ def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
     if not every_s >= _LEAST_WATCH_S:
         msg = f"{every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more"
         raise ConfigError(msg)
-    from airflow_provider.runtime.cli.status_watch import follow
-
     follow(directory, run_id, every_s=every_s, clock=SystemClock())
 
 
@@ -321,3 +332,46 @@ def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
             f"{name}: {took_text}target {pacing['target_s']:g} s, {pacing['decision']}: "
             f"{pacing['reason']}" + (f"; a batch reads {', '.join(limits)}" if limits else "")
         )
+
+
+_AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
+
+
+def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock) -> None:
+    """Show a run again and again: on a terminal in one place, elsewhere as lines.
+
+    Returns when the run has ended, when nobody drives it, and when the caller is interrupted.
+
+    Args:
+        directory: the job directory.
+        run_id: the run.
+        every_s: seconds between two looks.
+        clock: time.
+    """
+    watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
+    before: ProgressRecord | None = None
+    rates = Rates(clock)
+    with live_block(sys.stdout) as block:
+        try:
+            while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
+                if view.progress is not None and view.progress != before:
+                    paces = rates.look(view.progress)
+                    _show(block, view.progress, last_batches(run, view.progress.queries), paces)
+                before = view.progress
+                clock.sleep(every_s)
+        except KeyboardInterrupt:  # so a person ends it
+            return
+
+
+def _show(
+    block: LiveBlock | None,
+    progress: ProgressRecord,
+    batches: Batches,
+    paces: Mapping[str, QueryPace],
+) -> None:
+    if block is not None:
+        block.update(progress_lines(progress, paces, columns=block.columns(), batches=batches))
+        return
+    print(plain_line(progress))
+    for line in batch_lines(batches, progress.to_dict()):
+        print(f"  {line}", flush=True)
