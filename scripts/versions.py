@@ -147,7 +147,6 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_a_source_that_is_no_table_is_refused_with_the_way_out",
     ),
     "state": _commands("state query, diff", "test_query_and_diff_of_state"),
-    "state-shell": _commands("state shell", "test_state_shell"),
     "partitions": _commands("another number of state partitions", "test_other_partitions"),
     "timers": _commands("`transformWithStateInPandas`", "test_transform_with_state"),
     "python-sources": _commands("sources written in Python", "test_sources_in_python"),

@@ -252,21 +252,6 @@ def test_query_and_diff_of_state(
         assert {"added": 2, "removed": 2, "changed": 0} == keys["keyed_state"]
 
 
-def test_state_shell(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
-) -> None:
-    """
-    A question that is piped into the shell over state is answered.
-    """
-    url = suspended(place, drivers)
-    question = "SELECT sum(count) > 0 AS is_there FROM keyed_state;"
-    drivers.prefix = ["sh", "-c", f"echo '{question}' | \"$@\"", "sh"]
-
-    shell = drivers.command("state", "shell", url, "--format=json")
-    if answer(shell, (4, 0), record_property):
-        assert '{"is_there":true}' in shell.printed
-
-
 def test_sql_of_pipelines(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:

@@ -1,11 +1,11 @@
-"""``spark-stream state``: show, query, shell, diff and growth, which only read; what writes."""
+"""``spark-stream state``: show, query, diff and growth, which only read; what writes."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.state_tools import rewrite_command, state_shell
+from airflow_provider.extensions.state_tools import rewrite_command
 from airflow_provider.extensions.state_tools.contents import describe_state
 from airflow_provider.extensions.state_tools.diff import diff_states
 from airflow_provider.extensions.state_tools.growth import state_growth
@@ -59,7 +59,6 @@ def add_commands(
     query.add_argument("--format", choices=FORMATS, default="table")
     query.add_argument("--to", metavar="PATH", help="with --format parquet: a new folder")
     _add_conf(query)
-    state_shell.add_action(actions, add)
     diff = add(actions, "diff", _diff, "count the keys that differ between two states")
     diff.add_argument("before", metavar="A", help="a savepoint, checkpoint or job directory")
     diff.add_argument("after", metavar="B")

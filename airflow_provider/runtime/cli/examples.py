@@ -53,7 +53,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "pool stop": ("",),
     "state show": (_JOB, f"{_SAVED} daily --rows"),
     "state query": (f"{_SAVED} '{_SELECT}'",),
-    "state shell": (_JOB, f"{_SAVED} --format json"),
     "state diff": (f"{_SAVED} {_JOB}", f"{_SAVED} {_JOB} daily --changes 10"),
     "state growth": (f"{_JOB} --bytes-only",),
     "state bootstrap": (f"{_JOB} --entry flights.py:daily_delays --param input=/data/history",),
