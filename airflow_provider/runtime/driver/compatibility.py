@@ -113,7 +113,7 @@ def _find_fed(
     before: Collection[str],
     incompatible: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield what has ended and reads from a query that is new, or starts over; with the reason."""
+    """Yield ended queries that read from a query that is new or starts over, with the reason."""
     for name in ended:
         for writer in () if name in incompatible else declared.upstream.get(name, ()):
             how = (

@@ -75,7 +75,7 @@ class ErrorLog:
         return dataclasses.replace(failure, details=self.keep(error) or "")
 
     def _with_disk(self, failure: Failure) -> Failure:
-        """Name the disk that is full, where Spark has not."""
+        """Name the full disk where Spark does not."""
         if failure.rule != DISK or "/" in failure.reason:
             return failure
         scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
@@ -104,7 +104,7 @@ def _open_batch(query: RunningQuery | BatchQuery) -> int | None:
 
 
 def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None:
-    """Return the source that reads the file that could not be read, as far as paths tell."""
+    """Return the source of the file that could not be read, if its path tells."""
     sources = [each for each in query.definition.sources if each.path and failure.input_file]
     found = (s.name for s in sources if failure.input_file.startswith(str(s.path)))
     return failure.source or next(found, None)

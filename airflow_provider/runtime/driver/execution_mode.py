@@ -145,7 +145,7 @@ def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Obj
 
 
 def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
-    """Yield where a query reads what another one writes: BATCH runs them side by side."""
+    """Yield queries that read another one's output: BATCH runs them side by side."""
     for reader, writers in upstream_of(queries).items():
         for writer in writers:
             yield Objection(f"query {reader!r} reads what {writer!r} writes")
@@ -189,11 +189,7 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
 
 
 def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> None:
-    """Refuse a wish for late rows that the job cannot have.
-
-    Raises:
-        ConfigError: the message has the way out.
-    """
+    """Refuse a handling of late rows that the job cannot have."""
     if late == WAIT and until != "end":
         source = next(s.name for query in queries for s in query.sources if not s.bounded)
         msg = (

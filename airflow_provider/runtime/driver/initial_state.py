@@ -153,7 +153,6 @@ class StartingPoint:
             )
 
     def _has_begun(self) -> bool:
-        """Whether the job has begun from this savepoint already."""
         restores = Restores(self._directory)
         last = restores.start()
         if restores.last() != last:
@@ -220,7 +219,7 @@ class StartingPoint:
         return names
 
     def _compare(self, saved: QuerySavepoint, query: QueryDefinition) -> list[str]:
-        """Return what a query of the job does not have in common with the savepoint's."""
+        """Return how a query of the job differs from the savepoint's."""
         wrong = mismatches(saved.topology, query.topology)
         if wrong or saved.has_ended:
             return wrong
@@ -231,11 +230,7 @@ class StartingPoint:
 
 
 def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -> None:
-    """Refuse to read again what a bootstrap has read.
-
-    Raises:
-        ConfigError: the message names the source.
-    """
+    """Refuse to read again what a bootstrap has read."""
     history = saved.history if saved is not None else ()
     read = {each["name"]: ReadLocation.from_dict(each) for each in history}
     for source in query.sources if read else ():
@@ -366,7 +361,7 @@ class Continuation:
         finish_restore(self._directory, record, None, fence, clock)
 
     def _open(self) -> RestoreRecord | None:
-        """Return the reset of queries that was interrupted; None when there is none."""
+        """Return the interrupted reset of queries; None when there is none."""
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.keep_outputs else None
 
@@ -389,7 +384,7 @@ class Continuation:
         return incompatible
 
     def _find_unfit(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
-        """Return why queries of the same operators cannot go on with their states."""
+        """Return why queries with the same operators cannot continue with their states."""
         unfit = {}
         for query in self._queries:
             stored = kept.get(query.name)
@@ -403,7 +398,6 @@ class Continuation:
         return unfit
 
     def _names_before(self, kept: Mapping[str, StoredQuery]) -> Collection[str]:
-        """Return the queries that the job has ever had, when there is one that may not get more."""
         writers = {
             w for name, each in kept.items() if each.ended for w in self._upstream.get(name, ())
         }

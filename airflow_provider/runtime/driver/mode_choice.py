@@ -87,14 +87,14 @@ def load_job(
 
 
 def _wanted(spec: RunSpec, stored: RunRecord | None) -> str | None:
-    """Return the mode that is settled before the job is known; a script runs once, as streams."""
+    """Return the mode that is fixed before the job is known; a script runs once, as streams."""
     if form_of(spec.entry) is Form.SCRIPT:
         return STREAMING
     return wanted_mode(spec.mode, stored.mode if stored is not None else None)
 
 
 def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:
-    """Refuse a mistyped parameter, and input that is not there before the run has begun."""
+    """Refuse a mistyped parameter, and input that is missing before the run has begun."""
     job.context.params.check_read()
     if stored is None:  # what a run has read may be moved away
         for source in (source for query in job.queries for source in query.sources):
@@ -104,7 +104,6 @@ def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:
 def _preferring_batch(
     load: Callable[[str], LoadedJob], job: LoadedJob, reasons: list[str], directory: JobDirectory
 ) -> LoadedJob:
-    """Return the job in BATCH, or as it is, a stream, where there are reasons against that."""
     if not reasons:
         try:
             return load(BATCH)
@@ -124,8 +123,8 @@ def _only_in_batch(
     """Return a job in BATCH that Spark cannot run as a stream.
 
     Raises:
-        NotAStreamError: *refused*, where BATCH cannot run it, either; with the way to it, where
-            STREAMING was requested by name.
+        NotAStreamError: *refused*, where BATCH cannot run it, either; if the user asked for
+            STREAMING by name, it names the way to BATCH.
     """
     try:
         job = load(BATCH)
@@ -143,7 +142,7 @@ def _only_in_batch(
 
 
 def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
-    """Declare those queries again whose sources end or are idle while others go on."""
+    """Declare queries again whose sources end or fall silent while others continue."""
     if job.plan.until == "stopped":
         check_lists_once(job.queries, alone=ending_alone(job.queries))
     for query in job.queries:
@@ -157,7 +156,7 @@ def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
 
 
 def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
-    """Refuse to go on with a BATCH run whose queries, which commit together, have changed."""
+    """Refuse to resume a BATCH run whose queries have changed: they commit together."""
     before = stored.query_ids if stored is not None else None
     now = {query.name for query in job.queries}
     if before is not None and set(before) != now:
@@ -170,7 +169,6 @@ def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
 
 
 def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
-    """Return what the run would go on from; None when it starts over."""
     if spec.from_savepoint is not None:
         return f"the savepoint {spec.from_savepoint}"
     for name in directory.query_names():

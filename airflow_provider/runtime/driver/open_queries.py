@@ -175,7 +175,7 @@ class QueryOpener:
     def _ends_of(
         self, query: QueryDefinition, place: Storage, logs: CheckpointLogs
     ) -> FixedEnds | None:
-        """Return what lets the query end where it did at first; None for Spark's own sinks."""
+        """Return what keeps the query's first ends; None for Spark's own sinks."""
         if query.native is not None:
             return None
         return FixedEnds(
@@ -183,7 +183,7 @@ class QueryOpener:
         )
 
     def _advise(self, query: QueryDefinition, logs: CheckpointLogs) -> None:
-        """Say so when the state of a checkpoint has far more or fewer partitions than it should."""
+        """Warn when a checkpoint's state has far too many or too few partitions."""
         last = logs.position().last_offsets
         if last < 0 or not query.topology.operators:
             return
@@ -224,7 +224,7 @@ class QueryOpener:
         )
 
     def _kept_runs(self, query: QueryDefinition) -> list[str]:
-        """Return the runs of which every epoch keeps its record."""
+        """Return the runs whose epochs all keep their records."""
         if self.job.plan.until == "stopped":
             return []  # it has no end, so its records would be without number
         return [*self.replayable, *([self.run.run_id] if query.bounded else [])]

@@ -343,7 +343,7 @@ def declared_queries(
 def _planned(
     spec: RunSpec, queries: tuple[QueryDefinition, ...], mode: str, place: str
 ) -> ExecutionPlan:
-    """Return how the queries run; what cannot run is a mistake of the function at *place*."""
+    """Return how the queries run; blame the function at *place* for what cannot run."""
     try:
         return dataclasses.replace(resolve_plan(spec, queries), mode=mode)
     except ConfigError as error:
@@ -390,11 +390,9 @@ def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
 
 
 def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:
-    """Let Spark's Python workers have what the job's file defines, which they cannot import.
+    """Send the job's definitions to Spark's Python workers, which cannot import its file.
 
-    Args:
-        function: the job's.
-        is_given: not loaded by its entry, so that its module may be one of tests or of a notebook.
+    If *is_given*, its entry has not loaded it: its module may be a test's or a notebook's.
     """
     from pyspark import cloudpickle
 

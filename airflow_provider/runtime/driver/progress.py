@@ -89,7 +89,6 @@ def shown_query_phase(life: Lifecycle, query: str) -> ShownPhase:
 
 
 def _next_phase(life: Lifecycle) -> ShownPhase:
-    """Return what follows when all input is read."""
     return "draining" if life.ending is AtEnd.DRAIN else "committing"
 
 
@@ -172,7 +171,6 @@ class ProgressMeter:
 
 
 def _news(record: ProgressRecord) -> ProgressRecord:
-    """Return the record without what changes by itself."""
     return dataclasses.replace(record, at="", rows_per_second=0.0)
 
 
@@ -275,13 +273,6 @@ class HistoryWriter:
 
 
 class _QueryHistory:
-    """The history of one query.
-
-    Args:
-        name: the query.
-        clock: time.
-    """
-
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.new: deque[BatchEntry] = deque(maxlen=_WAITING)
@@ -292,11 +283,10 @@ class _QueryHistory:
         self._is_stored = True
 
     def has_news(self) -> bool:
-        """Whether there is something that is not stored."""
         return bool(self.new) or not self._is_stored
 
     def put(self, storage: Storage) -> None:
-        """Store the new batches; the first time, after those that are there."""
+        """Store the new batches; the first time, after the stored ones."""
         now = to_iso(self._clock.now())
         if self._kept is None:
             self._kept = self._read(storage) or BatchHistory(query=self.name, updated=now)
@@ -349,13 +339,13 @@ def _sum(operators: list[dict[str, Any]] | None, metric: str) -> int | None:
 
 
 def _rate(value: float | None) -> float | None:
-    """Return rows a second; None where Spark has divided by no time."""
+    """Return rows per second; None where Spark has divided by zero."""
     is_number = isinstance(value, int | float) and math.isfinite(value)
     return round(float(value), 1) if value is not None and is_number else None
 
 
 def _lag_s(watermark: str | None, ended: dt.datetime) -> float | None:
-    """Return how far a watermark is behind; that of a drain is at the end of time."""
+    """Return a watermark's lag; None for that of a drain, which is at the end of time."""
     if watermark is None or watermark == NO_WATERMARK or not watermark.startswith(("1", "2")):
         return None
     return round((ended - from_iso(watermark)).total_seconds(), 1)

@@ -108,7 +108,7 @@ def _recover(
 
 
 def _held_back_after(directory: JobDirectory, last: RunRecord, query: str) -> int | None:
-    """Return the batch after which the output waits for ``finish()``; None for none."""
+    """Return the batch after which output waits for ``finish()``; None for none."""
     if last.mode == BATCH:
         return -1 if directory.run(last.run_id).final() is None else None
     draining = draining_run(directory)

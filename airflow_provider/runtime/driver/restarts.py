@@ -156,7 +156,7 @@ def edges_of(
 
 
 def _remembered(run: RunDirectory, attempt: AttemptRecord) -> tuple[float, RestartState]:
-    """Return how long drivers have worked before, and what the last one remembered."""
+    """Return how long drivers have worked before, and the last one's counts."""
     before = [each for each in run.attempts() if each.attempt < attempt.attempt]
     if not before or before[-1].ended is not None or not before[-1].restarts:
         return 0.0, RestartState()

@@ -258,7 +258,7 @@ def _output_of(directory: JobDirectory, run_id: str) -> Output:
 
 
 def _check_whole(directory: JobDirectory, run_id: str) -> None:
-    """Refuse a run of which a restore has undone only what came after its savepoint."""
+    """Refuse a run that a restore has only partly rewound."""
     rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     if rewound is not None and output.standing.epochs:
         msg = (
@@ -275,7 +275,6 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
 def _to_undo(
     directory: JobDirectory, run_id: str, later: Sequence[str], *, with_later: bool
 ) -> list[str]:
-    """Return the runs to undo, the newest first."""
     # Those that were undone before are asked, too: one of them may have been cut short.
     undone = [run for run in reversed(later) if with_later or directory.run(run).rewound()]
     return [*undone, run_id]
@@ -312,7 +311,7 @@ def _leased(
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
-    """Return the restore that has claimed the savepoint, when its disposal was cut short."""
+    """Return the restore that has claimed the savepoint, when its disposal was interrupted."""
     last, place = Restores(directory).last(), open_storage(savepoint_url)
     if last is None or last.done is None or last.claim_mode != "claim":
         return None
@@ -345,7 +344,7 @@ def _revert(
     fence: Fence,
     clock: Clock,
 ) -> None:
-    """Remove from the queries' sinks what was written after these batches."""
+    """Revert what the queries' sinks got after these batches."""
     for query in queries:
         check_own_sink(directory, query, after[query.name])
     for query in queries:
@@ -354,13 +353,12 @@ def _revert(
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:
-    """Return the epoch after which a restored query resumes; -1 for one without state."""
     saved = savepoint.record.queries.get(name)
     return saved.epoch if saved is not None else -1
 
 
 def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
-    """Return for each query of the job the savepoint's that it goes on with."""
+    """Return for each query of the job the savepoint's query that it continues from."""
     job, there = directory.job(), directory.query_names()
     theirs = savepoint.record.job
     if job is not None and theirs is not None and job.name != theirs:
@@ -387,7 +385,6 @@ def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> Non
 def _undone_by(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> list[str]:
-    """Return the runs that wrote after the savepoint: they no longer count."""
     undone = []
     for run_id in directory.run_ids():
         final = directory.run(run_id).final()
@@ -401,9 +398,9 @@ def _undone_by(
 
 
 def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
-    """Record of the runs that the restore has named that they no longer count. Idempotent.
+    """Mark the runs that the restore names as rewound. Idempotent.
 
-    Not of those that are there now: a driver that was taken for dead may come here late.
+    Later runs stay: a driver presumed dead may come here late.
     """
     for run_id in record.undoes:
         directory.run(run_id).put_rewound(

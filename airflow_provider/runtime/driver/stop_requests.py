@@ -153,7 +153,7 @@ class StopRequestHandler:
         return self._accept(request)
 
     def _decide_at_the_end(self, request: RequestRecord) -> None:
-        """Refuse what the end under way does not give; answer the rest when it is there."""
+        """Refuse what the current end does not give; answer the rest when it is there."""
         if not request.drain or request.savepoint is not None:
             message = (
                 f"run {self._run.run_id!r} has read its last row and is ending by itself; "
@@ -184,7 +184,7 @@ class StopRequestHandler:
         )
 
     def _check_savepoint(self, request: RequestRecord) -> None:
-        """Find out, before anything is stopped, whether the savepoint can be put there."""
+        """Check, before anything is stopped, whether the savepoint can be written there."""
         if request.savepoint is None:
             return
         place = open_storage(request.savepoint)
@@ -314,7 +314,6 @@ class StopRequestHandler:
 
 
 def _stopping_failed(savepoint: str | None, reason: str) -> str:
-    """Return what is said when a job failed while it was being stopped."""
     if savepoint is None:
         return f"stopping failed: {reason}"
     return f"stopping failed: {reason}. {savepoint_is_complete(savepoint)}"

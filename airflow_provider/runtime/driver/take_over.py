@@ -111,9 +111,9 @@ class TakeOver(StartingPoint):
         return Savepoint(self._source.url, describe_source(self._source, self._clock))
 
     def _check_in_flight(self, query: QueryDefinition) -> None:
-        """Refuse a batch that plain Spark may have written, and whose number tells a sink nothing.
+        """Refuse a batch that plain Spark may have written, if the sink ignores batch numbers.
 
-        Spark's own sinks know it by its number, and so does a function that is idempotent.
+        Spark's own sinks know a batch by its number, and so does an idempotent function.
         """
         theirs = next((each for each in self._source.queries if each.name == query.name), None)
         tells = all(isinstance(sink, VisibleSink) for sink in query.sinks)

@@ -44,13 +44,13 @@ class StageCount(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaskCount:
-    """The tasks of all stages that Spark has submitted so far; there may be more to come.
+    """The tasks of all stages that Spark has submitted so far; more may follow.
 
     Attributes:
-        stages: how many there are, by what is known now.
+        stages: how many stages are known now.
         stages_done: how many of them have no task left.
-        tasks: of those that were submitted.
-        tasks_done: how many of these have ended well.
+        tasks: the tasks of the submitted stages.
+        tasks_done: how many of these have succeeded.
     """
 
     stages: int
@@ -63,8 +63,7 @@ def count_tasks(found: Iterable[StageCount | None]) -> TaskCount | None:
     """Return the sum over stages; None before the first one was submitted.
 
     Args:
-        found: each stage; None for one that was not submitted, or has no need to run since what it
-            would write is there.
+        found: each stage; None for one that was not submitted, or whose output exists already.
     """
     stages = [stage for stage in found if stage is not None]
     if not stages:
@@ -78,12 +77,7 @@ def count_tasks(found: Iterable[StageCount | None]) -> TaskCount | None:
 
 
 class BatchTasks:
-    """Looks at the stages of one group of Spark's jobs; a call for each that has not ended.
-
-    Args:
-        context: the application's.
-        group: of the jobs.
-    """
+    """Looks at the stages of one group of Spark's jobs; a call for each that has not ended."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self._tracker = context._jsc.statusTracker()
@@ -120,14 +114,14 @@ _STOP_TIMEOUT_S: Final = 60.0  # a sink's own code, between Spark's jobs, cannot
 
 
 class BatchQuery:
-    """What :class:`~.streaming.RunningQuery` is for a stream; it has the same methods.
+    """Runs one query as a batch job, with the methods of :class:`~.streaming.RunningQuery`.
 
-    Spark sets no checkpoint: whether its epoch counts is for the run's commit to say (batchlog).
+    Spark writes no checkpoint: the run's commit decides whether the epoch counts (batchlog).
 
     Args:
         definition: the query, over static sources.
-        logs: says whether the run has committed.
-        epochs: takes its output.
+        logs: knows whether the run has committed.
+        epochs: takes the output.
         clock: measures the job.
     """
 
@@ -282,8 +276,8 @@ _UNCOUNTED: Final = frozenset({"BatchScanExec", "InMemoryTableScanExec", "RowDat
 def _settings_for_tasks(spark: SparkSession) -> Iterator[None]:
     """Let the tasks that this thread submits have the settings of a session.
 
-    Spark sends them with the stages of an action. Stages that it runs outside of one would go by
-    Spark's own defaults, such as readers that leave out rows before they are counted.
+    Spark sends settings with the stages of an action. Stages that run outside of one would take
+    Spark's defaults, such as readers that filter rows before they are counted.
     """
     context = spark.sparkContext
     found = spark._jsparkSession.sessionState().conf().getAllConfs().iterator()

@@ -42,14 +42,10 @@ _PUSHES: Final = {  # which readers leave rows out, and the setting that lets th
 
 
 def count_input_rows(stream_execution: Any) -> int | None:
-    """Count the rows that the batch just run has read from named sources.
+    """Count the rows that the finished batch has read from named sources.
 
     Spark reports them only after the batch has committed, and asynchronously; the scans' own
-    metrics are final as soon as the batch's job has ended, so that the count can be stored together
-    with the epoch.
-
-    Args:
-        stream_execution: the JVM's ``StreamExecution``.
+    metrics are final when the batch's job has ended, so the count can be stored with the epoch.
 
     Returns:
         The rows; None where the plan cannot be read (another version of Spark).
@@ -65,13 +61,7 @@ def count_input_rows(stream_execution: Any) -> int | None:
 
 
 def say_what_is_not_counted(query: str, plan: Any, session: Any) -> None:
-    """Log the filters by which the readers of files leave rows out uncounted, if there are some.
-
-    Args:
-        query: the name of the query.
-        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
-        session: the JVM's session of the query.
-    """
+    """Log the filters by which file readers skip rows uncounted, if there are any."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError):  # another version of Spark
@@ -81,14 +71,10 @@ def say_what_is_not_counted(query: str, plan: Any, session: Any) -> None:
 
 
 def filters_before_count(plan: Any, session: Any) -> dict[str, str]:
-    """Return the filters by which the readers of files leave rows out uncounted, by source.
+    """Return the filters by which file readers skip rows uncounted, by source.
 
-    Parquet and ORC pass over parts of a file by their statistics. What that leaves out nobody
-    knows; ``numOutputRows`` of a scan counts the rest.
-
-    Args:
-        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
-        session: the JVM's session of the query.
+    Parquet and ORC skip parts of a file by their statistics. The number of skipped rows is unknown;
+    ``numOutputRows`` of a scan counts the rest.
     """
     found: dict[str, str] = {}
     for leaf in source_scans(plan):
@@ -111,15 +97,12 @@ def lossy_among(sources: Sequence[SourceDefinition]) -> list[LossySource]:
 
 
 def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> int:
-    """Log how many rows a batch leaves out, by part of the source.
+    """Log how many rows a batch loses, by part of the source; return their number.
 
     Args:
         lossy: the formats that may lose rows, by :func:`lossy_among`.
         where: the query and the batch.
-        execution: what has planned the batch, as the JVM has it.
-
-    Returns:
-        How many.
+        execution: the JVM's execution that has planned the batch.
     """
     from py4j.protocol import Py4JError
 
@@ -171,12 +154,6 @@ class UnreadFiles:
 
 
 class _FileSource:
-    """One file source of Spark's.
-
-    Args:
-        stream: the JVM's ``FileStreamSource``.
-    """
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._fields: dict[str, Any] = {}
@@ -212,10 +189,10 @@ def _file_sources(execution: Any) -> Iterator[_FileSource]:
 
 
 def _unseen(listed: Any, seen: Any) -> int:
-    """Return how many of the files listed Spark has not seen, in a few calls however many they are.
+    """Return how many of the listed files Spark has not seen, in a constant number of calls.
 
-    What Spark has seen it keeps by the path, or by the name alone where the source goes by names;
-    what is older than its last purge it takes for seen.
+    Spark keeps what it has seen by path, or by name where the source goes by names; it counts files
+    older than its last purge as seen.
     """
     purged_ms = int(private_value(seen, "lastPurgeTimestamp"))
     known = set(private_value(seen, "map").keySet().toString().strip("[]").split(", "))

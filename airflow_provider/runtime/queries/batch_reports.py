@@ -23,14 +23,14 @@ _RUN: Final = "addBatch"  # a phase that only a batch has: a query that waits re
 
 
 class BatchReport(NamedTuple):
-    """What is known of a batch that has ended.
+    """A finished batch.
 
     Attributes:
         progress: Spark's ``StreamingQueryProgress``.
-        pacing: how the next one was fitted to the target time; None when it was not.
-        unread_files: how many files its sources had yet to read; None when that is not known.
-        late_rows: how many rows its operators have dropped as late; None when not counted, where
-            Spark's number in *progress* counts the groups of an aggregation.
+        pacing: how the next batch was sized; None when it was not.
+        unread_files: how many files its sources had yet to read; None if unknown.
+        late_rows: how many rows its operators have dropped as late; None if not counted: Spark's
+            number in *progress* counts the groups of an aggregation.
     """
 
     progress: dict[str, Any]
@@ -101,8 +101,8 @@ class BatchReports:
         """Collect a last batch that was stopped between its commit and Spark's report of it.
 
         Args:
-            is_committed: whether a batch is; asked at most once. The query runs no more, and was
-                looked at since.
+            is_committed: whether a batch is committed; called at most once. The query has stopped,
+                and its reports were read since.
         """
         staged, self._staged = self._staged, None
         batch = staged.progress["batchId"] if staged is not None else -1
@@ -129,7 +129,6 @@ class BatchReports:
         )
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:
-        """Return the new ones; asks for no more than the last one where only that can be new."""
         last = query._jsq.lastProgress()
         if last is None or last.batchId() <= self._seen:
             return []
@@ -141,7 +140,7 @@ class BatchReports:
         return list(self._recent(query))[::-1] if missing else []
 
     def _recent(self, query: StreamingQuery) -> Iterator[dict[str, Any]]:
-        """Yield those that were not seen, newest first; the others are not made JSON of."""
+        """Yield unseen reports, newest first; the others are not converted to JSON."""
         recent = query._jsq.recentProgress()
         for place in reversed(range(len(recent))):
             progress = recent[place]
@@ -153,14 +152,7 @@ class BatchReports:
 
 
 def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None) -> BatchReport:
-    """Return what is known of a batch without Spark's report.
-
-    Args:
-        batch: its number.
-        began: when it began.
-        seconds: how long it took.
-        rows: the rows that it has read; None when they are not known.
-    """
+    """Return a report of a batch that Spark has not reported; *rows* is None if unknown."""
     took = {"triggerExecution": round(1000 * seconds)}
     return BatchReport(
         {"batchId": batch, "timestamp": to_iso(began), "numInputRows": rows, "durationMs": took}
@@ -170,12 +162,7 @@ def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None)
 def backlog_of(
     sources: Sequence[Mapping[str, Any]], unread_files: int | None
 ) -> dict[str, int] | None:
-    """Return what sources have not read, by measure; None if none says.
-
-    Args:
-        sources: those of Spark's report.
-        unread_files: see :mod:`~airflow_provider.runtime.queries.batch_input`.
-    """
+    """Return what sources have not read, by measure; None if none says."""
     found = {} if unread_files is None else {UNREAD_FILES: unread_files}
     for source in sources:
         metrics = source.get("metrics") or behind_latest(source)
@@ -189,13 +176,10 @@ def backlog_of(
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
     """Return how far a source in Python is behind Kafka, as Spark's connector reports it of itself.
 
-    A source in Python has no metrics in Spark's report, which has its offsets.
-
-    Args:
-        source: of Spark's report.
+    Spark's report has no metrics of a source in Python, but its offsets.
 
     Returns:
-        Nothing where the offsets are not Kafka's, or it does not say how far it could read.
+        Nothing where the offsets are not Kafka's, or the latest ones are unknown.
     """
     try:
         read, latest = from_json(source.get("endOffset")), from_json(source.get("latestOffset"))

@@ -40,10 +40,10 @@ class PacingDecision(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How much larger the next batch should be than the last one was.
+    """The size of the next batch in relation to the last one.
 
     Attributes:
-        factor: 1 for as large as it may be now.
+        factor: 1 for the largest allowed size.
         reason: for people.
     """
 
@@ -80,9 +80,9 @@ class BatchSizeController:
         """Take a batch into account.
 
         Args:
-            size: what it has read; more than 0, in any measure that stays the same.
+            size: what it has read; more than 0, always in the same measure.
             seconds: how long it took.
-            limited: whether it would have read more, had it been allowed to.
+            limited: whether its limit has kept it from reading more.
         """
         seconds = max(seconds, _SHORTEST_S)
         too_long = seconds > self._target_s * (1 + THRESHOLD)
@@ -102,16 +102,16 @@ class BatchSizeController:
         return Step(PacingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
 
     def _is_stuck(self, size: float) -> bool:
-        """Whether a batch was to be larger than the last one and is not, as with large files.
+        """Whether a batch should have grown and did not, as with large files.
 
-        What of their time is fixed then stays unknown, and with it whether twice the size fits.
+        Its fixed part then stays unknown, and with it whether twice the size fits.
         """
         return size <= self._outgrown and not self._is_spread()
 
     def _aim_s(self) -> float:
-        """Return the target, or more where half of it would not be left for the rows.
+        """Return the target, or more where less than half of it would be left for the rows.
 
-        Smaller batches would then hardly be faster, and the query would fall behind for good.
+        Smaller batches would hardly be faster, and the query would fall behind.
         """
         return max(self._target_s, self._fixed_s + self._target_s / 2)
 
@@ -143,7 +143,6 @@ class BatchSizeController:
         return max(sizes) >= _SPREAD * min(sizes)
 
     def _fit_fixed(self) -> float:
-        """Return the time at size 0 of the line through the batches."""
         fastest = min(seconds for _, seconds in self._samples)
         known = min(self._fixed_s, fastest / 2)
         if not self._is_spread():
@@ -170,13 +169,13 @@ def _fading(by: float, count: int) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What one source may read in a batch.
+    """The most that one source may read in a batch.
 
     Attributes:
         amount: how much, in *unit*.
         unit: ``rows``, ``bytes`` or ``files``.
         ceiling: the job's own limit, never exceeded; None if it has none.
-        ignored: batches in a row that went beyond it, as far as is known.
+        ignored: batches in a row that exceeded it, as far as is known.
     """
 
     amount: int
@@ -262,7 +261,6 @@ def next_pace(
 
 
 def _mark(limit: Limit, load: Load) -> Limit:
-    """Count the batches in a row that the source has read beyond its limit."""
     size = load.measure(limit.unit)
     if size is None:
         return limit if not load.rows else dataclasses.replace(limit, ignored=IGNORED)

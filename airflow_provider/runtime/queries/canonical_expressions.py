@@ -123,12 +123,7 @@ def object_name(value: Any) -> str:
 
 
 def canonical(node: Node, columns: Mapping[int, str]) -> str:
-    """Return an expression's text.
-
-    Args:
-        node: the expression.
-        columns: the text of each column, by its id; one that is not among them keeps its name.
-    """
+    """Return an expression's text; a column whose id is not in *columns* keeps its name."""
     if node.kind == "AttributeReference":
         return columns.get(id_of(node.values), str(node.values["name"]))
 
@@ -146,7 +141,6 @@ def _shortened(text: str) -> str:
 
 
 def _special(node: Node, text: Text) -> str | None:
-    """Return the text of what SQL does not write as a call; None for what it does."""
     kind, values, children = node
     if kind in _TRANSPARENT:
         return text(children[0])
@@ -175,7 +169,7 @@ def _literal(node: Node, _: Text) -> str:
 
 
 def _random(node: Node, _: Text) -> str:
-    """Return a random number without its seed, which is another one at each start."""
+    """Return a random number without its seed, which differs at each start."""
     return f"{node.kind.lower()}()"
 
 
@@ -191,7 +185,6 @@ def _field(node: Node, text: Text) -> str:
 
 
 def _call(node: Node, text: Text) -> str:
-    """Return a call, with those of the function's values that are no expressions."""
     kind, values, children = node
     name = str(values.get("name") or "") if kind.endswith(("UDF", "UDAF")) else ""
     more = [] if name else [f"{key}={value}" for key, value in _settings(values)]
@@ -215,7 +208,7 @@ def _settings(values: Values) -> Iterator[tuple[str, str]]:
 
 
 def _window(node: Node, text: Text) -> str | None:
-    """Return a window in the words of the job; None for any other struct.
+    """Return a window as the job wrote it; None for any other struct.
 
     Spark's analysis has made arithmetic of it: ``start = t - (t - offset) % slide``,
     ``end = start + duration``. A session is ``start = t``, ``end = t + gap``.
@@ -235,7 +228,6 @@ def _window(node: Node, text: Text) -> str | None:
 
 
 def _moment(node: Node, text: Text) -> str | None:
-    """Return what is the last microsecond of a window; None for any other moment."""
     earlier = node.children[0]
     if earlier.kind != "Subtract" or earlier.children[1].values.get("value") != "1":
         return None

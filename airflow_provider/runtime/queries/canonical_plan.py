@@ -72,13 +72,13 @@ _WINDOWS: Final = ("window(", "session_window(")
 
 @dataclasses.dataclass(frozen=True)
 class CanonicalPlan:
-    """What a plan says.
+    """The canonical form of a plan.
 
     Attributes:
         operators: the stateful ones, children first; their numbers, kinds and columns are only in
             the physical plan.
         watermarks: in the order of the plan.
-        output: the columns' texts, and what is left out behind the last operator.
+        output: the columns' texts, and the filters above the last operator.
     """
 
     operators: tuple[OperatorFingerprint, ...]
@@ -88,12 +88,12 @@ class CanonicalPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """What comes out of a node.
+    """The output of a node.
 
     Attributes:
         columns: their ids.
         sources: the streams above it, None for one without a name.
-        filters: what has decided about its rows since the last stateful operator.
+        filters: the conditions on its rows since the last stateful operator.
     """
 
     columns: tuple[int, ...]
@@ -116,17 +116,17 @@ def canonical_plan(
     delays: Sequence[str],
     names: Sequence[str],
 ) -> CanonicalPlan:
-    """Return what an analyzed plan says.
+    """Return the canonical form of an analyzed plan.
 
     Args:
         plan: its nodes, each before its children.
         sources: the name of each stream that it reads, in the order of its leaves.
         delays: the delay of each of its watermarks, in the order of its nodes.
-        names: of the columns that it gives.
+        names: the names of its output columns.
 
     Raises:
-        LookupError, ValueError, TypeError, AttributeError: it is not such a plan; Spark may write
-            others than are known here.
+        LookupError, ValueError, TypeError, AttributeError: the plan has another form, as in another
+            version of Spark.
     """
     walk = _AnalyzedWalk(sources, delays)
     rows = walk.visit(tree_of(plan))
@@ -141,12 +141,6 @@ def canonical_plan(
 
 
 class _AnalyzedWalk:
-    """A walk through an analyzed plan, children first.
-
-    Attributes:
-        columns: the text of each column, by its id.
-    """
-
     def __init__(self, sources: Sequence[str | None], delays: Sequence[str]) -> None:
         self.columns: dict[int, str] = {}
         self.operators: list[OperatorFingerprint] = []
@@ -156,7 +150,7 @@ class _AnalyzedWalk:
         self._shared: dict[int, Node] = {}
 
     def visit(self, node: Node) -> _Rows:
-        """Return what comes out of a node; note the operators in and below it."""
+        """Return the output of a node; note the operators in and below it."""
         if node.kind == "WithCTE":
             *shared, main = node.children
             self._shared |= {int(each.values["id"]): each for each in shared}
@@ -228,7 +222,6 @@ class _AnalyzedWalk:
         return _filtered(rows, *(each for each in texts if not any(w in each for w in _WINDOWS)))
 
     def _expand(self, node: Node, rows: _Rows) -> _Rows:
-        """Rows are repeated: for each sliding window that they are in, or each set of groups."""
         projections = [
             [self._text(each) for each in projection] for projection in node.values["projections"]
         ]
@@ -245,7 +238,6 @@ class _AnalyzedWalk:
         return _filtered(dataclasses.replace(rows, columns=(*rows.columns, *own)), text)
 
     def _other(self, node: Node, rows: _Rows) -> _Rows:
-        """A node of which only its name is known, such as a function that maps rows."""
         function = node.values.get("functionExpr") or node.values.get("func")
         name = str(function[0].get("name", "")) if isinstance(function, list) else ""
         if node.kind == "Aggregate":  # of a table that is joined
@@ -255,7 +247,6 @@ class _AnalyzedWalk:
         return _filtered(dataclasses.replace(rows, columns=columns), f"{node.kind}({name})")
 
     def _outputs(self, node: Node) -> tuple[int, ...]:
-        """Return the columns that a node declares by itself."""
         values = node.values
         return self._declare(values.get("outputAttrs") or values.get("output") or ())
 
@@ -304,7 +295,7 @@ class _AnalyzedWalk:
     # --- operators ------------------------------------------------------------------------------
 
     def _operator(self, node: Node, rows: _Rows) -> _Rows | None:
-        """Note a stateful operator, and return what comes out of it; None for any other node."""
+        """Note a stateful operator, and return its output; None for any other node."""
         values, filters = node.values, tuple(sorted(rows.filters))
         after = dataclasses.replace(rows, filters=frozenset())
         if node.kind == "Aggregate":
@@ -356,7 +347,7 @@ def _filtered(rows: _Rows, *texts: str) -> _Rows:
 
 
 def _is_of_window(text: str, windows: Iterable[str]) -> bool:
-    """Whether Spark has added a condition because rows without a time are in no window."""
+    """Whether Spark added a condition because rows without a time are in no window."""
     return any(
         text == f"({window.partition('(')[2].rpartition(', ')[0].partition(', ')[0]} is not null)"
         for window in windows
@@ -385,13 +376,13 @@ def fingerprint_of(
     sources: Sequence[str | None],
     planned: Sequence[PlannedOperator] | None,
 ) -> Fingerprint | None:
-    """Return what *df* as a query is, as far as its results depend on its state.
+    """Return the fingerprint of a query: all that its results depend on, given its state.
 
     Args:
         df: the query.
         output_mode: its output mode.
         sources: the name of each stream that it reads, in the order of its plan.
-        planned: its stateful operators, in the order of the plan; None when not known.
+        planned: its stateful operators, in the order of the plan; None if unknown.
 
     Returns:
         None where Spark's plan cannot be read (another version of Spark): then only the kinds of

@@ -197,7 +197,6 @@ class JobContext:
         return self._table(name, file_format=format, path=path, schema=schema, options=options)
 
     def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
-        """Return the table of an initial state."""
         return load_table(self.spark, name, schema=schema, **where)
 
     def write(
@@ -284,7 +283,6 @@ class JobContext:
         return [source.name for source in self._sources]
 
     def _written(self) -> set[str]:
-        """Return the folders that the queries declared so far will write."""
         return {place for query in self._queries for place in query.written_places}
 
     def on_finish(self, callback: Callback) -> None:
@@ -359,7 +357,7 @@ _PARTS: Final = 2  # of a watermark
 
 
 def _watermark(source: str, given: Any) -> tuple[str, str] | None:
-    """Return the column and the delay; a text alone would be taken for many columns."""
+    """Return the column and the delay; a string alone would be read as many columns."""
     if given is None:
         return None
     parts = () if isinstance(given, str) else tuple(given)

@@ -73,17 +73,17 @@ class PastEndError(Exception):
 
 
 class FixedEnds:
-    """Lets one query of a run end where its sources reached at first.
+    """Lets one query of a run end where its sources ended at first.
 
     Thread safety: :meth:`check` runs in Spark's callback thread while the query runs, the rest in
     the driver's while it does not.
 
     Args:
         query: the query.
-        checkpoint: where Spark keeps its checkpoint.
-        logs: the same, to read.
+        checkpoint: the folder of Spark's checkpoint.
+        logs: the logs of that checkpoint.
         run: the run's documents.
-        lease: the right to put the ends, and to replace what is planned.
+        lease: the right to record the ends, and to replace a planned batch.
         clock: for the document's time.
     """
 
@@ -112,14 +112,10 @@ class FixedEnds:
         self._left: bool | None = None  # the batch that this start runs alone has input
 
     def begin(self, how: StartMode, *, reads_available: bool) -> StartMode | None:
-        """Return how to start the query, after what is planned beyond its ends was replaced.
-
-        Args:
-            how: how it would be started.
-            reads_available: whether it would read what is available, and end.
+        """Return how to start the query, after replacing a batch that was planned beyond its ends.
 
         Returns:
-            None where everything is read, so that it is not to be started at all.
+            None where everything is read, so the query is not started at all.
         """
         self._is_past, self._left = False, None
         self._is_on = reads_available and bool(self._targets())
@@ -139,10 +135,10 @@ class FixedEnds:
         return None if self._is_on and open_batch is None and self._is_read(plan) else how
 
     def check(self, batch: int, execution: Any) -> None:
-        """Hold a batch that begins against the ends; the first one of a run puts them.
+        """Compare a batch that begins with the ends; the first batch of a run records them.
 
         Raises:
-            PastEndError: it is beyond them.
+            PastEndError: the batch is beyond them.
             LeaseLostError: another driver has taken over.
             ConfigError: a source cannot end where the job wants it to.
         """
@@ -157,7 +153,7 @@ class FixedEnds:
             raise PastEndError
 
     def has_more(self) -> bool | None:
-        """Whether the query, which has ended by itself, is to be started again.
+        """Whether the query, which has ended by itself, must be started again.
 
         Returns:
             None where the ends do not decide.
@@ -186,12 +182,11 @@ class FixedEnds:
         self._query = query
 
     def _is_within(self, plan: PlannedEnds, batch: int) -> bool:
-        """Whether a batch may run: what another run has perhaps staged is never replaced."""
+        """Whether a batch may run: what another run may have staged is never replaced."""
         is_inherited = self._record is not None and batch == self._record.inherited
         return is_inherited or plan.is_within(batch)
 
     def _load(self) -> PlannedEnds | None:
-        """Return the ends of the query as it is now, if they are put."""
         query_id = self._logs.query_id()
         if self._record is not None and self._record.query_id == query_id:
             return self._plan
@@ -205,7 +200,7 @@ class FixedEnds:
         return self._plan
 
     def _put(self, batch: int, execution: Any) -> bool:
-        """Put the ends; False where none is known."""
+        """Write the ends; return False where none is known."""
         self._is_on = False  # until they are
         planned = self._logs.offsets(batch)
         if planned.version != _VERSION:
@@ -247,7 +242,6 @@ class FixedEnds:
         return True
 
     def _targets(self) -> set[str]:
-        """Return the sources of the query whose ends are to be fixed."""
         return {
             source.name
             for source in self._query.sources
@@ -257,7 +251,7 @@ class FixedEnds:
         }
 
     def _is_read(self, plan: PlannedEnds) -> bool:
-        """Whether all that ends by itself, while the query reads what is there, is read."""
+        """Whether the query has read every source that ends by itself."""
         query = self._query
         ending = {s.name for s in query.sources} if query.bounded else set(query.yet_to_end)
         if not ending or not ending <= set(self.names()):

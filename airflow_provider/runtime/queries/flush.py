@@ -55,11 +55,10 @@ class Unflushed:
     """The rows that a stateful operator still keeps after a drain batch.
 
     Attributes:
-        rows: those that wait for a later watermark; None where they cannot be counted.
+        rows: the rows that wait for a later watermark; None where they cannot be counted.
         what: a name for the rows.
-        way_out: what the job may lack for a watermark to flush them; empty for nothing known.
-        ignored: the timers beside them that callbacks registered in the drain batch, which the
-            drain does not wait for.
+        way_out: what the job may lack for a watermark to flush them; empty if unknown.
+        ignored: the timers that callbacks registered in the drain batch, which the drain ignores.
     """
 
     id: int
@@ -76,13 +75,9 @@ class Unflushed:
 
 
 def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> DrainStep:
-    """Return what a query that does not run needs next to be drained.
+    """Return the next step in draining a query that does not run.
 
     It is not DONE while rows wait for a watermark: then the next drain batch has a later one.
-
-    Args:
-        query: the query.
-        checkpoint: where Spark keeps its checkpoint.
 
     Raises:
         CheckpointError: rows wait for a later watermark than any that Spark can count with.
@@ -116,10 +111,6 @@ def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dic
     """Return, by operator, the timers that callbacks registered in the drain of a query.
 
     They never fire. An operator without any is left out; None where they cannot be counted.
-
-    Args:
-        query: it is drained.
-        checkpoint: where Spark keeps its checkpoint.
     """
     position = query.logs.position()
     if not is_of_drain(position.watermark_ms):
@@ -129,13 +120,6 @@ def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dic
 
 
 class _DrainReader:
-    """Reads what the drain batches of a query that does not run have left in its state.
-
-    Args:
-        query: the query.
-        checkpoint: where Spark keeps its checkpoint, as Spark names it.
-    """
-
     def __init__(self, query: RunningQuery | BatchQuery, checkpoint: str) -> None:
         self._query = query
         self._definition = query.definition
@@ -208,14 +192,13 @@ class _DrainReader:
         )
 
     def _fed(self, timers: Mapping[int, TimersAfter], batch: int) -> frozenset[int]:
-        """Return the operators with later timers that rows of a drain batch may have registered."""
         later = (operator for operator, each in timers.items() if each.newer_later)
         return frozenset(operator for operator in later if self._is_fed(operator, batch))
 
     def _is_fed(self, operator: int, batch: int) -> bool:
         """Whether an operator below had rows to flush in a drain batch, which has no other input.
 
-        What it emitted for renewals alone does not count.
+        Rows emitted for renewed timers alone do not count.
         """
         below = self._plan[operator].below
         if not below:
@@ -226,7 +209,7 @@ class _DrainReader:
         return any(self._waiting_parts(each, self._plan[each].kind) for each in below)
 
     def _waiting_parts(self, operator: int, name: str) -> Sequence[WaitingRows]:
-        """Return the parts of an operator's state of which rows may wait for a watermark."""
+        """Return the parts of an operator's state whose rows may wait for a watermark."""
         kind, placed = kind_named(name), self._plan.get(operator)
         by_default = "" if kind.setting else self._definition.output_mode
         return kind.waiting.get(placed.setting if placed else by_default, ())
@@ -235,10 +218,10 @@ class _DrainReader:
 def _by_origin(
     found: Sequence[Unflushed], timers: Mapping[int, TimersAfter], *, fed: frozenset[int]
 ) -> list[Unflushed]:
-    """Return what is left, with the timers that wait and with those that the drain ignores.
+    """Return what is left, with the timers that wait and those that the drain ignores.
 
     Args:
-        found: what is left; of timers those that were there before the batch.
+        found: what is left; for timers, those that existed before the batch.
         timers: the timers, by operator.
         fed: the operators whose rows may have registered the later ones of the new timers.
     """

@@ -49,8 +49,8 @@ class Planned:
     Attributes:
         execution: the JVM's ``MicroBatchExecution``.
         jvm: the JVM.
-        lines: how far it reads of each source, as the offset log has it.
-        before: how far the batch before it has read.
+        lines: each source's offsets at its end, as in the offset log.
+        before: those of the batch before it.
         checkpoint: the query's.
     """
 
@@ -64,15 +64,15 @@ class Planned:
 def find_ends(
     planned: Planned, sources: Sequence[SourceDefinition], wanted: frozenset[str]
 ) -> tuple[SourceEnd, ...]:
-    """Return the ends of those of a query's sources that have one which is known.
+    """Return the known ends of those of a query's sources that have one.
 
     Args:
-        planned: its first batch.
-        sources: all of them, in the order of Spark's offsets.
-        wanted: the ones that end.
+        planned: the first batch.
+        sources: all sources, in the order of Spark's offsets.
+        wanted: the names of those that end.
 
     Raises:
-        ConfigError: the job asks for an end that a source cannot have.
+        ConfigError: the job wants an end that a source cannot have.
     """
     from py4j.protocol import Py4JError
 
@@ -101,7 +101,6 @@ def find_ends(
 def _refuse_unknown(
     sources: Sequence[SourceDefinition], wanted: frozenset[str], error: Exception
 ) -> None:
-    """Refuse an end that somebody has asked for; else say that another attempt may read more."""
     for source in sources:
         if source.name in wanted and source.ends is not None:
             msg = f"source {source.name!r} ({source.format}): its end is not known here: {error}"

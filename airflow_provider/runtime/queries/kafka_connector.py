@@ -16,13 +16,7 @@ ARTIFACT: Final = "spark-sql-kafka-0-10"
 
 
 def missing_connector(spark: SparkSession, what: str, instead: str = "") -> ConfigError:
-    """Return the refusal of a job that needs Spark's connector where there is none.
-
-    Args:
-        spark: any session of the application.
-        what: what needs it.
-        instead: another way out, behind "or".
-    """
+    """Return the refusal of *what* without Spark's connector; *instead* is another way out."""
     package = set_conf(PACKAGES, own_package(spark, ARTIFACT))
     msg = f"{what}: this Spark has no connector for Kafka; run with {package}"
     return ConfigError(f"{msg}, or {instead}" if instead else msg)

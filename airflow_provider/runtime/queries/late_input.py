@@ -50,7 +50,7 @@ _OF_GROUPS: Final = frozenset(
 
 
 class LatePolicy:
-    """What a run makes of the late rows of one query.
+    """Handles the late rows of one query.
 
     Args:
         query: the query.
@@ -86,10 +86,10 @@ class LatePolicy:
         count_input: CountInput,
         count_late: CountLate,
     ) -> Iterator[tuple[DataFrame, CountInput, CountLate]]:
-        """Give the output of a batch, checked if one of its sinks shows rows before the commit.
+        """Yield the output of a batch, checked if one of its sinks shows rows before the commit.
 
         Such a sink is ``for_each_batch``. The batch then runs before its function is called, and
-        the output is kept until the function has read it.
+        the output is cached until the function has read it.
 
         Args:
             epochs: the query's, with the counts up to the epoch before.
@@ -136,7 +136,7 @@ class LatePolicy:
         )
 
     def batch_ran(self, execution: Any | None) -> None:
-        """Let the watermark stay where it is, if it is to wait for the end of the data.
+        """Keep the watermark where it is, if it waits for the end of the data.
 
         Spark takes the event times of a batch from its plan after the callback, and finds none.
 
@@ -144,7 +144,7 @@ class LatePolicy:
             execution: the JVM's ``StreamExecution``, in the callback of a batch that has run.
 
         Raises:
-            CheckpointError: it cannot be held; Spark must not commit the batch.
+            CheckpointError: the watermark cannot be kept; Spark must not commit the batch.
         """
         if not self.waits:
             return
@@ -162,11 +162,7 @@ def _name_of(names: tuple[str, ...], operator: str) -> str:
 
 
 def count_late_rows(execution: Any, jvm: Any) -> LateCount | None:
-    """Count the rows that each stateful operator has dropped as late in the batch just run.
-
-    Args:
-        execution: the JVM's ``StreamExecution``, in the callback of the batch.
-        jvm: the session's.
+    """Count the rows that each stateful operator has dropped as late in the finished batch.
 
     Returns:
         None where the plan cannot be read (another version of Spark).
@@ -194,12 +190,7 @@ def count_late_rows(execution: Any, jvm: Any) -> LateCount | None:
 def _count_again(node: Any, groups: int, jvm: Any) -> tuple[int, bool]:
     """Count the late rows at the input of an aggregation, which is computed once more.
 
-    A row that comes too late for several windows counts once.
-
-    Args:
-        node: the operator.
-        groups: how many late groups Spark has counted.
-        jvm: the session's.
+    A row that is late for several windows counts once.
 
     Returns:
         The rows, and whether there may be more of them.
@@ -229,7 +220,6 @@ def _count_again(node: Any, groups: int, jvm: Any) -> tuple[int, bool]:
 
 
 def _partial_aggregation(node: Any) -> Any | None:
-    """Return the aggregation that gets the rows of an operator first."""
     found = None
     while node.children().size() == 1:
         node = node.children().apply(0)
@@ -239,7 +229,7 @@ def _partial_aggregation(node: Any) -> Any | None:
 
 
 def _has_state(plan: Any, jvm: Any) -> bool:
-    """Whether a plan reads state, which it must not do a second time."""
+    """Whether a plan reads state, which must not happen a second time."""
     writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
     return any(writer.isInstance(node) for node in executed(plan))
 
@@ -247,11 +237,8 @@ def _has_state(plan: Any, jvm: Any) -> bool:
 def _late_rows_of(partial: Any, rows: Any, late: Any, jvm: Any) -> Any:
     """Return the plan of the rows whose group is late.
 
-    Args:
-        partial: the partial aggregation.
-        rows: its input, in nodes of its own: those of the batch keep their metrics.
-        late: Spark's own condition for a late group.
-        jvm: the session's.
+    *rows* is the input of *partial*, in nodes of its own: those of the batch keep their metrics.
+    *late* is Spark's own condition for a late group.
     """
     keys = class_named(jvm, f"{_PLAIN}.ProjectExec")(partial.groupingExpressions(), rows)
     return class_named(jvm, f"{_PLAIN}.FilterExec")(late, keys)
@@ -269,9 +256,9 @@ def _sliding(partial: Any) -> tuple[list[Any], Any | None]:
 
 
 def _inputs(partial: Any, above: list[Any], expand: Any | None, jvm: Any) -> Iterator[Any]:
-    """Yield the input of an aggregation; of sliding windows once for each that a row is in.
+    """Yield the input of an aggregation; for sliding windows once per window of a row.
 
-    Of a row's windows the first is late if any is, so of these counts the highest is that of rows.
+    The first of a row's windows is late if any is, so the highest of these counts is that of rows.
     """
     if expand is None:
         yield partial.child().clone()

@@ -54,7 +54,7 @@ class OutputLocation:
         query: the query.
         sink: the sink's name.
         location: the folder as the job names it.
-        is_of_files: whether all files in it are its rows: it has no log that says which ones are.
+        is_of_files: whether all files in it are its rows, because it has no log that lists them.
     """
 
     query: str
@@ -178,19 +178,19 @@ def _holds(outer: str, inner: str) -> bool:
 
 
 def _is_seen_in(outer: str, inner: str) -> bool:
-    """Whether a reader of *outer* would find what is in *inner*, a folder inside of it."""
+    """Whether a reader of *outer* would find the files of *inner*, a folder inside of it."""
     if outer == inner or not _holds(outer, inner):
         return False
     return not any(_is_hidden(name) for name in inner[len(outer) :].strip("/").split("/"))
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether Spark passes a folder over; one with an underscore may be a partition's."""
+    """Whether Spark ignores a folder; a partition's may begin with an underscore."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _reads(pattern: str, place: str) -> bool:
-    """Whether a source of that path, maybe a pattern, may read files in the folder *place*."""
+    """Whether a source of that path or pattern may read files in the folder *place*."""
     wanted, there = pattern.rstrip("/").split("/"), place.rstrip("/").split("/")
     if any(not _matches(a, b) for a, b in zip(wanted, there, strict=False)):
         return False

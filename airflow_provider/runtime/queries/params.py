@@ -64,11 +64,11 @@ class Params(dict[str, Any]):
         return super().values()
 
     def check_read(self) -> None:
-        """Look at what the job's function, which has returned, has not read.
+        """Check for parameters that the job's function, which has returned, has not read.
 
-        A name that is like one which the function has looked for in vain is refused: it is
-        mistyped, and the job would go on with its default. Others are logged: a function may read
-        a parameter in one mode and not in another, or in Spark's tasks.
+        A name similar to one that the function has looked for in vain is refused: it is mistyped,
+        and the job would use its default. Others are logged: a function may read a parameter in one
+        mode only, or in Spark's tasks.
 
         Raises:
             ConfigError: a name is mistyped.

@@ -30,10 +30,9 @@ _WATERMARK: Final = "EventTimeWatermark"
 def source_names(df: DataFrame) -> list[str | None]:
     """Return the names of the sources in *df*'s plan, None for a stream without a name.
 
-    A table without a name is not a source of the job's.
-
-    There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
-    each place where the plan reads a stream, also when it reads the same one in several.
+    A table without a name is not a source of the job's. There is one name for each line in Spark's
+    offset log, in the same order: Spark writes a line for each place where the plan reads a stream,
+    also when it reads the same one in several.
     """
     return [name for _, name in named_leaves(df)]
 
@@ -155,11 +154,8 @@ def executed(plan: Any) -> Iterator[Any]:
 def missing_files(stream_execution: Any) -> list[str]:
     """Return the files that the current batch was planned with and Spark has not found.
 
-    Its file source leaves out what it does not find when it runs a batch, without a word
-    (SPARK-17599 made the listing of files forgiving): the batch would commit without those rows.
-
-    Args:
-        stream_execution: the JVM's ``StreamExecution``, in the middle of a batch.
+    Spark's file source silently ignores files that are missing when a batch runs (SPARK-17599 made
+    the listing forgiving), so the batch would commit without their rows.
     """
     missing: list[str] = []
     for leaf in leaves(stream_execution.lastExecution().executedPlan()):
@@ -268,12 +264,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
 
 
 def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
-    """Return the name of the source that a scan in the plan of a batch reads; None for no source.
-
-    Args:
-        leaf: a leaf of the executed plan.
-        sources: the JVM's streams that are of interest, and their names.
-    """
+    """Return the name of the source, one of *sources*, that a leaf of an executed plan reads."""
     stream = stream_of(leaf)
     if stream is not None:
         return next((name for each, name in sources if each.equals(stream)), None)

@@ -224,9 +224,9 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
 
 
 def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]]:
-    """Return for each query that reads what others of the job write: these, in the job's order.
+    """Return for each query the queries of the job whose output it reads, in the job's order.
 
-    A source reads what a sink writes when it names the same folder, or something in it.
+    A source reads what a sink writes when it names the same folder, or one inside of it.
 
     Raises:
         ConfigError: queries wait for each other, or one for itself.
@@ -291,10 +291,7 @@ Declare = Callable[[Mapping[str, SourceBinding]], "Sequence[QueryDefinition]"]
 
 
 def check_sources(query: QueryDefinition) -> None:
-    """Refuse a query whose sources cannot end, or fall silent, as they say they do.
-
-    Args:
-        query: as the job declares it, without markers.
+    """Refuse a query whose sources cannot end, or fall silent, as declared; it has no markers yet.
 
     Raises:
         ConfigError: the message names the source and the way out.
@@ -329,12 +326,12 @@ def check_sources(query: QueryDefinition) -> None:
 def bind(
     query: QueryDefinition, directory: JobDirectory, end: EndedSources | None, declare: Declare
 ) -> QueryDefinition:
-    """Return the query with markers, and without reading what has ended.
+    """Return the query with markers, and without its ended sources.
 
     Args:
         query: the query.
-        directory: the job directory, where markers lie.
-        end: the record of those sources that are read no more; None when there are none.
+        directory: the job directory, which has the markers.
+        end: the record of the ended sources; None when there is none.
         declare: calls the job's function.
 
     Raises:

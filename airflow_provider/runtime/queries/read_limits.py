@@ -73,11 +73,7 @@ class FoundLimits:
 
 
 def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundLimits:
-    """Return what the sources of a query may read.
-
-    Args:
-        execution: the JVM's ``MicroBatchExecution``, once it has planned a batch.
-        sources: in the order of Spark's offsets.
+    """Return the limits of a query's sources, once Spark has planned a batch.
 
     Raises:
         Py4JError: another version of Spark, which keeps its limits elsewhere.
@@ -106,15 +102,10 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
 
 
 def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
-    """Return the sources that Spark asks once, at the start, how far they reach.
+    """Return the sources whose end Spark asks for once, at the start.
 
-    Under ``availableNow`` those are the ones that do not support it; all of them where that is not
-    known.
-
-    Args:
-        execution: the JVM's ``MicroBatchExecution``; may have ended.
-        jvm: the JVM.
-        sources: in the order of Spark's offsets.
+    Under ``availableNow`` those are the ones that do not support it; all of them where that is
+    unknown. The execution may have ended.
     """
     from py4j.protocol import Py4JError
 
@@ -189,17 +180,12 @@ LEFT: Final = "left alone"
 
 
 class BatchSizer:
-    """Measures each batch of a query at its end and sets what the next one may read.
+    """Measures each batch of a query at its end and sets the limits of the next one.
 
-    It never fails a batch: where Spark does not let it look or set, the query runs as it is.
+    It never fails a batch: where it cannot measure or set, the query runs with its own limits.
 
-    Thread safety: :meth:`batch_ran` runs in Spark's callback thread; what :meth:`describe` reads is
-    replaced at once.
-
-    Args:
-        query: the query.
-        target_s: how long a batch should take.
-        clock: measures.
+    Thread safety: :meth:`batch_ran` runs in Spark's callback thread; :meth:`describe` reads a value
+    that is replaced in one step.
     """
 
     def __init__(self, query: QueryDefinition, target_s: float, clock: Clock) -> None:
@@ -226,13 +212,13 @@ class BatchSizer:
     def batch_ran(
         self, begun: float, execution: Any, jvm: Any, progress: Mapping[str, Any] | None
     ) -> None:
-        """Decide on the limits of the next batch, and set them.
+        """Choose the limits of the next batch, and set them.
 
         Args:
-            begun: when this one began.
+            begun: when this batch began, on the monotonic clock.
             execution: the JVM's ``MicroBatchExecution``.
             jvm: Py4J's view of the JVM.
-            progress: Spark's last progress, that of an earlier batch.
+            progress: Spark's last progress, of an earlier batch.
         """
         from py4j.protocol import Py4JError
 
@@ -270,7 +256,7 @@ class BatchSizer:
         self._said = self._say(pace.decision.value, pace.reason, seconds)
 
     def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: BatchLimits) -> None:
-        """Give up sources that read more than they may."""
+        """Stop sizing sources that read more than their limit."""
         kept = {source.name for source in obeying}
         why = "it reads more than its limit, or does not report in its unit what it reads"
         deaf = {source.name: why for source in found.paced if source.name not in kept}

@@ -49,12 +49,7 @@ _SPARK_OPTIONS: Final = {
 
 
 def check_options(source: str, file_format: str, options: Iterable[str]) -> None:
-    """Refuse mistyped options of a source of files; what is like no other is passed on.
-
-    Args:
-        source: the source's name.
-        file_format: its format; one that is not Spark's own is not looked at.
-        options: the names of its options.
+    """Refuse mistyped options of a file source; an option unlike any known one is passed on.
 
     Raises:
         ConfigError: the message has the option that was meant.
@@ -106,7 +101,6 @@ def check_end(
 
 
 def _refused(kind: str, ends: object) -> str | None:
-    """Return why a source of this format cannot end there; None when it can."""
     if isinstance(ends, dt.datetime):
         if kind not in {*FILE_FORMATS, *KAFKA_FORMATS}:
             return "only files and Kafka end at a time; give offsets, or ends='latest'"
@@ -129,7 +123,6 @@ def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
 
 
 def _are_offsets(ends: Mapping[Any, Any]) -> bool:
-    """Whether these are offsets from the beginning on, and some."""
     plain = {topic: dict(p) if isinstance(p, Mapping) else p for topic, p in ends.items()}
     keys = [*plain, *(key for p in plain.values() if isinstance(p, dict) for key in p)]
     if not all(isinstance(key, str) for key in keys) or not is_by_partition(plain):

@@ -46,11 +46,9 @@ _MOST_FILES: Final = 100_000  # the names of so many are 15 MB
 
 
 def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]) -> None:
-    """Refuse an order by name where Spark lists files before each batch, with until='stopped'.
+    """Refuse an order by name with until='stopped', where Spark lists files before each batch.
 
-    Args:
-        queries: the job's.
-        alone: those that end by themselves while others go on.
+    Queries in *alone* end by themselves while others continue.
 
     Raises:
         ConfigError: the message names the source and the way out.
@@ -81,9 +79,7 @@ def describe_order(sources: Sequence[SourceDefinition]) -> str:
 def in_read_order(definition: QueryDefinition, *, lists_once: bool) -> Iterator[None]:
     """Let a query that is started in the block read its files in the order that the job wants.
 
-    Args:
-        definition: the query.
-        lists_once: whether it is started with ``availableNow``.
+    *lists_once* says whether it is started with ``availableNow``.
 
     Raises:
         SparkStreamError: it has started, and its files are not in that order; stop it.
@@ -105,8 +101,6 @@ def _listener_of(sorting: _Sorting) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
-        """Called by Spark's thread of a query before it makes its sources."""
-
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
             sorting.begin(str(event.id), str(event.name))
 
@@ -123,8 +117,6 @@ def _listener_of(sorting: _Sorting) -> Any:
 
 
 class _Sorting:
-    """Sorts the files of one query that starts."""
-
     def __init__(self, definition: QueryDefinition) -> None:
         if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
             msg = f"read_order={NAME!r} needs PYSPARK_PIN_THREAD=true, which is the default"
@@ -136,7 +128,7 @@ class _Sorting:
         self._is_done = False
 
     def begin(self, query_id: str, name: str) -> None:
-        """Hold the lock, of which each JVM thread is one of Python's; returns when it is held."""
+        """Hold the lock until the files are sorted; return when it is held."""
         if name != self._definition.name or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._sort, args=(query_id,), daemon=True)
@@ -144,11 +136,6 @@ class _Sorting:
         self._is_held.wait(_HELD_S)
 
     def finish(self) -> None:
-        """Wait until the files are sorted.
-
-        Raises:
-            SparkStreamError: they are not.
-        """
         if self._thread is not None:
             self._thread.join()
         if not self._is_done:
@@ -185,7 +172,7 @@ class _Sorting:
 
 
 def _sorted_by_path(files: Any, jvm: Any) -> Any:
-    """Return the JVM's sequence of files sorted by their paths, in a few calls however many."""
+    """Return the JVM's sequence of files sorted by path, in a constant number of calls."""
     array = jvm.java.util.ArrayList(
         jvm.scala.collection.JavaConverters.seqAsJavaListConverter(files).asJava()
     )
@@ -209,13 +196,9 @@ def _sorted_by_path(files: Any, jvm: Any) -> Any:
 
 
 def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
-    """Warn of files of one modification time, whose order nobody knows, before a watermark.
+    """Warn of files with one modification time, whose order is undefined, below a watermark.
 
-    Files that one batch reads have no order that matters.
-
-    Args:
-        definition: the query.
-        execution: the JVM's ``StreamExecution``, in the first batch of a start.
+    Called in the first batch of a start. The order of files within one batch does not matter.
     """
     from py4j.protocol import Py4JError
 

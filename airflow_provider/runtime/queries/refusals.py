@@ -66,10 +66,10 @@ def _of_plan(query: QueryDefinition) -> Iterator[SparkStreamError]:
 
 
 def _of_sources(query: QueryDefinition, where: str) -> Iterator[SparkStreamError]:
-    """Yield what Spark's sources of files refuse: each is made as a start makes it, and ended.
+    """Yield what Spark's file sources refuse: each is made as at a start, and stopped.
 
-    A source is made with a folder for its log, here a temporary one. Other sources than those of
-    files may connect to a server, whose rows would be lost, so they are not made.
+    Its log goes to a temporary folder. Other sources are not made: they may connect to a server,
+    whose rows would be lost.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -96,7 +96,6 @@ def _is_of_files(leaf: Any) -> bool:
 
 
 def _of_sink(query: QueryDefinition) -> Iterator[SparkStreamError]:
-    """Yield what Spark's own sink is missing: the package that has it."""
     if query.native is None or query.native.provider is None:
         return
     spark, provider = query.df.sparkSession, query.native.provider
@@ -123,7 +122,6 @@ def _refused(
 
 
 def _missing_provider(spark: SparkSession, provider: str) -> Exception | None:
-    """Return Spark's error for a format that it cannot find; None where it finds it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

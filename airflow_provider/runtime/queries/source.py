@@ -49,11 +49,11 @@ _KAFKA_LIMITS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger"
 
 @dataclasses.dataclass(frozen=True)
 class SourceBinding:
-    """How a source is read in one query at one time, besides what the job says of it.
+    """The way a source is read in one query at one time.
 
     Attributes:
         markers: the folder of its markers; None when it needs none.
-        ended: all of it has been read for good, so that it is read no more.
+        ended: whether all of it has been read, so that it is read no more.
     """
 
     markers: str | None = None
@@ -62,17 +62,17 @@ class SourceBinding:
 
 @dataclasses.dataclass(frozen=True)
 class SourceDefinition:
-    """What ``ctx.read`` was called with.
+    """A source as ``ctx.read`` was called.
 
     Attributes:
         watermark: event-time column and the delay after which rows are late, or None.
-        is_internal: whether another query of the job writes what it reads.
+        is_internal: whether another query of the job writes its files.
         adaptive_batches: whether the size of its batches may be fitted to a target time.
-        target_s: the time that the run asks batches to take; None if it does not.
-        idle_timeout_s: how long it may be silent before the others go on without it; None for ever.
+        target_s: the run's target time of a batch; None if it has none.
+        idle_timeout_s: the silence after which the others continue without it; None for no limit.
         markers: the folder of its markers in the query that reads it; None when it has none.
-        ended: all of it has been read for good, so that it is read no more.
-        ends: where it ends, as the job wants it; None where it reaches at first.
+        ended: whether all of it has been read, so that it is read no more.
+        ends: the end that the job wants; None for the end at the first attempt.
         read_order: of files: ``modified`` or ``name``.
     """
 
@@ -111,9 +111,9 @@ class SourceDefinition:
         """Return the source as a streaming DataFrame, or as a static one.
 
         Raises:
-            AbsentInputError: its path is not there yet.
+            AbsentInputError: its path does not exist yet.
             ConfigError: Spark cannot read it: no such format, schema or column.
-            OutageError: a broker of Kafka, or the store where it lies, does not answer.
+            OutageError: a broker of Kafka, or the path's store, does not answer.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -203,10 +203,10 @@ class SourceDefinition:
         )
 
     def _first_limit(self) -> dict[str, str]:
-        """Return the option that limits the first batch, where batches are to take a target time.
+        """Return the option that limits the first batch, where batches take a target time.
 
-        None where the job has a limit of its own; nor where files are read newest first, since with
-        a limit Spark no longer passes over files that are too old for it.
+        None where the job has a limit of its own, or reads files newest first: with a limit Spark
+        no longer ignores files that are too old.
         """
         if not self.target_s or not self.adaptive_batches:
             return {}
@@ -272,13 +272,9 @@ def with_markers(
     folder: str,
     watermark: tuple[str, str],
 ) -> DataFrame:
-    """Return *df* with its watermark, which markers move as well.
+    """Return *df* with its watermark, which the markers in *folder* advance as well.
 
-    Args:
-        df: a source, as it is read.
-        markers: a reader of the session, for JSON.
-        folder: where the markers lie; need not exist.
-        watermark: event-time column and delay.
+    The folder need not exist.
     """
     from pyspark.sql import functions as sf
 

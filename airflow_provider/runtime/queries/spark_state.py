@@ -52,12 +52,7 @@ def prepare_state(spark: SparkSession) -> None:
 
 
 def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[OperatorRows]:
-    """Return the operators as Spark has reported them with a batch; empty when it has not.
-
-    Args:
-        progress: the query's last progress.
-        batch: the batch that is wanted.
-    """
+    """Return the operators of Spark's report of a batch; empty when it has not reported it."""
     if not progress or progress["batchId"] != batch:
         return []
     return [
@@ -73,16 +68,16 @@ def read_state_operators(
     *,
     batch: int | None = None,
 ) -> list[OperatorRows]:
-    """Read the operators as a batch has left them, in plan order.
+    """Read the state of the operators after a batch, in plan order.
 
-    Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
-    without what Spark adds to find it again, such as indexes, timers and numbers of values.
+    Rows are counted as Spark reports them: those of a job or an operator, without Spark's indexes,
+    timers and numbers of values.
 
     Args:
         spark: reads them.
         checkpoint: the checkpoint, as Spark names it.
-        planned: the operators that the query is planned with; returned, with rows that are not
-            known, where this Spark cannot read state.
+        planned: the operators of the query's plan; returned without numbers of rows where this
+            Spark cannot read state.
         batch: the batch; None for the last committed one.
     """
     if not can(spark, Ability.READ_STATE):
@@ -107,7 +102,6 @@ def read_state_operators(
 
 
 def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield the options of Spark's reader for each part of an operator's state that it reports."""
     layout = kind_named(stores[0]["operatorName"]).layout
     if layout is StateLayout.SIDES:
         yield from ({"joinSide": side} for side in ("left", "right"))
@@ -125,7 +119,7 @@ def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
 def count_state(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str], where: str | None = None
 ) -> int | None:
-    """Return how many rows a part of a checkpoint's state has; None where it cannot be read.
+    """Return the number of rows in a part of a checkpoint's state; None if it cannot be read.
 
     Args:
         spark: reads it.
@@ -150,12 +144,12 @@ def count_state(
 
 @dataclasses.dataclass(frozen=True)
 class TimersAfter:
-    """The timers, or timeouts, that an operator has after a batch.
+    """The timers, or timeouts, of an operator after a batch.
 
     Attributes:
-        older: those that it had before the batch, too.
-        newer_later: the others, as far as they are later than the batch's watermark.
-        newer_due: the others, as far as the batch's watermark has reached their time.
+        older: those that existed before the batch.
+        newer_later: new ones later than the batch's watermark.
+        newer_due: new ones that the batch's watermark has reached.
     """
 
     older: int
@@ -172,7 +166,7 @@ def count_timers(
     batch: int,
     watermark_ms: int,
 ) -> TimersAfter | None:
-    """Return the timers that an operator has after a batch; None where they cannot be read.
+    """Return the timers of an operator after a batch; None where they cannot be read.
 
     Args:
         spark: reads the state.
@@ -208,7 +202,7 @@ def count_timers(
 def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> DataFrame:
     """Return what a join keeps in state format 4: all rows of a key and a moment are one.
 
-    Of the moment Spark 4.3 itself reads something else, so keys are compared as they are stored.
+    Keys are compared as stored, because Spark 4.3 decodes the moment differently.
     """
     from pyspark.sql import functions as sf
 
@@ -233,10 +227,10 @@ _FORMAT = f"{_STATE}checkpointFormatVersion"
 
 
 def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int], None]:
-    """Return what spreads a checkpoint's state over another number of partitions.
+    """Return a function that spreads a checkpoint's state over another number of partitions.
 
-    What it returns appends a batch without input to a checkpoint that no query runs on; it raises
-    CheckpointError when Spark cannot do it, and leaves the checkpoint unusable then.
+    It appends a batch without input to a checkpoint that no query runs on. If Spark fails, it
+    raises CheckpointError and leaves the checkpoint unusable.
 
     Raises:
         ConfigError: this Spark cannot repartition at all.

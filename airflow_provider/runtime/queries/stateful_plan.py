@@ -44,8 +44,8 @@ class PlannedOperator(NamedTuple):
     """A stateful operator of a query that is not started.
 
     Attributes:
-        key_types: of its state's key; None when not known.
-        columns: of its state's values; None when not known.
+        key_types: the types of its state's key; None if unknown.
+        columns: the columns of its state's values; None if unknown.
     """
 
     shape: OperatorShape
@@ -56,7 +56,7 @@ class PlannedOperator(NamedTuple):
 def stateful_operators(
     df: DataFrame, output_mode: str, names: Sequence[str]
 ) -> tuple[OperatorShape, ...] | None:
-    """Return the stateful operators that *df* will have as a query, by id, without starting it.
+    """Return the stateful operators of *df* as a query, by id, without starting it.
 
     Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
 
@@ -66,7 +66,7 @@ def stateful_operators(
         names: the job's names for its sources, one for each that :func:`.source_names` finds.
 
     Returns:
-        None where that cannot be done (another version of Spark); Spark itself compares them with
+        None where that is impossible (another version of Spark); Spark itself compares them with
         the checkpoint's when the query starts.
 
     Raises:
@@ -121,7 +121,6 @@ def plan_operators(
 
 
 def _say_unknown(error: Exception) -> None:
-    """Say that this Spark does not tell of its operators, which is no fault of the query."""
     log.warning("stateful operators are not known before the query starts: %s", error)
 
 
@@ -131,8 +130,8 @@ class PlacedOperator(NamedTuple):
     Attributes:
         kind: Spark's name of it, such as ``stateStoreSave``.
         setting: what decides which rows it keeps: the name of a join's type, such as ``LeftOuter``,
-            or what fires its timers or timeouts, such as ``EventTime``; the query's output mode
-            where the operator has none of them.
+            or what fires its timers or timeouts, such as ``EventTime``; else the query's output
+            mode.
         below: the ids of the stateful operators whose rows reach it.
     """
 
@@ -167,13 +166,11 @@ def _placed(node: Any, writer: Any, output_mode: str) -> PlacedOperator:
 
 
 def _state_writer(df: DataFrame) -> Any:
-    """Return the JVM's class of nodes that write state."""
     jvm: Any = df.sparkSession._jvm
     return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
 
 
 def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
-    """Yield the nodes of a physical plan that are of a class of the JVM's."""
     if kind.isInstance(plan):
         yield plan
     for child in _under(plan):
@@ -181,7 +178,7 @@ def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
 
 
 def _under(node: Any) -> Iterator[Any]:
-    """Yield the nodes under one of a physical plan, also of those that hide them."""
+    """Yield the nodes under one of a physical plan, including those behind wrappers."""
     kind = node.getClass().getSimpleName()
     if kind == ADAPTIVE:
         yield node.inputPlan()
@@ -194,7 +191,7 @@ def _under(node: Any) -> Iterator[Any]:
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:
     """Return the JVM's ``IncrementalExecution`` of *df*.
 
-    Its parameters differ between Spark's versions, so each is given by its type, or by default.
+    Its parameters differ between Spark's versions, so each is given by type, or by default.
     """
     jvm: Any = df.sparkSession._jvm
     query = df._jdf.queryExecution()
@@ -229,7 +226,6 @@ def _no_offsets(jvm: Any) -> Any:
 
 
 def _singleton(jvm: Any, name: str) -> Any:
-    """Return a Scala object of Spark's streaming engine."""
     found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
     return found.getField("MODULE$").get(None)
 
@@ -248,7 +244,7 @@ class _PhysicalWalk:
         self._names = names
 
     def sources_under(self, plan: Any) -> dict[str | None, None]:
-        """Return the sources under a node, None for one that is not known; note what writes."""
+        """Return the sources under a node, None for an unknown one; note nodes that write state."""
         if plan.getClass().getSimpleName() == _STREAM:
             return {self._names.get(first_column(plan)): None}
         under: dict[str | None, None] = {}
@@ -268,7 +264,7 @@ class _PhysicalWalk:
 def _state_of(
     node: Any, kind: str
 ) -> tuple[tuple[str, ...] | None, tuple[StateColumn, ...] | None]:
-    """Return the types of the key and the columns that an operator keeps; None for not known."""
+    """Return the types of the key and the stored columns; None where unknown."""
     from py4j.protocol import Py4JError
 
     try:
@@ -301,7 +297,6 @@ def _columns(schema: Any) -> tuple[StateColumn, ...]:
 
 
 def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
-    """Return what each column of a join's key is called on both sides; its state has numbers."""
     sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
     return tuple(
         tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
@@ -310,6 +305,6 @@ def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _column_name(expression: Any) -> str | None:
-    """Return the name of a column; None for what is computed, which may have other values."""
+    """Return a column's name; None for a computed one, whose values may differ."""
     is_column = expression.getClass().getSimpleName() == "AttributeReference"
     return str(expression.name()) if is_column else None

@@ -63,12 +63,12 @@ _JOBS_OF_A_BATCH = 20  # the newest; more than any batch has that was still at w
 
 @dataclasses.dataclass(frozen=True)
 class StopReason:
-    """A query is to end after a batch.
+    """A request that a query end after a batch.
 
     Attributes:
-        batch: the batch that was in flight, or had ended last; -1 for none.
-        deadline: when it is waited for no longer, on the clock's monotonic time; None for never.
-        stopped: whether it was stopped for that.
+        batch: the batch in flight, or the last one; -1 for none.
+        deadline: when the wait for it ends, on the monotonic clock; None for never.
+        stopped: whether the query was stopped at the deadline.
     """
 
     batch: int
@@ -77,25 +77,24 @@ class StopReason:
 
 
 class _HaltedError(Exception):
-    """Ends a batch that began after the query was requested to halt."""
+    """Raised in a batch that began after the query was asked to halt."""
 
 
 class RunningQuery:
-    """Starts a query as often as the lifecycle asks and says how it ended.
+    """Starts a query as often as the lifecycle asks and reports how it ended.
 
     Args:
         definition: the query.
-        checkpoint: where Spark keeps its checkpoint.
-        logs: the same, to read.
+        checkpoint: the folder of Spark's checkpoint.
+        logs: the logs of that checkpoint.
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
-        clock: measures how long a batch in flight is waited for.
-        batch_sizer: fits the size of its batches to a target time; None for batches as they come.
+        clock: limits the wait for a batch in flight.
+        batch_sizer: fits the size of its batches to a target time; None to leave them alone.
         event_times: the event times of its sources; None when none has markers.
-        is_drained: whether a drain follows when all input is read, which flushes what a batch
-            without input would.
-        ends: where its bounded sources end in this run; None when nothing can hold them there.
-        late: what the run makes of its late rows.
+        is_drained: whether a drain follows when all input is read.
+        ends: where its bounded sources end in this run; None when nothing can fix their ends.
+        late: the handling of its late rows.
     """
 
     def __init__(
@@ -190,7 +189,6 @@ class RunningQuery:
         return query
 
     def _arguments(self, how: StartMode) -> dict[str, Any]:
-        """Return the arguments of Spark's ``trigger`` for a way to start."""
         return {
             StartMode.INPUT: self._trigger,
             StartMode.AVAILABLE: {"availableNow": True},
@@ -219,8 +217,8 @@ class RunningQuery:
         """Let the batch in flight end, and no other begin.
 
         Args:
-            timeout_s: how long it is waited for; then it is cut short, and will run again with the
-                same offsets. None until it ends.
+            timeout_s: how long to wait for it; then it is stopped, and runs again with the same
+                offsets. None for no limit.
         """
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
@@ -249,14 +247,14 @@ class RunningQuery:
         return self._query.exception() if self._query is not None else None
 
     def has_more(self) -> bool:
-        """Whether another start may read what this one has not requested from its sources.
+        """Whether another start may read input that this one has not requested from its sources.
 
         With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
         simple reader, for example) once for the latest offset, which may be that of its next rows
         only. Such a source has ended when a start commits no batch, unless its end is fixed.
 
         Raises:
-            UnreachedEndError: nothing more is there, and the run's end is not reached.
+            UnreachedEndError: there is nothing more, and the run's end is not reached.
         """
         if self._query is None or self._halt is not None:
             return False
@@ -281,10 +279,6 @@ class RunningQuery:
         self._has_nothing_left = False
 
     def _await_name(self, query: StreamingQuery) -> None:
-        """Wait until Spark has forgotten the name of a query that is not active any more.
-
-        It does so a moment later, and refuses another start of that name until then.
-        """
         from pyspark.errors import PySparkException
 
         with contextlib.suppress(PySparkException):  # why it has failed is known
@@ -355,10 +349,9 @@ class RunningQuery:
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:
-        """Let a query that reads what is there run no batch without input, where that has no use.
+        """Let a query that reads available data run no empty batch where it is useless.
 
-        For one that goes by the clock Spark would run them for ever; one that is drained flushes
-        everything then, in one batch.
+        A query on processing time would run them endlessly; a drained one flushes all in one.
         """
         if not self._reads_available or not (self.definition.goes_by_clock or self._is_drained):
             yield
@@ -416,7 +409,6 @@ class RunningQuery:
             self._reports.paced(batch, batch_sizer.describe())
 
     def _look_at_first(self, execution: Any) -> None:
-        """Say what the first batch of a start tells of how its sources are read."""
         if not self._late.waits:
             warn_of_one_time(self.definition, execution)
         session = self.definition.df.sparkSession._jsparkSession
@@ -460,7 +452,7 @@ class RunningQuery:
         return late
 
     def _execution(self) -> Any | None:
-        """Return the JVM's ``StreamExecution`` to a callback; None if the start has failed."""
+        """Return the JVM's ``StreamExecution`` in a callback; None if the start has failed."""
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
         return self._query._jsq.streamingQuery()

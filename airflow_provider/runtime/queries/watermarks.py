@@ -38,7 +38,7 @@ class SourceTime:
 
     Attributes:
         heard_s: when it had its last row, or the query started; on a monotonic clock.
-        idle_timeout_s: after how long a silence it is idle; None for never.
+        idle_timeout_s: the silence after which it is idle; None for never.
         delay_ms: its watermark's delay.
         latest_ms: its latest event time; None before it has any.
     """
@@ -59,15 +59,12 @@ class SourceTime:
 
 
 def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
-    """Return for each idle source that is behind the event time that it is moved to.
+    """Return for each idle source that is behind the event time that it moves to.
 
-    Args:
-        times: the sources that have a watermark and have not ended, by name.
-        now_s: the clock's monotonic time.
+    *times* has the sources that have a watermark and have not ended.
 
     Returns:
-        Milliseconds by source. Empty while all are idle, as then there is nothing to go on to, and
-        while one that is not has had no row.
+        Milliseconds by source. Empty while all are idle, and while one that is not has had no row.
     """
     awake = [time.watermark_ms for time in times.values() if not time.is_idle(now_s)]
     known = [watermark for watermark in awake if watermark is not None]
@@ -90,8 +87,8 @@ class EventTimes:
     Args:
         definition: the query.
         clock: time.
-        reached: event time in milliseconds by source, as far as an earlier attempt knew it when
-            some of the sources had ended.
+        reached: event time in milliseconds by source, as an earlier attempt knew it when some of
+            the sources had ended.
     """
 
     def __init__(
@@ -190,7 +187,7 @@ def event_times_of(
 
 
 def _delay_ms(source: SourceDefinition) -> int:
-    """Return its watermark's delay; 0 while only Spark can read it, which tells with a batch."""
+    """Return the watermark's delay in milliseconds; 0 while only Spark can parse it."""
     _, delay = source.watermark or ("", "0")
     try:
         return round(parse_duration(delay) * 1000)
@@ -201,7 +198,7 @@ def _delay_ms(source: SourceDefinition) -> int:
 def _event_times(
     execution: Any, sources: Iterable[SourceDefinition]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield the sources that had rows in the batch just run, with latest event time and delay."""
+    """Yield the sources with rows in the finished batch, their latest event time and delay."""
     names = [source.name for source in sources]
     streams = list(zip(items(execution.sources()), names, strict=True))
     for node in executed(execution.lastExecution().executedPlan()):

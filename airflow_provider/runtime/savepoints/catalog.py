@@ -259,7 +259,7 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
 
 
 def _put_reader(place: Storage, clock: Clock) -> str | None:
-    """Return the name of the reader's document; None where none can be put."""
+    """Return the name of the reader's document; None where none can be written."""
     try:
         return put_reader(place, clock)
     except OSError as error:
@@ -322,13 +322,11 @@ def find_damage(
 
 
 class _Folders:
-    """The folders in which one query's files lie: the savepoint's own, and those of its holders."""
-
     def __init__(self, place: Storage, name: str, holders: Iterable[str | None]) -> None:
         self._at = {holder: folder_of(place, name, holder) for holder in holders}
 
     def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
-        """Yield a line for each file of another size, or missing; each folder is listed once."""
+        """Yield a line for each missing or wrongly sized file; each folder is listed once."""
         holders = {file.holder for file in files}
         listed = {holder: dict(files_under(self._at[holder])) for holder in holders}
         for file in files:
@@ -339,21 +337,20 @@ class _Folders:
                 yield f"{self.url(file)}: has {size} bytes instead of {file.size}"
 
     def is_intact(self, file: SavedFile, checksum: SavedFile) -> bool:
-        """Whether a file has the checksum that lies beside it."""
+        """Whether a file matches the checksum beside it."""
         data, summed = (self._at[each.holder].read(each.path) for each in (file, checksum))
         is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
         check = has_hadoop_checksum if is_hadoops else has_spark_checksum
         return check(data, summed, where=self.url(checksum))
 
     def url(self, file: SavedFile) -> str:
-        """Return a file's address."""
         return f"{self._at[file.holder].url}/{file.path}"
 
 
 def _with_checksums(
     query: QuerySavepoint, budget: int | None
 ) -> Iterator[tuple[SavedFile, SavedFile]]:
-    """Yield files with what holds their checksum: Hadoop's own if there is one, else Spark's."""
+    """Yield files with the file that holds their checksum: Hadoop's own, else Spark's."""
     by_path = {file.path: file for file in query.files}
     read = 0
     for file in sorted(query.files, key=lambda file: file.size):

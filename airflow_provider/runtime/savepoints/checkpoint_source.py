@@ -92,7 +92,7 @@ class SourceQuery:
         return {f"offsets/{each}": data for each, data in replaced.items()}
 
     def _records(self) -> EpochRecords | None:
-        """Return the records of its epochs; None when nobody records them."""
+        """Return the records of its epochs; None if it has none."""
         if self.directory is None:
             return None
         query_id, committables = self.logs.query_id(), self.directory.committables(self.name)
@@ -217,10 +217,10 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
 
 
 class _Counting:
-    """Which checkpoints of a job counted at one moment, all of them of one history.
+    """The checkpoints of a job that counted at one moment, all of one history.
 
     Raises:
-        SavepointError: the job is being set back.
+        SavepointError: a restore or rewind of the job is in progress.
     """
 
     def __init__(self, directory: JobDirectory) -> None:
@@ -236,14 +236,13 @@ class _Counting:
         self.restores = last.number if last is not None else 0
 
     def place(self, query: str) -> str:
-        """Return where the checkpoint of a query lies."""
         return place(query, self._places.get(query, 0))
 
     def check(self) -> None:
-        """Refuse to go on when others count now.
+        """Refuse to continue when other checkpoints count now.
 
         Raises:
-            SavepointError: the job was set back.
+            SavepointError: the job was restored or rewound.
         """
         if places(self._directory.storage) != self._places:
             msg = (
@@ -254,7 +253,6 @@ class _Counting:
 
 
 def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
-    """Return the queries as the last run declared them; the others after them."""
     declared = [*last.starting] if last is not None else []
     return [*declared, *(n for n in directory.query_names() if n not in declared)]
 
@@ -354,7 +352,7 @@ def choose(
 def _retry_budget(
     first: CheckpointLook, now: CheckpointLook, wanted: int, aligned_timeout_s: float
 ) -> float:
-    """Return for how long, from the first look, waiting makes sense."""
+    """Return how long waiting makes sense, in seconds from the first look."""
     committed = now.position.last_commit >= max(wanted, 0)
     unpublished = now.complete < first.position.last_commit
     if committed or unpublished:

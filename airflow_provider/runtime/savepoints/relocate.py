@@ -165,9 +165,9 @@ def relocate(
 def _exposed(
     directory: JobDirectory, newest: RestoreRecord | None, unended: int, queries: Iterable[str]
 ) -> list[str]:
-    """Return the queries whose places were made before the earlier driver lost its lease.
+    """Return the queries whose locations precede the earlier driver's lost lease.
 
-    None while a restore is open: no driver starts a query before that has ended, in new places.
+    None while a restore is open: no driver starts a query before it has ended, in new locations.
     """
     last = Restores(directory).last()
     if last is not None and last.done is None:
@@ -194,7 +194,7 @@ def _move(directory: JobDirectory, record: RestoreRecord, lease: Lease) -> None:
 
 
 def _copy(old: Storage, new: Storage) -> None:
-    """Copy what a restart needs, of a newer batch where Spark has removed files meanwhile."""
+    """Copy what a restart needs; of a newer batch where Spark has removed files meanwhile."""
     for left in reversed(range(_TRIES)):
         remove_tree(new)
         try:
@@ -224,15 +224,15 @@ def _copy_now(old: Storage, new: Storage) -> None:
 
 
 def _is_log(path: str) -> bool:
-    """Whether a file of a checkpoint is Spark's log and not state, and complete."""
+    """Whether a checkpoint's file is a complete part of Spark's log, not state."""
     top, _, rest = path.partition("/")
     return top in {"metadata", "offsets", "sources"} and not rest.rpartition("/")[2].startswith(".")
 
 
 def _mark_undone(directory: JobDirectory, newest: RestoreRecord) -> None:
-    """Record of the runs that the newest restore undoes that they do not count. Idempotent.
+    """Mark the runs that the newest restore rewinds. Idempotent.
 
-    Its restorer may be paused, and continue when a run of that name has gone on.
+    Its process may be paused, and continue when a run of that name has resumed.
     """
     for run_id in newest.undoes:
         by = f"restore {newest.number}"

@@ -246,7 +246,7 @@ def _taken_over(
     fence: Fence,
     clock: Clock,
 ) -> RestoreRecord:
-    """Return the same restore as this driver's own; what is restored of it stays."""
+    """Return the same restore as this driver's own; what it has restored stays."""
     restored = {
         name
         for name, plan in record.queries.items()
@@ -290,7 +290,7 @@ def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
 
 
 def _check_same(directory: JobDirectory, last: RestoreRecord, savepoint: Savepoint | None) -> None:
-    """Refuse to go on with another savepoint than an open restore has begun with."""
+    """Refuse a savepoint other than the one that an open restore has begun with."""
     if (last.savepoint, last.taken) != _which(savepoint):
         msg = (
             f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
@@ -311,14 +311,10 @@ def _plan(
     query: QuerySavepoint | None,
     before: RestoreRecord | None,
 ) -> dict[str, Any]:
-    """Choose what becomes of one query, and see that its outputs hold nothing that would repeat.
+    """Choose what happens to one query, and check that its outputs repeat nothing.
 
-    Args:
-        directory: the job directory.
-        name: the query.
-        theirs: the savepoint's query that it goes on with.
-        query: what is saved of that; None to start over.
-        before: the open restore whose place this takes; it may not have retired the query's id.
+    *query* is the saved state of *theirs*, the savepoint's query; None to start over. *before* is
+    the open restore that this one replaces; it may not have retired the query's id.
     """
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
     if replaces is None and before is not None:
@@ -349,7 +345,6 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
 
 
 def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return per query of the job the batch that will never run, with its offsets."""
     skipped = {}
     for name, theirs in names.items():
         query = savepoint.record.queries.get(theirs)
@@ -373,7 +368,7 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
 
 
 def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Clock) -> None:
-    """Let nothing more be published under the id that the query had; idempotent."""
+    """Let nothing more be published under the query's former id. Idempotent."""
     plan = record.queries[name]
     if plan["replaces"] is None:
         return
@@ -392,7 +387,6 @@ def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Cl
 
 
 def _place_of(directory: JobDirectory, name: str, record: RestoreRecord) -> Storage:
-    """Return where this restore puts a query's checkpoint, whatever counts by now."""
     return directory.storage.at(place(name, record.places.get(name, 0)))
 
 
@@ -436,7 +430,7 @@ def _restore_query(
 def _put_ends(
     directory: JobDirectory, name: str, record: RestoreRecord, savepoint: Savepoint, batch: int
 ) -> None:
-    """Record what had ended of a query when the savepoint was taken."""
+    """Record which sources of a query had ended when the savepoint was taken."""
     plan = record.queries[name]
     query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
     # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
@@ -462,7 +456,7 @@ def _is_repartitioned(savepoint: Savepoint, theirs: str, partitions: int | None)
 
 
 def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped: bool) -> None:
-    """Copy all files of a query but those that are rewritten."""
+    """Copy all files of a query except those that are rewritten."""
     query = savepoint.record.queries[theirs]
     rewritten = [_METADATA, *query.addressed]
     if is_skipped:

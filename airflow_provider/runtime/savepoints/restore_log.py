@@ -245,7 +245,6 @@ def _left_ids(directory: JobDirectory, name: str) -> list[str]:
 
 
 def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[str | None]:
-    """Return the ids that the query has had since it started over."""
     ids = {current}
     for record in Restores(directory).newest_first():
         plan = record.queries.get(name)

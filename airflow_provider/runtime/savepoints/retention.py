@@ -125,7 +125,6 @@ class Retention:
         return [s for ordered in in_order(ours) for s in self._expired(ordered, now)]
 
     def _expired(self, ordered: list[Savepoint], now: dt.datetime) -> list[Savepoint]:
-        """Choose from one series, oldest first."""
         mine = self.just_taken.folder if self.just_taken is not None else None
         ordered = sorted(ordered, key=lambda s: s.folder == mine)  # the last one, if it is there
         too_many = 0 if self.keep is None else len(ordered) - self.keep
@@ -229,7 +228,7 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
 
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
-    """Make a savepoint garbage: from here on there is none, and its claim is the folder's mark."""
+    """Make a savepoint garbage: remove its record; its claim marks the folder."""
     place = open_storage(savepoint.url)
     mine = claim(place, REMOVE, clock)
     try:
@@ -252,11 +251,7 @@ def _check_unread(place: Storage, clock: Clock) -> None:
 
 
 def _check_only_ours(savepoint: Savepoint) -> None:
-    """Refuse to remove files that were put among the savepoint's.
-
-    Raises:
-        ConfigError: the message names one.
-    """
+    """Refuse to remove files that are not the savepoint's."""
     place, record = open_storage(savepoint.url), savepoint.record
     ours = {path for path, file in record.files() if file.holder is None}
     found = (f"queries/{path}" for path, _ in files_under(place.at("queries")))
@@ -270,7 +265,7 @@ def _check_only_ours(savepoint: Savepoint) -> None:
 
 
 def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
-    """Look once more at what is about to be removed, and whether this is still to do it."""
+    """Check again that the savepoint is unchanged and its claim still held."""
     place = open_storage(savepoint.url)
     if open_savepoint(savepoint.url) != savepoint or not is_held(place, mine):
         raise busy(place, last_claim(place) or mine)
@@ -299,7 +294,7 @@ def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
 
 
 def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
-    """Remove one folder's garbage; False when somebody is at it, or all of it is shared."""
+    """Remove one folder's garbage; False when it is in use, or all of it is shared."""
     place, before = incomplete.place, incomplete.claim
     if incomplete.damage is not None or before is None or not before.has_ended(clock):
         return False
@@ -330,9 +325,9 @@ def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
 
 
 def _shared_in(incomplete: IncompleteSavepoint, clock: Clock) -> set[str] | None:
-    """Return the paths in a folder that savepoints beside it name; None when that is not known.
+    """Return the paths in a folder that savepoints beside it name; None when unknown.
 
-    A taker puts its claim before it looks whether anybody removes.
+    A taker writes its claim before it looks for removers.
     """
     root_url, _, folder = incomplete.place.url.rpartition("/")
     savepoints, others = find_savepoints(open_storage(root_url))

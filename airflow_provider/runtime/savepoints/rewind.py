@@ -144,10 +144,6 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
 
 
 def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> None:
-    """Take the savepoint under this name, or under another one while somebody is at that folder.
-
-    A driver that was lost with its machine cannot be known to have ended, and may wake up.
-    """
     root = directory.storage.at("savepoints")
     for number in range(1, _TRIES + 1):
         place = root.at(name if number == 1 else f"{name}+{number}")
@@ -186,8 +182,6 @@ def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -
 
 @dataclasses.dataclass(frozen=True)
 class _Older:
-    """Retention of the savepoints with which runs have begun: by run, whatever their age."""
-
     kept: frozenset[str]
 
     def is_about(self, folder: str) -> bool:
@@ -343,7 +337,7 @@ class Rewind:
             self._finish_restore(savepoint, holding)
 
     def _undo(self, savepoint: Savepoint | None) -> None:
-        """Revert the run's rows, and put the intent to restore the queries."""
+        """Revert the run's rows, and record the intent to restore the queries."""
         for query in self.queries:
             for revert in self._reverts(query, savepoint):
                 revert.revert()
@@ -370,7 +364,7 @@ class Rewind:
         finish_restore(self.directory, last, savepoint, self.fence, self.clock)
 
     def _check_declared(self, record: RunRecord) -> None:
-        """Refuse when rows lie where the job's function no longer leads."""
+        """Refuse when the job's function no longer declares an output that has rows."""
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
         if gone:
             msg = (
@@ -392,7 +386,7 @@ class Rewind:
                 raise RevertError(str(error)) from error
 
     def _check_alone(self, query: str, epoch: int) -> None:
-        """Refuse when an older run was resumed after this one had begun: its rows would go, too."""
+        """Refuse when an older run was resumed after this one began: its rows would go, too."""
         others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
         if others:
             msg = (
@@ -434,13 +428,12 @@ def _is_start(savepoint: Savepoint, run_id: str) -> bool:
 
 
 def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
-    """Return a query's id and its last committed batch."""
     logs = CheckpointLogs(directory.checkpoint(query))
     return logs.query_id(), logs.position().last_commit
 
 
 def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
-    """Whether the run has written; through Spark's own sinks, whether anybody has since."""
+    """Whether the run has written; for Spark's own sinks, whether any run has since."""
     for name, before in record.starting.items():
         place = directory.committables(name)
         if has_written(place, record.run_id):

@@ -168,7 +168,7 @@ def describe_source(source: Source, clock: Clock) -> SavepointRecord:
 
 
 def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
-    """Claim the folder for a new savepoint; what a dead taker has left there is removed."""
+    """Claim the folder for a new savepoint; remove what a dead process has left there."""
     names = target.list("")
     if MANIFEST in names:
         raise _taken(target)
@@ -189,11 +189,11 @@ def _taken(target: Storage) -> ConfigError:
 
 
 def _complete(target: Storage, mine: SavepointClaimRecord, record: SavepointRecord) -> None:
-    """Put the record, if what it names is there before it and after it.
+    """Write the record, if the files that it names exist before and after.
 
     Raises:
-        SavepointError: somebody took this process for dead. The record is not there.
-        CheckpointError: a file is gone. The same.
+        SavepointError: another process presumed this one dead; the record is not written.
+        CheckpointError: a file is gone; the record is not written.
     """
     if not is_held(target, mine) or not record.put_if_absent(target, MANIFEST):
         raise _overtaken(target)
@@ -222,7 +222,7 @@ def _overtaken(target: Storage) -> SavepointError:
 
 
 def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
-    """Remove what was copied; what cannot be removed now is garbage that retention removes."""
+    """Remove the copies; retention removes what cannot be removed now."""
     try:
         if not is_held(target, mine):
             log.warning("%s: left, because another process has claimed it meanwhile", target.url)
@@ -236,7 +236,7 @@ def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
 
 
 class _Listed(NamedTuple):
-    """The files that one batch needs, and all files of its checkpoint when it was listed."""
+    """The files that one batch needs, and all files of its checkpoint at that moment."""
 
     query_id: str
     choice: Take
@@ -245,8 +245,6 @@ class _Listed(NamedTuple):
 
 
 class _Taker:
-    """Copies the queries of one source into one claimed folder."""
-
     def __init__(
         self,
         source: Source,
@@ -265,7 +263,7 @@ class _Taker:
         self._checked: dict[str, _Listed] = {}
 
     def check(self) -> None:
-        """Refuse, before anything is written, a checkpoint that has nothing or lacks something."""
+        """Refuse, before anything is written, an empty or incomplete checkpoint."""
         for query in self._source.queries:
             self._checked[query.name] = self._until_complete(query, self._inventory, 0.0)
 
@@ -281,7 +279,7 @@ class _Taker:
     def take(self) -> dict[str, QuerySavepoint]:
         """Return the queries in the order of the job.
 
-        Downstream ones are taken first: so none has read what its upstream's copy lacks.
+        Downstream queries are taken first, so none has read what its upstream's copy lacks.
         """
         self._held = shared_files_beside(self._target, self._clock)
         self.beside = self._held.savepoints
@@ -300,8 +298,8 @@ class _Taker:
     ) -> T:
         """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile.
 
-        What was read of two histories, because the checkpoint was replaced meanwhile, is read
-        again: in both the files have the same names. Its id is removed first, and written last.
+        If the checkpoint was replaced meanwhile, two histories with the same file names could mix:
+        it is read again. The checkpoint's id is removed first, and written last.
         """
         lost: MissingStateError | None = None
         before = -1
@@ -328,7 +326,7 @@ class _Taker:
         raise SavepointError(msg) from lost
 
     def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
-        """Look at the query until it is known what to take."""
+        """Poll the query until it is known what to take."""
         began = self._clock.monotonic()
         first = now = self._source.look(query)
         while True:
@@ -346,12 +344,11 @@ class _Taker:
             now = self._source.look(query)
 
     def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
-        """List what is needed, and all there is."""
         inventory, found = list_needed(query.checkpoint, choice.batch, planned=choice.planned)
         return _Listed(query_id, choice, inventory, found)
 
     def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
-        """Copy the state after a batch; from the list that the check has made, if it is of that."""
+        """Copy the state after a batch; from the list of the check, if it is of that batch."""
         checked = self._checked.pop(query.name, None)
         if checked is not None and (checked.choice, checked.query_id) == (choice, query_id):
             with suppress(MissingStateError):  # another list may do without what is gone
@@ -386,7 +383,7 @@ class _Taker:
 def _describe(
     query: SourceQuery, query_id: str, choice: Take, inventory: Inventory, files: list[SavedFile]
 ) -> QuerySavepoint:
-    """Say what the copy holds; the query itself may be further by now."""
+    """Describe the copy; the query itself may be further by now."""
     entry = query.logs.offsets(choice.batch)
     before = query.ended_by(choice.batch)
     topology = query.topology(len(entry.sources))

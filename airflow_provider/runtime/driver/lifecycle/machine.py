@@ -208,7 +208,7 @@ class Lifecycle:
         return life._advance(instructions)
 
     def _begin(self, query: str) -> tuple[Lifecycle, Instructions]:
-        """Let a query read; once the job is stopped for good, only what others still send it."""
+        """Let a query read; after a permanent stop, only what other queries still send it."""
         side_by_side = self.continuous and self.stop is None and query not in self.bounded
         if self.upstream.get(query) and not side_by_side:
             return self._with({query: QueryPhase.WAITING}), ()
@@ -238,7 +238,6 @@ class Lifecycle:
         return life._advance(instructions)
 
     def _end_sources(self, query: str) -> tuple[Lifecycle, Instructions]:
-        """Go on without the sources that have ended; a drain is about to end all of them."""
         left = [name for name in self.mixed if name != query]
         life = dataclasses.replace(self, mixed=frozenset(left))
         if not self.continuous and self.ending is AtEnd.DRAIN:
@@ -267,7 +266,7 @@ class Lifecycle:
     # --- what follows when a query has changed ---------------------------------------------------
 
     def _advance(self, instructions: Instructions) -> tuple[Lifecycle, Instructions]:
-        """Start the queries that waited for what has ended; move the job on when all have."""
+        """Start the queries that waited for ended ones; advance the job when all have ended."""
         if self.phase is JobPhase.HALTING:
             return self._when_halted(instructions)
         life, more = self._start_waiting()
