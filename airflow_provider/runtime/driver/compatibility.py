@@ -31,9 +31,9 @@ class StoredQuery:
     """The stored facts of a query that was started before.
 
     Attributes:
-        topology: what it consisted of.
+        topology: its sources and operators.
         ended: whether it has read its last row: no source of it is read again.
-        fingerprint: what made its state; None when not known.
+        fingerprint: what made its state; None if unknown.
         has_results: whether a batch of it has committed.
     """
 
@@ -45,13 +45,13 @@ class StoredQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """The facts that a job declares about a query.
+    """The facts that a job declares about its queries.
 
     Attributes:
         names: its queries, in its order.
-        topologies: what they consist of; needed of those that are kept.
-        upstream: for each query that reads what others write: these.
-        unfit: why a query of the same kinds of operators cannot go on with its state.
+        topologies: their sources and operators; needed for stored queries.
+        upstream: for each query that reads other queries' output: those queries.
+        unfit: why a query with the same kinds of operators cannot continue with its state.
     """
 
     names: Sequence[str]
@@ -63,16 +63,16 @@ class Declared:
 def find_incompatible(
     kept: Mapping[str, StoredQuery], declared: Declared, before: Collection[str]
 ) -> dict[str, str]:
-    """Say which queries cannot go on, and why not.
+    """Return the queries that cannot continue, and why not.
 
     Args:
-        kept: what there is, by query.
+        kept: the stored facts, by query.
         declared: the job as it is now.
         before: the queries that the job had in any of its runs.
 
     Returns:
-        By query the reason, which names both sides: of one that is gone, that has changed, or that
-        has ended and would get more input.
+        By query the reason, which names both sides: the query is gone, has changed, or has ended
+        and would get more input.
     """
     incompatible = {
         name: (
@@ -147,11 +147,11 @@ WAYS_OUT = (
 
 
 class ChangedQueries:
-    """Compares the queries of a job with what made their states, and says what it finds once.
+    """Compares a job's queries with the fingerprints of their states, and logs each change once.
 
     Args:
         where: the job directory or the savepoint that has the states, for people.
-        allow_mixed_results: go on also with what would mix results.
+        allow_mixed_results: continue even if results would be mixed.
     """
 
     def __init__(self, where: str, *, allow_mixed_results: bool) -> None:
@@ -163,16 +163,16 @@ class ChangedQueries:
     def compare(
         self, query: str, kept: Fingerprint | None, now: Fingerprint | None, *, has_results: bool
     ) -> str | None:
-        """Say what has changed of a query.
+        """Log what has changed of a query.
 
         Args:
             query: its name.
-            kept: what made its state; None when not known.
+            kept: what made its state; None if unknown.
             now: what the job declares.
-            has_results: whether a batch of it has committed; else there is nothing to mix.
+            has_results: whether a batch of it has committed; else nothing can be mixed.
 
         Returns:
-            Why it cannot go on with its state, also when that is asked for; None if it can.
+            Why it cannot continue with its state, even if the user asks for it; None if it can.
         """
         changes = changes_between(kept, now) if kept is not None and now is not None else []
         if not has_results:
@@ -199,10 +199,9 @@ class ChangedQueries:
         )
 
     def check(self, besides: Collection[str] = ()) -> None:
-        """Refuse what would mix the results of two jobs, unless that is allowed.
+        """Refuse to mix the results of two jobs, unless that is allowed.
 
-        Args:
-            besides: queries that start over, and so mix nothing.
+        Queries in *besides* start over, and so mix nothing.
 
         Raises:
             ConfigError: the message names the changes and the ways out.

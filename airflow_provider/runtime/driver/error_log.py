@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ErrorLog:
-    """Makes a failure of each error of a driver, and keeps the newest one whole.
+    """Turns each error of a driver into a failure, and keeps the newest one whole.
 
     Args:
         run: the folder of the run.
@@ -53,15 +53,15 @@ class ErrorLog:
         *,
         at_work: Iterable[RunningQuery | BatchQuery] = (),
     ) -> Failure:
-        """Return what is recorded of *error*, which may have ended a query, and a batch of it.
+        """Return the failure for *error*, which may have ended a query and one of its batches.
 
         Args:
             error: what has ended the query or the attempt.
-            query: the query that it ended; None if that is not known.
-            at_work: the queries of the attempt, of which an end of the JVM cuts a batch short.
+            query: the query that it ended; None if unknown.
+            at_work: the queries of the attempt, whose batches an end of the JVM interrupts.
 
-        Crash safety: the file is put whole, before the failure is recorded; a later one replaces
-        it. Idempotent.
+        Crash safety: the file is written whole, before the failure is recorded; a later one
+        replaces it. Idempotent.
         """
         if isinstance(error, RunFailedError):
             return error.failure

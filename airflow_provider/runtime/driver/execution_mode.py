@@ -45,7 +45,7 @@ class Objection:
 
     Attributes:
         why: for people; names the query or source.
-        refuses: BATCH is refused, too, when it is requested by name.
+        refuses: whether BATCH is refused even when it is requested by name.
     """
 
     why: str
@@ -53,7 +53,7 @@ class Objection:
 
 
 def wanted_mode(mode: str, stored: str | None) -> str | None:
-    """Return the mode that is settled before the job is known; None where the job decides.
+    """Return the mode that is fixed already; None where the job decides.
 
     Args:
         mode: ``automatic``, ``streaming`` or ``batch``.
@@ -65,12 +65,9 @@ def wanted_mode(mode: str, stored: str | None) -> str | None:
 def find_objections(
     queries: Sequence[QueryDefinition], plan: ExecutionPlan, resumed: str | None
 ) -> list[Objection]:
-    """Return all that speaks against running the job in BATCH, refusals first.
+    """Return all reasons against running the job in BATCH, refusals first.
 
-    Args:
-        queries: what it has declared, in whatever mode.
-        plan: the execution plan.
-        resumed: what the run would go on from; None when there is nothing.
+    *resumed* is the state that the run would continue from; None when there is none.
     """
     found = [*_of_the_ask(plan, resumed), *_of_chains(queries)]
     for query in queries:

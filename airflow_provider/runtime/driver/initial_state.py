@@ -49,18 +49,18 @@ log = logging.getLogger(__name__)
 
 
 class StartingPoint:
-    """The savepoint that a job begins from, or what its own directory keeps.
+    """The savepoint that a job begins from, or the state in its own directory.
 
     Args:
         directory: the job directory.
-        url: the savepoint; None to begin from the beginning, or to go on.
-        queries: what the job has declared.
-        allow_non_restored: begin also when the queries are not the same; one that the savepoint
-            has not, or that does not fit it, starts over.
-        allow_mixed_results: go on also with a state that another job has made.
-        partitions: spread the state over so many; None for as many as it has.
-        make_repartition: called when that is to be done.
-        upstream: for each query that reads what others of the job write: these.
+        url: the savepoint; None to begin without one, or to resume.
+        queries: the job's queries.
+        allow_non_restored: begin even if the queries differ; a query that the savepoint does not
+            have, or that does not fit it, starts over.
+        allow_mixed_results: continue even with a state that another job has made.
+        partitions: spread the state over this number; None to keep the number.
+        make_repartition: called when that is necessary.
+        upstream: for each query that reads other queries' output: those queries.
     """
 
     def __init__(
@@ -111,10 +111,9 @@ class StartingPoint:
                 self._make_repartition()
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
-        """Refuse what cannot go on from where a rewind will set the job; nothing is written.
+        """Refuse a job that cannot continue from where a rewind will set it; nothing is written.
 
-        Args:
-            savepoint: what it will be set to; None for the job's very beginning.
+        *savepoint* is None for the job's very beginning.
 
         Raises:
             ConfigError: the job's queries are not the same.
@@ -124,11 +123,7 @@ class StartingPoint:
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
 
-        A job that has begun resumes; queries that cannot, start over, if that is allowed.
-
-        Args:
-            fence: the driver's lease.
-            clock: for the record's times.
+        A job that has begun resumes; queries that cannot resume start over, if that is allowed.
 
         Crash safety: calling it again completes it.
         """
@@ -248,17 +243,12 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
 def match_queries(
     savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
 ) -> dict[str, str]:
-    """Return for each query of a job the savepoint's that it resumes from; "" for none.
+    """Return for each query of a job the savepoint's query that it resumes from; "" for none.
 
-    The only query of a checkpoint of other origin, which has no name, is the job's only one.
-
-    Args:
-        savepoint: what is restored.
-        declared: the job's queries.
-        allow_non_restored: leave out what only one side has.
+    A checkpoint of other origin has one query without a name, which matches the job's only one.
 
     Raises:
-        ConfigError: the queries are not the same; the message names them.
+        ConfigError: the queries are not the same, and *allow_non_restored* is False.
     """
     saved = list(savepoint.record.queries)
     if savepoint.record.job is None and len(saved) == len(declared) == 1:
@@ -274,14 +264,14 @@ def match_queries(
 
 
 class Continuation:
-    """Compares what a job declares with what its directory keeps.
+    """Compares what a job declares with the state in its directory.
 
     Args:
         directory: the job directory.
-        queries: what the job has declared.
-        upstream: for each query that reads what others write: these.
+        queries: the job's queries.
+        upstream: for each query that reads other queries' output: those queries.
         allow_non_restored: let a query that cannot resume start over.
-        allow_mixed_results: go on also with a state that another job has made.
+        allow_mixed_results: continue even with a state that another job has made.
     """
 
     def __init__(
@@ -309,7 +299,7 @@ class Continuation:
             check_no_open_restore(self._directory)
 
     def check(self) -> None:
-        """Refuse to go on with other queries than there were; nothing is written.
+        """Refuse to continue with other queries than before; nothing is written.
 
         Raises:
             ConfigError: a query is gone, has changed, or has ended and would get more input.
@@ -330,14 +320,10 @@ class Continuation:
         )
 
     def restore(self, fence: Fence, clock: Clock) -> None:
-        """Let the queries that cannot resume start over; what they have written stays.
-
-        Args:
-            fence: the driver's lease.
-            clock: for the record's times.
+        """Let the queries that cannot resume start over; their output stays.
 
         Raises:
-            ConfigError: as :meth:`check`; or what one of them has committed is not published.
+            ConfigError: as :meth:`check`; or a committed epoch of one of them is not published.
 
         Crash safety: calling it again completes it.
         """

@@ -48,12 +48,12 @@ _declarations = 0
 
 @contextlib.contextmanager
 def declares_only() -> Iterator[None]:
-    """Refuse what starts a query or stops Spark, in this thread and while the context is entered.
+    """Refuse what starts a query or stops Spark, in this thread and inside the context.
 
-    Other threads, such as those of another job in this process, are not concerned.
+    Other threads, such as those of another job in this process, are unaffected.
 
     Raises:
-        ConfigError: from the call that is refused.
+        ConfigError: from the refused call.
     """
     _guard()
     _here.depth = getattr(_here, "depth", 0) + 1
@@ -188,8 +188,8 @@ def check_outputs(
 ) -> None:
     """Refuse an output that another job directory has written under this one's address.
 
-    The lineage of this directory is allowed: its own identity, its predecessors', those of the
-    savepoint that it is begun from, and the one that the request gives up.
+    Allowed is the lineage of this directory: its own identity, its predecessors', those of the
+    savepoint that it begins from, and the one that the request gives up.
 
     Raises:
         ConfigError: the message names the sink, the identity, and the ways out.

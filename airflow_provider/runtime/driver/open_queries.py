@@ -86,14 +86,10 @@ def save_start(
     token: int,
     clock: Clock,
 ) -> None:
-    """Keep where a run begins, if it can be replayed, and let go of what is old.
+    """Keep where a run begins, if it can be replayed, and prune old records.
 
-    Args:
-        directory: the job directory; the caller holds its lease, and has started no query.
-        run: the run.
-        replayable: the runs that stay replayable; None for a run that is not.
-        token: the caller's lease.
-        clock: time.
+    The caller holds the lease with *token*, and has started no query. *replayable* are the runs
+    that stay replayable; None for a run that is not.
 
     Crash safety: calling it again completes it.
     Idempotent: by run and lease.
@@ -131,8 +127,7 @@ class QueryOpener:
     ) -> dict[str, RunningQuery | BatchQuery]:
         """Publish what Spark has committed, remove what it has not, and return the queries.
 
-        Args:
-            intents: per query how it is draining; None while it reads.
+        *intents* has per query how it drains; None while it reads.
 
         Raises:
             CheckpointError: Spark's log and the records contradict each other.

@@ -83,12 +83,12 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 @dataclasses.dataclass(frozen=True)
 class RequestedRun:
-    """The run that a request means, and what its job directory has of it.
+    """The run that a request means, as its job directory has it.
 
     Attributes:
-        spec: the request, with the moment of the run that it goes on with.
+        spec: the request, with the moment of the run that it resumes.
         stored: the run's record; None before its first attempt.
-        final: its final checkpoint, verified; None of a run that is to be run.
+        final: its final checkpoint, verified; None if the run has none yet.
     """
 
     spec: RunSpec
@@ -163,8 +163,8 @@ class LoadedJob:
     """The declarations of the job's function, and the mode in which they run.
 
     Attributes:
-        queries: in the order in which the job wrote them, as they are to be run.
-        reason: why AUTOMATIC has chosen the mode that it would not prefer; empty for no reason.
+        queries: as they will run, in the job's order.
+        reason: why AUTOMATIC has not chosen its preferred mode; empty for no reason.
         declare: calls the function again, with sources bound.
     """
 
@@ -231,7 +231,7 @@ class Declaration:
 
     Attributes:
         function: the function; None for the one that the entry names.
-        make_context: makes what it is given, from what :class:`JobContext` is made of.
+        make_context: makes its argument, from the arguments of :class:`JobContext`.
     """
 
     function: Callable[[JobContext], None] | None = None
@@ -250,19 +250,19 @@ def load_job_in(
     *,
     declaration: Declaration = AS_IN_A_RUN,
 ) -> LoadedJob:
-    """Call the job's function once, for a mode that is settled; nothing is written.
+    """Call the job's function once, for a fixed mode; nothing is written.
 
     Args:
         mode: STREAMING or BATCH.
-        spec: what is wanted.
+        spec: the request.
         run_id: the run.
         spark: any session of the application.
-        kept: the settings of Spark that an earlier attempt of the run has begun with.
+        kept: Spark's settings at the beginning of an earlier attempt of the run.
         declaration: how the function is called.
 
     Raises:
-        ConfigError: the function is not there, failed, or declared what cannot be run; or a setting
-            of Spark has no such value.
+        ConfigError: the function does not exist, failed, or declared what cannot run; or a setting
+            of Spark has an invalid value.
     """
     from pyspark.errors import IllegalArgumentException
 

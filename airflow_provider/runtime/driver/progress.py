@@ -93,12 +93,7 @@ def _next_phase(life: Lifecycle) -> ShownPhase:
 
 
 class ProgressMeter:
-    """Turns what queries report into a :class:`ProgressRecord`.
-
-    Args:
-        clock: measures the rate.
-        attempt: the attempt's number.
-    """
+    """Turns what queries report into a :class:`ProgressRecord`."""
 
     def __init__(self, clock: Clock, attempt: int) -> None:
         self._clock = clock
@@ -116,11 +111,11 @@ class ProgressMeter:
     def report(
         self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
     ) -> ProgressRecord:
-        """Return the progress of this moment; put as ``progress.json`` of a run if it is news.
+        """Return the progress of this moment; write it as the run's ``progress.json`` if it is new.
 
-        What has not changed is put again every :data:`~.run_records.REPORT_S` seconds, which says
-        that the driver's loop goes on. Where it cannot be put the job goes on: it decides nothing.
-        The histories of the queries' batches are put as they become due.
+        Unchanged progress is written every :data:`~.run_records.REPORT_S` seconds: the driver's
+        loop is alive. The histories of the queries' batches are written as they become due. The job
+        continues where nothing can be written, because nothing depends on it.
         """
         queries = list(queries)
         record = self.read(life, queries)
@@ -224,14 +219,7 @@ _WAITING: Final = 10 * FULL  # what cannot be put for so long is not worth the m
 
 
 class HistoryWriter:
-    """Goes on with the histories that earlier attempts of the run have put.
-
-    Nothing is decided by them, so that the job goes on whatever cannot be read or put.
-
-    Args:
-        clock: time.
-        attempt: the attempt's number.
-    """
+    """Continues the histories that earlier attempts have written; nothing depends on them."""
 
     def __init__(self, clock: Clock, attempt: int) -> None:
         self._clock = clock
@@ -239,11 +227,7 @@ class HistoryWriter:
         self._queries: dict[str, _QueryHistory] = {}
 
     def look(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Take the batches that have ended, and put the histories that are due.
-
-        Args:
-            storage: the run's directory.
-            queries: the queries of the attempt.
+        """Collect the batches that have ended, and write the histories that are due.
 
         Crash safety: a history is there as it was, or with the new batches.
         Idempotent: each batch is taken once.

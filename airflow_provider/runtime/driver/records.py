@@ -78,11 +78,11 @@ log = logging.getLogger(__name__)
 
 
 def start_query(directory: JobDirectory, query: RunningQuery | BatchQuery, how: StartMode) -> None:
-    """Start a query, and keep what it consists of.
+    """Start a query, and record its topology.
 
-    Crash safety: what it will be is put before it starts, and counts when it has committed a batch;
-    of a query without an id, which has no state, afterwards.
-    Idempotent: by query id.
+    Crash safety: the record precedes the start, and counts when the query has committed a batch;
+    the record of a query without an id, which has no state, follows the start. Idempotent: by query
+    id.
     """
     if not isinstance(query, RunningQuery):
         query.start(how)  # a batch job keeps no state
@@ -233,9 +233,9 @@ def describe_query(
     """Return a query's part of the final checkpoint.
 
     Args:
-        query: the query as the job wrote it.
-        logs: what says which of its batches are committed.
-        epochs: what it has published.
+        query: the query as the job declares it.
+        logs: knows which of its batches are committed.
+        epochs: knows what it has published.
         operators: its stateful operators and the rows they hold.
         marks: how close its sources and operators are to their end.
         finished: whether it was drained.

@@ -38,18 +38,18 @@ _AT_WORK: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING, QueryPh
 
 
 class Restarter:
-    """Decides about each failure of a query, and keeps what it remembers in the attempt's record.
+    """Decides about each failure of a query, and keeps its counts in the attempt's record.
 
-    An attempt after one that was killed continues with its counts. After one that has ended they
-    start from zero, because somebody has decided to start the run again.
+    An attempt after a killed one continues with its counts. After one that has ended they start
+    from zero, because a caller has decided to start the run again.
 
     Args:
-        spec: which strategy, or None for the default of such a run, and which failover.
+        spec: the strategy, or None for the run's default, and the failover.
         job: what the job's function has declared.
-        run: where the attempts are.
-        attempt: this one.
+        run: the folder of the attempts.
+        attempt: this attempt.
         clock: time.
-        dice: where jitter comes from.
+        dice: the source of jitter.
     """
 
     def __init__(

@@ -236,12 +236,7 @@ def _undo(directory: JobDirectory, run_id: str, rewind: Rewind) -> Undone:
 
 
 def describe_restored(job_dir: str, record: RestoreRecord) -> list[str]:
-    """Return in words, in a line each, what has become of the runs that a restore has undone.
-
-    Args:
-        job_dir: the job's directory.
-        record: the restore.
-    """
+    """Return a line for each run that a restore has rewound."""
     directory = open_job_directory(job_dir)
     lines = []
     for run_id in record.undoes:

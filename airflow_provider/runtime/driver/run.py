@@ -137,11 +137,11 @@ class CheckedJob:
     """The plan of a run that passed all checks.
 
     Attributes:
-        run_id: the run that it would begin or go on with.
-        what: in a few words, what would become of that run.
-        mode: BATCH or STREAMING; None when Spark was not asked.
-        reason: why it is the mode that AUTOMATIC would not prefer; empty for no reason.
-        queries: what the job's function has declared; empty when Spark was not asked.
+        run_id: the run that it would begin or resume.
+        what: what would happen to that run, in a few words.
+        mode: BATCH or STREAMING; None without Spark.
+        reason: why AUTOMATIC has not chosen its preferred mode; empty for no reason.
+        queries: what the job's function has declared; empty without Spark.
     """
 
     run_id: str

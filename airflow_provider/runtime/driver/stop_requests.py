@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class StopRequestHandler:
-    """Takes requests to stop one driver, and answers every one of them.
+    """Polls for requests to stop one driver, and answers each of them.
 
     Args:
         directory: the job directory; the caller holds its lease.
@@ -101,13 +101,10 @@ class StopRequestHandler:
         return Stop(AtEnd.DRAIN, savepoint=self._accepted.savepoint is not None)
 
     def poll(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
-        """Return what others ask of the driver, after it was accepted; a cancel is answered.
-
-        Args:
-            phase: the attempt's phase.
+        """Return the accepted requests to the driver; a cancel is answered.
 
         Raises:
-            OSError: the storage is away, and nothing was heard; it is heard when it is back.
+            OSError: the storage does not answer; the requests stay until it does.
         """
         events: list[CancelRequested | StopRequested] = []
         try:
@@ -126,12 +123,8 @@ class StopRequestHandler:
     def decide(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
         """Accept a request, refuse it, or let it wait for the end that is near.
 
-        Args:
-            request: the request.
-            phase: the attempt's phase.
-
         Returns:
-            What follows for the lifecycle; None when nothing does.
+            The event for the lifecycle; None for none.
         """
         if phase is JobPhase.OPENED:
             return None  # heard again when there is something to stop
@@ -196,7 +189,7 @@ class StopRequestHandler:
         """Take the savepoint of the queries, which have stopped.
 
         Returns:
-            Whether there is one; if not, the caller has got the reason, and nothing is left of it.
+            Whether it exists; if not, the caller has got the reason, and nothing is left of it.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -258,11 +251,8 @@ class StopRequestHandler:
     def close(self, outcome: str | None, reason: str) -> None:
         """Answer all callers that have no answer yet; the driver answers nothing after that.
 
-        Args:
-            outcome: the final checkpoint's; None when the attempt ended without one.
-            reason: why, then.
-
-        Never raises: where nothing can be answered, the caller sees that the driver has gone.
+        *outcome* is the final checkpoint's; None when the attempt ended without one, for *reason*.
+        Never raises: where nothing can be answered, the caller sees that the driver has ended.
         """
         try:
             self._answer_all(outcome, reason)

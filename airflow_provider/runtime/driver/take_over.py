@@ -36,12 +36,12 @@ _FOLDER: Final = "taken-over-"
 
 
 class TakeOver(StartingPoint):
-    """Where a job begins that takes over what plain Spark has kept for its queries.
+    """The beginning of a job that takes over plain Spark's checkpoints of its queries.
 
     Args:
         directory: the job directory.
-        queries: what the job has declared.
-        checkpoints: where Spark keeps those of them that have begun, by name.
+        queries: the job's queries.
+        checkpoints: Spark's checkpoints of those that have begun, by name.
         allow_non_restored: see :class:`StartingPoint`.
         upstream: the same.
         clock: time.
@@ -79,7 +79,7 @@ class TakeOver(StartingPoint):
         )
 
     def check(self) -> None:
-        """Refuse checkpoints that do not fit the queries, or that cannot be gone on from exactly.
+        """Refuse checkpoints that do not fit the queries, or cannot be continued exactly.
 
         Raises:
             ConfigError: the message names the query, or the batch.

@@ -37,11 +37,9 @@ def windows(ctx: JobContext) -> None:
 
 
 def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
-    """Run the job as a stream that is drained, and in BATCH; nothing is left on the disk.
+    """Run the job as a stream that is drained, and in BATCH; no file is left.
 
-    Args:
-        spark: the session to warm, which is left running.
-        rounds: how often each is run: the more often, the more is compiled.
+    The more *rounds*, the more is compiled.
 
     Raises:
         SparkStreamError: a run has failed.

@@ -54,7 +54,7 @@ class Savepoint:
 
     Attributes:
         url: its folder; it may have been moved since it was taken.
-        record: what it says of itself.
+        record: its ``savepoint.json``.
     """
 
     url: str
@@ -68,13 +68,13 @@ class Savepoint:
 
 @dataclasses.dataclass(frozen=True)
 class IncompleteSavepoint:
-    """A folder with the mark of a savepoint that is none: not yet, not any more, or damaged.
+    """A folder with the mark of a savepoint that is incomplete, removed or damaged.
 
     Attributes:
         place: the folder.
-        claim: who is, or was, at it; None when that is not known.
-        damage: why it cannot be read; None for what is not complete. What is damaged is never
-            removed with others, and what it shares with them is not known.
+        claim: the claim of its last writer; None if unknown.
+        damage: why it cannot be read; None if it is incomplete. A damaged savepoint is never
+            removed with others, and the files that it shares with them are unknown.
     """
 
     place: Storage
@@ -133,14 +133,14 @@ def is_job(names: Iterable[str]) -> bool:
 
 
 def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSavepoint]]:
-    """Return all savepoints of a folder, and what has only the mark of one.
+    """Return all savepoints of a folder, and the folders that have only the mark of one.
 
-    Whatever else lies there is passed over: files, symbolic links, job directories, folders without
-    a mark, folders that cannot be read.
+    Ignored are files, symbolic links, job directories, folders without a mark, and folders that
+    cannot be read.
 
     Returns:
-        The savepoints, by the time that their takers' clocks had, which is for people; and the
-        leftovers. Claim one before you remove it, since another process may be using it.
+        The savepoints, ordered by their writers' clocks, which is for people; and the leftovers.
+        Claim one before you remove it: another process may be using it.
     """
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []
@@ -198,13 +198,9 @@ def _is_strange(error: OSError) -> bool:
 
 
 def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
-    """Return where files of a query lie.
+    """Return the folder of a query's files.
 
-    Args:
-        place: the savepoint.
-        name: the query.
-        holder: the older savepoint that holds them, None for this one.
-
+    *holder* is the older savepoint that holds them; None for the savepoint in *place*.
     """
     if holder is None:
         return place.at(f"queries/{name}")
@@ -229,17 +225,17 @@ _READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 @contextlib.contextmanager
 def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
-    """Yield the savepoint in the folder *url*, which stays as long as the block lasts.
+    """Yield the savepoint in the folder *url*, which is not removed while the block lasts.
 
-    Any number of readers hold it at once. Where this process may not write, it is read all the
-    same: nobody with the same rights could remove it, others could.
+    Any number of readers pin it at the same time. Where this process may not write, it reads
+    without a pin: no process with the same rights could remove the savepoint, others could.
 
     Raises:
-        SavepointBusyError: somebody is removing it.
+        SavepointBusyError: another process is removing it.
         UnknownJobError: there is none, or it is not complete.
         UnsupportedVersionError, RefusedCheckpointError, ConfigError: see :func:`open_savepoint`.
 
-    Crash safety: a process that dies in the block holds nothing.
+    Crash safety: a process that dies in the block pins nothing.
     """
     place = open_storage(url)
     open_savepoint(url)  # nothing is put where there is none
@@ -300,14 +296,14 @@ def find_damage(
     Args:
         place: the savepoint's folder.
         name: the query's.
-        query: what the record says of it.
-        verified_bytes: how many bytes to read and compare with checksums, the smallest files
-            first; None for all.
-        just_copied: that the sizes of its own files were compared when they were copied, so that
-            only those that older savepoints hold are looked at.
+        query: the query's record.
+        verified_bytes: how many bytes to read and compare with checksums, the smallest files first;
+            None for all.
+        just_copied: the sizes of the savepoint's own files were compared when they were copied, so
+            only files in older savepoints are checked.
 
     Returns:
-        What is wrong, a line each, sizes first.
+        A line for each damage, sizes first.
     """
     folders = _Folders(place, name, {file.holder for file in query.files})
     unsized = [file for file in query.files if file.holder or not just_copied]

@@ -48,8 +48,8 @@ class SourceQuery:
         directory: the job's directory; None for a checkpoint of other origin.
         administrative: see :class:`~.record.QuerySavepoint`.
         history: the same.
-        is_as_run: whether Spark's logs are still those that its batches ran with; a bootstrap has
-            changed them.
+        is_as_run: whether Spark's logs are those that its batches ran with; a bootstrap changes
+            them.
     """
 
     name: str
@@ -79,13 +79,12 @@ class SourceQuery:
         return records.find().newest
 
     def replaced_logs(self, batch: int) -> dict[str, bytes]:
-        """Return the files of Spark's logs that a late write has replaced, as they were.
+        """Return the files of Spark's logs that a late write has replaced, as first written.
 
-        Args:
-            batch: the last one that counts.
+        *batch* is the last one that counts.
 
         Raises:
-            CheckpointError: one was replaced of which the content is not kept.
+            CheckpointError: the first content of a replaced file is lost.
         """
         records = self._records() if self.is_as_run else None
         replaced = replaced_offsets(records, self.checkpoint, batch) if records is not None else {}
@@ -113,13 +112,13 @@ class SourceQuery:
     def marks(
         self, topology: Topology, batch: int, *, ended: bool, drained: bool, finished: bool
     ) -> Marks:
-        """Return how close its sources and stateful operators were to their end.
+        """Return how close its sources and stateful operators were to their end after a batch.
 
         Args:
-            topology: what it consists of.
-            batch: after which.
+            topology: its sources and operators.
+            batch: the batch.
             ended: whether it had read its last row by then, or by the batch planned after it.
-            drained: whether its windows were flushed for good.
+            drained: whether its windows were flushed permanently.
             finished: whether nothing was left to do.
         """
         before = self.ended_by(batch)
@@ -148,7 +147,7 @@ class SourceQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The source of a savepoint: a checkpoint and what the job directory says of it.
+    """The source of a savepoint: checkpoints, and what the job directory says of them.
 
     Attributes:
         url: where, for people.
@@ -156,8 +155,7 @@ class Source:
         run_id: the last run; None when there was none.
         queries: in the order of the job: upstream before downstream.
         is_driven: tells whether a driver may be alive.
-        check_current: refuses a source that is not the job's any more, because the job was set
-            back; raises SavepointError.
+        check_current: raises SavepointError if the job was restored or rewound meanwhile.
         restores: see :class:`~.record.SavepointRecord`.
         token: the same.
     """
@@ -181,7 +179,7 @@ def job_source(job_dir: str, clock: Clock) -> Source:
 
     Raises:
         UnknownJobError: no job there, or it has never started a query.
-        SavepointError: it is being set back.
+        SavepointError: a restore or rewind is in progress.
         ConfigError: it cannot be read.
     """
     with refusing(job_dir, "read"):
@@ -262,7 +260,7 @@ def checkpoint_source(url: str, query: str = "query") -> Source:
 
     Args:
         url: the ``checkpointLocation``.
-        query: what the query is called in the savepoint.
+        query: the query's name in the savepoint.
 
     Raises:
         UnknownJobError: there is no checkpoint.
@@ -290,9 +288,9 @@ class CheckpointLook:
 
     Attributes:
         position: how far its logs reach.
-        published: the newest epoch that all its sinks have published; None when nobody records it
-            (Spark's own sinks, checkpoints of other origin).
-        driven: whether a driver may be alive; without one nothing is worth waiting for.
+        published: the newest epoch that all its sinks have published; None if unknown (Spark's own
+            sinks, checkpoints of other origin).
+        driven: whether a driver may be alive; without one there is nothing to wait for.
     """
 
     position: LogPosition
@@ -330,11 +328,11 @@ Choice = Take | Wait | NothingYet
 def choose(
     first: CheckpointLook, now: CheckpointLook, *, waited_s: float, aligned_timeout_s: float
 ) -> Choice:
-    """Decide what to do after *waited_s* seconds.
+    """Choose the next step after *waited_s* seconds.
 
     Args:
-        first: the first look; what was in flight then is what an aligned savepoint waits for.
-        now: the last one.
+        first: the first look; an aligned savepoint waits for the batch that was in flight then.
+        now: the last look.
         waited_s: since the first look.
         aligned_timeout_s: 0 to wait for no batch in flight.
     """

@@ -107,7 +107,7 @@ def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
     """Take the right to write in the folder.
 
     Raises:
-        SavepointBusyError: somebody else has it.
+        SavepointBusyError: another process has it.
 
     Crash safety: a claim whose process dies ends by itself.
     """
@@ -127,11 +127,7 @@ def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
 
 
 def check_claimable(place: Storage, names: Collection[str]) -> None:
-    """Refuse a folder in which anything lies but what a dead claimant has left.
-
-    Args:
-        place: the folder.
-        names: what lies there; no savepoint.
+    """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers.
 
     Raises:
         ConfigError: the message says what is there.

@@ -64,10 +64,7 @@ def list_needed(
 ) -> tuple[Inventory, Mapping[str, FileFacts]]:
     """Return what a restart after a committed batch needs, and all files of the checkpoint.
 
-    Args:
-        checkpoint: the query's.
-        batch: the committed batch.
-        planned: whether the batch after it is planned, and its plan is needed, too.
+    With *planned*, that includes the plan of the batch after it.
 
     Raises:
         MissingStateError: Spark has removed a needed file; a newer batch is complete.
@@ -120,10 +117,10 @@ _TRIES: Final = 5  # races with Spark's cleaning that are lost before it is give
 def relocate(
     directory: JobDirectory, lease: Lease, clock: Clock, queries: Iterable[str] = ()
 ) -> None:
-    """Give queries checkpoints of their own where an earlier driver may still write to the present.
+    """Give queries new checkpoints where an earlier driver may still write to the current ones.
 
-    Also no restore takes effect any more that such a driver was about to begin: its record would
-    have the number that this one takes, and the runs that it was undoing are undone now.
+    A restore that such a driver was about to begin takes no effect: its record would have the
+    number that this one takes, and the runs that it was rewinding are marked now.
 
     Args:
         directory: the job directory.

@@ -35,12 +35,12 @@ def check_repartitionable(
     """Refuse a savepoint whose state Spark cannot repartition.
 
     Args:
-        savepoint: what is restored.
-        names: its queries that are.
-        skip_in_flight: that a batch in flight will not be run.
+        savepoint: the savepoint to restore.
+        names: its queries to restore.
+        skip_in_flight: whether a batch in flight is skipped.
 
     Raises:
-        ConfigError: the message names the query, what is in the way, and the way out.
+        ConfigError: the message names the query, the obstacle, and the way out.
     """
     stateful = {
         name: query

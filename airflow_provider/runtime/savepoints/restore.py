@@ -83,7 +83,7 @@ def check_restorable(savepoint: Savepoint) -> None:
     """Refuse a savepoint of a drained job, or one that lacks files.
 
     Raises:
-        JobDrainedError: its windows are flushed, so going on would repeat them.
+        JobDrainedError: its windows are flushed, and would be repeated.
         RefusedCheckpointError: a file is missing or damaged; the message names it.
     """
     if savepoint.record.drained:
@@ -116,22 +116,21 @@ def begin_restore(
     fence: Fence,
     clock: Clock,
 ) -> RestoreRecord:
-    """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
+    """Store the intent to set the job's queries to a savepoint, or return the stored one.
 
     Args:
-        directory: the job directory; the caller holds its lease, and has reverted what its
-            queries have published after the savepoint.
-        savepoint: what to restore; None for the job's very beginning.
-        names: for each of the job's queries the one of the savepoint that it goes on with, or ""
-            to start over.
-        claim_mode: ``no_claim``, or ``claim`` to let the savepoint go over to the job.
-        skip_in_flight: do not run the batch in flight of an unaligned savepoint again: its rows
-            are lost.
-        partitions: spread the state over so many; None to leave it as it is. An open restore that
-            has another number is replaced, under new ids.
-        keep_outputs: leave what the queries have written where it is, though they start over.
+        directory: the job directory; the caller holds its lease, and has reverted what its queries
+            have published after the savepoint.
+        savepoint: the savepoint; None for the job's very beginning.
+        names: for each of the job's queries the savepoint's that it continues from, or "" to start
+            over.
+        claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
+        skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
+        partitions: spread the state over this number; None to keep the number. An open restore with
+            another number is replaced, under new ids.
+        keep_outputs: leave the queries' output in place, though they start over.
         undoes: the runs that no longer count.
-        supersedes: take the place of an open restore of another savepoint, which may be gone.
+        supersedes: replace an open restore of another savepoint, which may be gone.
         fence: the lease.
         clock: for the record's time.
 
@@ -186,16 +185,16 @@ def finish_restore(
     *,
     repartition: Repartition | None = None,
 ) -> RestoreRecord:
-    """Do what the record says, and record that it is done.
+    """Carry out a restore, and record that it is done.
 
     Args:
         directory: the job directory; the caller holds its lease.
-        record: what to do; one that another driver has begun goes on under a number of its own.
-        savepoint: the record's, which stays meanwhile; None for the job's very beginning, and for
-            a record of what is done.
+        record: the intent; another driver's is continued under a number of its own.
+        savepoint: the record's, pinned; None for the job's very beginning, and for a record of a
+            restore that is done.
         fence: the lease.
         clock: for the records' times.
-        repartition: needed for a record that asks for partitions.
+        repartition: needed for a record with partitions.
 
     Raises:
         LeaseLostError: another driver has taken over.

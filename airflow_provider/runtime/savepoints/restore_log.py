@@ -69,9 +69,7 @@ class Restores:
     def begin(self, record: RestoreRecord, fence: Fence) -> RestoreRecord:
         """Store the intent under the next number, and return it as it was stored.
 
-        Args:
-            record: what to do; its number, places and token are chosen here.
-            fence: the lease of the restorer.
+        The record's number, locations and token are chosen here; *fence* is the caller's lease.
 
         Raises:
             LeaseLostError: another driver has taken over. Nothing was stored.
@@ -197,12 +195,7 @@ def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
 def check_not_parted(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> None:
-    """Refuse to set a job back to before a query of it started over while its output was kept.
-
-    Args:
-        directory: the job directory.
-        savepoint: what it would be set to.
-        names: for each of its queries the savepoint's that it would go on with, "" for none.
+    """Refuse to set a job back to before a query started over while its output was kept.
 
     Raises:
         ConfigError: the message names the query.

@@ -78,18 +78,17 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """Which savepoints may go: those that are too many and those that are too old.
+    """The savepoints that may be removed: too many or too old ones.
 
-    Each series (a job, and a task that saves it) is counted by itself, and its newest one always
-    stays. Which one is the newer is said by the job's history and never by a clock; see
-    :func:`in_order`.
+    Each series (a job, and a task that saves it) is counted separately, and its newest one always
+    stays. The job's history decides which one is newer, never a clock; see :func:`in_order`.
 
     Attributes:
         keep: how many of the newest ones of each series stay; None for any number.
-        max_age_s: how old one may get, seconds, as the clocks of its taker and of this machine
-            have it; None for any age.
-        origins: only savepoints of these origins are looked at.
-        just_taken: only its series is looked at, of which it is the newest; None for all.
+        max_age_s: the largest age in seconds, by the clocks of its writer and of this machine; None
+            for any age.
+        origins: only savepoints of these origins are considered.
+        just_taken: only its series is considered, of which it is the newest; None for all.
     """
 
     keep: int | None = None
@@ -113,12 +112,7 @@ class Retention:
             check_origin(origin)
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
-        """Return those that may go, of each series the oldest first; never its newest.
-
-        Args:
-            savepoints: all there are.
-            now: the time.
-        """
+        """Return the savepoints that may be removed, oldest first, never the newest of a series."""
         ours = [s for s in savepoints if s.record.origin in self.origins]
         if self.just_taken is not None:
             ours = [s for s in ours if s.record.series == self.just_taken.record.series]
@@ -146,11 +140,11 @@ class RetentionRule(Protocol):
 
 
 def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
-    """Return the savepoints by their series, each in the order in which they were taken.
+    """Return the savepoints by series, each in the order in which they were taken.
 
-    The order is that of :attr:`~.record.SavepointRecord.history`: how often the job had been set
-    back, its lease, its batches. While the job does not run that is the same for several. Then
-    the one taken later has seen more of those that are there now.
+    The order is that of :attr:`~.record.SavepointRecord.history`: the job's restores, its lease,
+    its batches. It is the same for several while the job does not run; then the later one has seen
+    more of the existing savepoints.
     """
     there = list(savepoints)
     folders = {s.folder for s in there}
@@ -168,18 +162,18 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
 
 
 def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = None) -> list[str]:
-    """Dispose of the savepoints that may go, and remove what broken attempts have left.
+    """Dispose of the savepoints that may be removed, and collect what broken attempts have left.
 
-    Whatever else lies in the folder stays: job directories, files, folders of others, savepoints
-    that are damaged, and those that somebody is restoring.
+    Everything else in the folder stays: job directories, files, other folders, damaged savepoints,
+    and those that another process is restoring.
 
     Args:
         root_url: the folder whose children are savepoints.
-        retention: which ones may go.
+        retention: which ones may be removed.
         clock: time; None for the machine's.
 
     Returns:
-        The names of the savepoints that are gone.
+        The names of the removed savepoints.
 
     Raises:
         ConfigError: the folder cannot be read.
@@ -203,12 +197,12 @@ def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = Non
 
 
 def dispose(url: str, *, clock: Clock | None = None) -> None:
-    """Remove one savepoint; what newer ones beside it share with it stays.
+    """Remove one savepoint; files that newer ones beside it share stay.
 
     Raises:
         UnknownJobError: there is none.
         ConfigError: it is a job directory, or may not be removed.
-        SavepointBusyError: somebody is restoring or removing it.
+        SavepointBusyError: another process is restoring or removing it.
 
     Crash safety: it is complete, or garbage; calling it again completes it.
     """
@@ -272,14 +266,10 @@ def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
 
 
 def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
-    """Remove what is claimed and no savepoint, and at which nobody is, but for shared files.
-
-    Args:
-        root_url: the folder whose children are savepoints.
-        clock: time; None for the machine's.
+    """Remove claimed folders without a savepoint that no process uses, except shared files.
 
     Returns:
-        The names of the folders of which something was removed.
+        The names of the folders from which something was removed.
     """
     clock = clock or SystemClock()
     leftovers = find_savepoints(open_storage(root_url))[1]
@@ -360,10 +350,10 @@ _Key = tuple[str, str, int, str]  # query id, path, size, tag
 
 
 class SharedFiles:
-    """Which savepoints lie beside a new one, and which files lie where.
+    """The savepoints beside a new one, and the files that they hold.
 
     Args:
-        holders: the savepoint's folder for each file that one holds.
+        holders: for each file the folder of the savepoint that holds it.
         savepoints: the folders of all of them.
     """
 
@@ -374,12 +364,12 @@ class SharedFiles:
     def where(
         self, query_id: str, needed: Iterable[NeededFile], found: Mapping[str, FileFacts]
     ) -> list[SavedFile]:
-        """Return for each needed file of a query what the savepoint's record says of it.
+        """Return the savepoint's record of each needed file of a query.
 
         Args:
             query_id: the query's.
             needed: its files.
-            found: what the checkpoint's filesystem says of its files.
+            found: the files of the checkpoint's filesystem.
         """
         files: list[SavedFile] = []
         for file in needed:

@@ -108,9 +108,9 @@ def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str
 
 
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:
-    """Take the savepoint to which the run can be rewound, unless there is one or nothing to save.
+    """Take the savepoint to which the run can be rewound, unless it exists or there is no state.
 
-    A run that has written something cannot be made replayable any more; that is logged.
+    A run that has written something cannot become replayable; that is logged.
 
     Args:
         directory: the job directory; the caller holds its lease, has published what Spark has
@@ -160,12 +160,9 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
 
 
 def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
-    """Dispose of the savepoints with which runs have begun, but for those of *kept*.
+    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*.
 
-    Args:
-        directory: the job directory; the caller holds its lease.
-        kept: run ids.
-        clock: time.
+    The caller holds the lease.
 
     Crash safety: calling it again completes it; a savepoint is complete, or garbage.
     """
@@ -194,16 +191,14 @@ class _Older:
 
 
 def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
-    """Return the savepoint that a run began with.
+    """Return the savepoint that a run began with; needs no Spark.
 
     None when it began with the job, when it was rewound, and when it has written nothing: then
-    nothing is to be undone, whatever has come after it.
-
-    Needs no Spark; what its sinks can do is :meth:`Rewind.check`'s.
+    there is nothing to revert. :meth:`Rewind.check` checks the sinks.
 
     Raises:
         UnknownJobError: there is no such run.
-        RevertError: later runs have built on it, or its savepoint is not there.
+        RevertError: later runs have built on it, or its savepoint does not exist.
     """
     since = runs_since(directory, run_id)
     record = directory.run(run_id).record()
@@ -274,7 +269,7 @@ class Rewind:
         queries: what the job's function has declared.
         fence: the lease.
         clock: for the records' times.
-        by: on whose behalf, for people.
+        by: the requester, for people.
     """
 
     directory: JobDirectory
@@ -292,7 +287,7 @@ class Rewind:
 
         Raises:
             UnknownJobError: there is no such run.
-            RevertError: later runs have built on it, its savepoint is not there, another run has
+            RevertError: later runs have built on it, its savepoint does not exist, another run has
                 written meanwhile, or a sink cannot revert what it has written.
         """
         savepoint = check_start(self.directory, self.run_id)
@@ -310,7 +305,7 @@ class Rewind:
         return savepoint
 
     def rewind(self) -> None:
-        """Revert what the run has committed, and set the queries to where they were before it.
+        """Revert what the run has committed, and set the queries to their state before it.
 
         Raises:
             LeaseLostError: another driver has taken over.

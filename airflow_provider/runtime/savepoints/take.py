@@ -86,8 +86,8 @@ def take_savepoint(
         url: the savepoint's own folder, which must not exist; its last part is the name.
         origin: one of :data:`~.record.ORIGINS`.
         labels: free words to find it by.
-        aligned_timeout_s: how long a batch in flight is waited for; then the savepoint is
-            unaligned. 0 for not at all.
+        aligned_timeout_s: how long to wait for a batch in flight; then the savepoint is unaligned.
+            0 for not at all.
         verified_bytes: how many bytes may be read again to compare Spark's checksums, smallest
             files first; sizes are compared for all.
         clock: time; None for the machine's.
@@ -96,18 +96,18 @@ def take_savepoint(
         The savepoint, complete.
 
     Raises:
-        ConfigError: the folder is taken, the name cannot be one, no batch has committed yet, or
-            there are not enough rights.
+        ConfigError: the folder is taken, the name is invalid, no batch has committed yet, or a
+            right is missing.
         RefusedCheckpointError: the checkpoint lacks files, or they are damaged; the message names
             them.
         CheckpointError: the same, found in the copy; nothing is left of it.
-        SavepointError: Spark was faster at removing files than this at copying them, each time;
-            the job was set back meanwhile; or somebody took this process for dead, and has
-            removed what was copied.
-        SavepointBusyError: somebody else is taking one there, or removing one.
+        SavepointError: Spark removed files before they were copied, in each try; the job was
+            restored or rewound meanwhile; or another process presumed this one dead, and has
+            removed the copy.
+        SavepointBusyError: another process takes or removes one there.
 
-    Crash safety: without ``savepoint.json``, which is put last, there is no savepoint; what was
-    copied is removed by the next retention, or the next taker of the same name.
+    Crash safety: without ``savepoint.json``, which is written last, there is no savepoint; the next
+    retention, or the next taker of the same name, removes the copies.
     """
     check_origin(origin)
     clock = clock or SystemClock()
@@ -145,7 +145,7 @@ def take_savepoint(
 
 
 def describe_source(source: Source, clock: Clock) -> SavepointRecord:
-    """Return what a savepoint of *source* would say now, without its files; nothing is written.
+    """Return the record of a savepoint of *source* taken now, without its files. Only reads.
 
     Raises:
         ConfigError: no batch has committed yet.

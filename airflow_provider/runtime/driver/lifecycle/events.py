@@ -55,10 +55,10 @@ class Stop:
     """The kind of a stop (FLIP-34).
 
     Attributes:
-        at_end: ``drain`` to end it for good, ``suspend`` to keep its state.
-        savepoint: whether a savepoint is taken when it has stopped.
-        keeps_run: whether the run is not over: the attempt ends as if it had been cancelled, but
-            at the end of its batches.
+        at_end: ``drain`` to end the job permanently, ``suspend`` to keep its state.
+        savepoint: whether a savepoint is taken after the stop.
+        keeps_run: whether the run can be resumed: the attempt ends as if cancelled, but after its
+            batches in flight.
     """
 
     at_end: AtEnd
@@ -76,7 +76,7 @@ class Started:
     Attributes:
         steps: for each query that has begun to drain before, what its logs ask for.
         stop: a stop with drain that an earlier attempt has begun.
-        mixed: the queries some of whose sources have yet to end, while others go on.
+        mixed: the queries some of whose sources have yet to end, while others continue.
     """
 
     steps: Mapping[str, DrainStep] = dataclasses.field(default_factory=dict)
@@ -99,11 +99,11 @@ class QueryEnded:
 
 @dataclasses.dataclass(frozen=True)
 class QueryFailed:
-    """A query failed, and is to be started again after a while.
+    """A query failed, and restarts after a delay.
 
     Attributes:
         query: the query.
-        scope: the queries that are started again with it; those that have ended are left alone.
+        scope: the queries that restart with it; ended ones are left alone.
     """
 
     query: str

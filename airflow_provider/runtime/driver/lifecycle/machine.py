@@ -110,17 +110,17 @@ class Lifecycle:
 
     Attributes:
         at_end: what the run does at the end of data.
-        queries: phase by name, in the order the job wrote them.
-        upstream: for each query that reads what others of the job write: these.
-        continuous: whether the run goes on until somebody stops it.
+        queries: phase by name, in the job's order.
+        upstream: for each query that reads other queries' output: those queries.
+        continuous: whether the run continues until a caller stops it.
         bounded: the queries of a continuous run that end by themselves.
-        mixed: the queries some of whose sources have yet to end, while others go on.
+        mixed: the queries some of whose sources have yet to end, while others continue.
         hows: how each query was started that has read.
-        restarting: the queries that do not run, and are about to be started again.
+        restarting: the queries that wait for their restart.
         phase: the attempt's phase.
         stop: the requested stop; None for none.
-        failure: why it ends, if it fails.
-        cancelled: whether somebody requested it to stop at once.
+        failure: why the attempt ends, if it fails.
+        cancelled: whether a caller requested an immediate stop.
     """
 
     at_end: AtEnd
