@@ -22,12 +22,7 @@ def add_actions(
     actions: Any,
     add: Callable[..., argparse.ArgumentParser],
 ) -> None:
-    """Add the action.
-
-    Args:
-        actions: those of ``spark-stream state``.
-        add: makes one: where, its name, what it calls, what it does.
-    """
+    """Add the action to those of ``spark-stream state``."""
     text = "make a job's first state from history: its queries read it, then a savepoint is taken"
     command = add(actions, "bootstrap", _bootstrap, text)
     add_options(command, BootstrapSpec)

@@ -38,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse a command line.
 
-        Where something is missing, it is mostly there by a mistyped name.
+        A required argument is usually missing because its name is mistyped.
 
         Raises:
             ConfigError: in one line, with the way to the command's help.
@@ -70,7 +70,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _with_meant(message: str) -> str:
-    """Return argparse's message; of many choices only the nearest one, where one is near."""
+    """Return argparse's message; of many choices only the nearest one, if there is one."""
     found = _CHOICE.search(message)
     if found is None:
         return message
@@ -95,8 +95,8 @@ def add_job_dir(
     Args:
         command: the command.
         name: the argument's.
-        only_reads: whether the command shows the directory itself where the record of an upgrade is
-            damaged; any other command is refused then.
+        only_reads: show the directory itself if the record of an upgrade is damaged; any other
+            command is refused then.
         argument: argparse's own, over ``metavar="JOB_DIR"``.
     """
     command.add_argument(name, **{"metavar": "JOB_DIR", **argument})

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command; see :class:`~.api.commands.CommandModule`."""
     driver = add(commands, "driver", _driver, "do what a submission asks for; for launchers")
     driver.add_argument("request", choices=_REQUESTS)
     driver.add_argument("job_dir", metavar="JOB_DIR")

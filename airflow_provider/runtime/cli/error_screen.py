@@ -31,14 +31,9 @@ _CORRECT: Final = "correct the job there"
 
 
 def show_error(error: SparkStreamError, *, as_json: bool) -> int:
-    """Print an error as one screen on stderr, with ``--json`` also as a document on stdout.
+    """Print an error as one screen on stderr; return the exit code.
 
-    Args:
-        error: what the command has ended with.
-        as_json: whether stdout is for programs.
-
-    Returns:
-        The exit code.
+    With *as_json*, stdout is for programs and gets a document, too.
     """
     code = error.exit_code
     if as_json:
@@ -58,7 +53,7 @@ def show_error(error: SparkStreamError, *, as_json: bool) -> int:
 
 
 def _with_remedy(error: SparkStreamError) -> Explanation:
-    """Return the parts of an error; one with a place, and no words of its own, gets what helps."""
+    """Return the parts of an error; one with a location and no remedy of its own gets one."""
     from airflow_provider.runtime.failures.classify import ANSWERS
     from airflow_provider.runtime.failures.rules import UNANSWERED
 
@@ -100,10 +95,9 @@ def is_unexpected(error: SparkStreamError) -> bool:
 
 
 def _keep(error: SparkStreamError) -> str | None:
-    """Keep the stack traces behind an error where nothing of a run is; None when none are needed.
+    """Keep the stack traces behind an error that no run records; None when none are needed.
 
-    The log of a driver that was submitted is the place itself: its terminal may be a machine that
-    is gone tomorrow.
+    A submitted driver's log is the right place: its machine may be gone tomorrow.
     """
     if error.__cause__ is None or (error.explanation is None and not is_unexpected(error)):
         return None

@@ -65,12 +65,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_examples(parser: argparse.ArgumentParser, name: str) -> None:
-    """Let the help of a program, and of every command below it, end with examples.
-
-    Args:
-        parser: the program's.
-        name: what it is called.
-    """
+    """Let the help of a program *name*, and of its commands, end with examples."""
     _end_with(parser, name, [f"{command} {EXAMPLES[command][0]}" for command in _FIRST])
     for command, each in commands_of(parser):
         _end_with(each, name, [f"{command} {arguments}" for arguments in EXAMPLES.get(command, ())])

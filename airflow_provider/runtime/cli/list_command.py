@@ -38,9 +38,9 @@ class ListedJob:
             read, and ``absent`` where no run has begun.
         since: when it came into that state, see :class:`~.state.RunCondition`.
         run_id: the newest run; None before the first one.
-        rows_read: by that run; None where it is not known.
-        error: why that run is not well; None when it is.
-        next_step: what to do next; None where nobody has begun a run.
+        rows_read: by that run; None if unknown.
+        error: why that run is unhealthy; None when it is healthy.
+        next_step: what to do next; None where no run has begun.
     """
 
     job_dir: str
@@ -54,12 +54,7 @@ class ListedJob:
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command; see :class:`~.api.commands.CommandModule`."""
     listed = add(commands, "ls", _ls, "list the jobs below a folder, with their states")
     listed.add_argument("root", metavar="ROOT", help="folder of job directories, or one of them")
     listed.add_argument("--json", action="store_true")

@@ -31,12 +31,7 @@ _AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command; see :class:`~.api.commands.CommandModule`."""
     text = "print the log of a run's last driver"
     logs = add(commands, "logs", _logs, text)
     add_job_dir(logs)

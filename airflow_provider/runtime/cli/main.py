@@ -119,7 +119,7 @@ def _command(
 
 
 def _explained(error: Exception) -> RunFailedError:
-    """Return the failure that an error is which nobody has raised on purpose."""
+    """Return an unexpected error as a failure."""
     from airflow_provider.runtime.failures.classify import classify
     from airflow_provider.runtime.failures.os_errors import of_the_system
 
@@ -132,11 +132,11 @@ def _explained(error: Exception) -> RunFailedError:
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Whether the command's log has a record: all of them but those of Py4J.
+    """Whether the command's log has a record: all of them except Py4J's.
 
-    It would print each error that it passes on, with the stacks of both languages: hundreds of
-    lines above the screen that explains the same error, and names the file with the stacks. Some
-    of them go to the root logger, so that the names of its own loggers do not tell.
+    Py4J logs each error that it passes on with the stacks of both languages: hundreds of lines
+    above the screen that explains the error and names the file with the stacks. Some of its records
+    go to the root logger, so the logger's name does not identify them.
     """
     return "/py4j/" not in record.pathname
 
@@ -149,7 +149,7 @@ def _log_to_stderr() -> None:
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of stdout has gone, as ``head`` does; let nothing more be written."""
+    """Whether the reader of stdout has gone, as ``head`` does; later output is discarded."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     has_gone = any(event & select.POLLERR for _, event in poll.poll(0))
@@ -195,7 +195,7 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
 
 
 def _add_extensions(commands: Any, names: Iterable[str]) -> None:
-    """Add commands for the help; one that cannot be imported must not take the others away."""
+    """Add commands to the help; one that cannot be imported must not hide the others."""
     for name in names:
         try:
             load_extension(COMMANDS, name).add_commands(commands, _add)

@@ -108,7 +108,7 @@ class LiveBlock:
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     def _fit(self) -> int:
-        """Let the console have the terminal's size of this moment; return the columns."""
+        """Give the console the terminal's current size; return the columns."""
         from rich.console import ConsoleDimensions
 
         try:
@@ -130,12 +130,12 @@ def _ignoring_a_closed_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def live_block(stream: TextIO) -> Iterator[LiveBlock | None]:
-    """Yield what draws at the bottom of a stream's terminal.
+    """Yield a block at the bottom of a stream's terminal.
 
-    Whatever writes to the terminal meanwhile is led through the block: this process's log and
-    prints, and what the JVM and Spark's Python workers write by themselves to the descriptors that
-    they have inherited. So no line of theirs begins in the middle of the block, and no part of the
-    block is left above them. What it has drawn last stays on the screen.
+    All other output to the terminal goes through the block: this process's log and prints, and what
+    the JVM and Spark's Python workers write to the descriptors that they have inherited. So no
+    other line begins inside the block, and no part of the block stays above other lines. Its last
+    lines stay on the screen.
 
     Yields:
         None where the stream is no terminal, or ``rich`` is not installed.
@@ -170,7 +170,7 @@ def is_drawable(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _led_through(block: LiveBlock) -> Iterator[None]:
-    """Let a pipe take the place of the descriptors 1 and 2, as far as those are terminals."""
+    """Replace the descriptors 1 and 2 by a pipe, where they are terminals."""
     reads, writes = os.pipe()
     ended_reads, ended_writes = os.pipe()
     before = {target: os.dup(target) for target in (1, 2) if os.isatty(target)}
@@ -203,7 +203,7 @@ def _flush() -> None:
 
 
 def _pass_on(reads: int, ended: int, block: LiveBlock) -> None:
-    """Write above the block what comes, until the end is said and nothing is left."""
+    """Write above the block what comes through the pipe, until it is ended and empty."""
     is_over = False
     while True:
         awaited, wait_s = ([reads], 0.0) if is_over else ([reads, ended], _PART_S)

@@ -51,8 +51,8 @@ def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the program as the job's entry, and its command line as parameter.
 
     Raises:
-        ConfigError: the file is none of that kind, only a script has a command line, or --entry
-            names a program, of which nobody knows yet that it is one.
+        ConfigError: the file is not of that kind, only a script has a command line, or --entry
+            names a program.
     """
     entry = getattr(arguments, "entry", None)
     if entry is not None and is_program(entry):

@@ -44,12 +44,7 @@ def _last_of(run: RunDirectory, query: str) -> list[BatchEntry] | None:
 
 
 def batch_lines(batches: Batches, progress: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each query that has run batches.
-
-    Args:
-        batches: the last ones of each query.
-        progress: the run's progress record, as plain values; empty without one.
-    """
+    """Yield a line for each query that has run batches; *progress* is empty without a record."""
     for query, found in batches.items():
         backlog = progress.get("queries", {}).get(query, {}).get("backlog")
         if found is None:
@@ -147,12 +142,12 @@ class LastMinute:
 
 @dataclasses.dataclass(frozen=True)
 class QueryPace:
-    """How a query goes on.
+    """The speed of a query.
 
     Attributes:
-        rows_per_second: of the last minute.
-        part: how much of its work is done, from 0 to 1; None where nobody knows.
-        left_s: how long the rest takes if it goes on as in the last minute; None as before.
+        rows_per_second: in the last minute.
+        part: the part of its work that is done, from 0 to 1; None if unknown.
+        left_s: the remaining time at the speed of the last minute; None if unknown.
     """
 
     rows_per_second: float = 0.0
@@ -206,7 +201,7 @@ class Rates:
         )
 
     def _work_of(self, name: str, query: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Return what is done of how much, in tasks or in what the sources count."""
+        """Return how much is done of how much, in tasks or in the sources' own measure."""
         if (tasks := query.get("tasks")) is not None:
             return tasks["tasks_done"], tasks["tasks"]
         unread = largest_backlog(query.get("backlog"))
@@ -234,12 +229,12 @@ def progress_lines(
     columns: int,
     batches: Batches | None = None,
 ) -> list[str]:
-    """Return what a terminal shows of a run.
+    """Return the lines of a run for a terminal.
 
     Args:
         record: its progress.
-        paces: what :class:`.Rates` says of each query.
-        columns: how wide the terminal is; what does not fit into a line begins another one.
+        paces: the speed of each query, from :class:`.Rates`.
+        columns: the terminal's width; what does not fit into a line begins another one.
         batches: the last ones of each query; None to leave them out.
     """
     lines = _folded(record.phase, list(_run_parts(record, paces)), columns - 1, after_head=" · ")
@@ -308,7 +303,7 @@ def _batch_parts(batches: Sequence[BatchEntry] | None) -> Iterator[str]:
 
 
 def _folded(head: str, parts: Sequence[str], columns: int, *, after_head: str = "  ") -> list[str]:
-    """Return the parts in as few lines as they fit into, each after the first one indented."""
+    """Return the parts in as few lines as possible, indented from the second one on."""
     lines, separator = [head], after_head
     for part in parts:
         longer = f"{lines[-1]}{separator}{part}"

@@ -39,7 +39,7 @@ def run_metrics(directory: JobDirectory, run_id: str) -> str:
 
 
 def _state_text(labels: Mapping[str, str], state: str) -> str:
-    """Return the state of a run as a metric whose label has the word, as ``status`` says it."""
+    """Return the state of a run as a metric whose label has the word of ``status``."""
     name = f"{PREFIX}run_state"
     return (
         f"# HELP {name} The state of the newest run, by its label.\n# TYPE {name} gauge\n"
@@ -50,9 +50,7 @@ def _state_text(labels: Mapping[str, str], state: str) -> str:
 def prometheus_text(samples: Iterable[Sample], labels: Mapping[str, str]) -> str:
     """Return samples in Prometheus' text exposition format, by metric.
 
-    Args:
-        samples: in any order.
-        labels: of each of them, beside its query.
+    Each sample gets *labels*, beside its query.
     """
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:

@@ -55,12 +55,7 @@ _MOST_SINKS: Final = 8  # the others are in the final checkpoint
 
 
 def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
-    """Yield the lines with which a run ends on a terminal.
-
-    Args:
-        final: its final checkpoint.
-        took_s: how long this command has run; earlier attempts are not in it.
-    """
+    """Yield the lines of an ended run; *took_s* is the time of this command, not of the run."""
     sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
     rows = [
         f"{_number(final.rows_read, final.rows_minimum)} rows in",
@@ -77,7 +72,6 @@ def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
 
 
 def _sum_of(sinks: list[Mapping[str, Any]]) -> int | None:
-    """Return the rows of all sinks together; None when one of them does not know."""
     rows = [sink["rows"] for sink in sinks]
     return None if None in rows else sum(rows)
 

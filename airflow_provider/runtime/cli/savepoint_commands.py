@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the commands.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command; see :class:`~.api.commands.CommandModule`."""
     group = commands.add_parser("savepoint", help="take, restore and keep savepoints")
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_take(actions, add)

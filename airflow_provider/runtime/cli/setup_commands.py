@@ -193,7 +193,6 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return the newest runs of the job directory on the line; none where it cannot be read."""
     from airflow_provider.runtime.jobdir.layout import directory_at
     from airflow_provider.runtime.jobdir.runs import recent_runs
 

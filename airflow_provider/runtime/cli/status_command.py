@@ -51,12 +51,7 @@ _LEAST_WATCH_S: Final = 0.1
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command; see :class:`~.api.commands.CommandModule`."""
     _add_watch(commands, add)
     status = add(commands, "status", _status, "show the state of a job's runs")
     add_job_dir(status, only_reads=True)
@@ -127,7 +122,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]:
-    """Return the job, and the requested runs; of a job that has not begun the submitted one."""
+    """Return the job, and the requested runs; the submitted one if no run has begun."""
     directory, submitted = known_or_submitted_job(arguments.job_dir)
     if submitted is not None and arguments.run_id in {None, submitted}:
         return directory, [submitted]
@@ -142,7 +137,6 @@ def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
 
 
 def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[str]:
-    """Return the requested runs, oldest first."""
     run_id = arguments.run_id
     if arguments.last < 1:
         msg = f"--last {arguments.last}: a number of runs, 1 or more"
@@ -166,7 +160,7 @@ def _checked(directory: JobDirectory, run_id: str) -> str:
 
 
 def _readable_and_damaged(directory: JobDirectory, last: int | None) -> list[str]:
-    """Return the damaged runs, and after them the newest of those that can be read."""
+    """Return the damaged runs, and after them the newest readable ones."""
     damaged, readable = [], []
     for run_id in filter(is_name, directory.storage.list("runs")):
         try:
@@ -195,7 +189,7 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
 
 
 def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
-    """Return what has become of the newest upgrade of this version; None without one."""
+    """Return the outcome of the newest upgrade of this version; None without one."""
     try:
         newest = newest_upgrade(directory)
         if newest is None:
@@ -212,7 +206,7 @@ def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
 
 
 def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:
-    """Add the last batches of the newest run; of one that has ended only if they are wanted."""
+    """Add the last batches of the newest run; those of an ended run only if *also_ended*."""
     if not document["runs"]:
         return
     newest = document["runs"][-1]
@@ -301,7 +295,7 @@ _MARKS: Final = {"running": "unfinished", "partly_finished": "partly finished"}
 
 
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield for each query how far its sources and stateful operators have come."""
+    """Yield for each query the marks of its sources and stateful operators."""
     for name, query in document.get("queries", {}).items():
         parts = [
             f"{what} {part['name']} {_MARKS.get(part['mark'], part['mark'])}"
@@ -314,7 +308,6 @@ def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _open_lines(run: dict[str, Any]) -> Iterator[str]:
-    """Yield what is of interest of a run that has not ended."""
     progress = run["progress"] or {}
     yield from batch_lines(run["batches"] or {}, progress)
     yield from _pacing_lines(progress)
@@ -338,15 +331,9 @@ _AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
 def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock) -> None:
-    """Show a run again and again: on a terminal in one place, elsewhere as lines.
+    """Show a run repeatedly: on a terminal in one place, elsewhere as lines.
 
-    Returns when the run has ended, when nobody drives it, and when the caller is interrupted.
-
-    Args:
-        directory: the job directory.
-        run_id: the run.
-        every_s: seconds between two looks.
-        clock: time.
+    Returns when the run has ended, when it has no driver, and when the caller is interrupted.
     """
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None

@@ -66,13 +66,13 @@ class EpochCommitter:
     Args:
         query: the query's name.
         storage: its ``committables`` folder.
-        logs: what says which of its batches are committed: its checkpoint, in STREAMING.
-        sinks: where its output goes; they share every epoch.
+        logs: knows which of its batches are committed: its checkpoint, in STREAMING.
+        sinks: they share every epoch.
         lease: the right to commit.
-        run_id: the run on whose behalf epochs are written.
+        run_id: the run that the epochs are written for.
         clock: for the records' times.
-        keep_runs: the runs of which every epoch keeps its record, so that they can be reverted;
-            None for this one. Of others the newest do.
+        keep_runs: the runs whose epochs all keep their records, so that they can be reverted; None
+            for this one. Other runs keep the newest records.
         writer: the job directory, which sinks record with what they publish.
     """
 
@@ -113,12 +113,12 @@ class EpochCommitter:
     def recover(self, through: int | None = None) -> None:
         """Bring the sinks in line with Spark's commit log; call before the query starts.
 
-        Epochs that Spark committed are published, a later one waits for its batch to be run again,
-        and staged data that no record references is removed.
+        Epochs that Spark has committed are published, a later one waits until its batch runs again,
+        and staged data without a record is removed.
 
         Args:
-            through: publish epochs up to this one only: what a drain has produced waits for
-                ``finish()``. None for all.
+            through: publish epochs up to this one only: a drain's output waits for ``finish()``.
+                None for all.
 
         Raises:
             CheckpointError: Spark's log and the records contradict each other.
@@ -197,10 +197,10 @@ class EpochCommitter:
             self._abort(records.precommitted(epoch, token))
 
     def _garbage_of(self, records: EpochRecords, found: EpochListing) -> Callable[[int, int], bool]:
-        """Return what tells staged data that nothing will ever publish.
+        """Return a test for staged data that nothing will ever publish.
 
-        What a driver that may still be alive staged for an epoch that is not published is not: it
-        may be about to put its record, and its Spark to commit the batch.
+        An unpublished epoch's data from a driver that may be alive is not garbage: that driver may
+        be about to write its record, and its Spark to commit the batch.
         """
 
         def is_garbage(epoch: int, token: int) -> bool:
@@ -232,8 +232,8 @@ class EpochCommitter:
             epoch: the batch.
             count_input: called after the batch has run; returns its input rows, None if unknown.
             count_late: called after that; returns the rows that it has dropped as late.
-            count_lost: the same for rows that its sources had no more.
-            logged: what Spark's logs said of the batch before it ran; None where it keeps none.
+            count_lost: the same for rows that its sources had lost.
+            logged: the batch's entry in Spark's logs before it ran; None where there are no logs.
             check: refuses the epoch by raising, before it is recorded.
 
         Raises:
@@ -293,7 +293,7 @@ class EpochCommitter:
         }
 
     def _before(self, records: EpochRecords, epoch: int) -> EpochRecord | None:
-        """Return the record of the epoch before; usually the last one, else one from storage."""
+        """Return the record of the epoch before: usually the last one, else one from storage."""
         if self._last is not None and self._last.epoch == epoch - 1:
             return self._last
         before = self._record_of(records, epoch - 1)
@@ -321,10 +321,10 @@ class EpochCommitter:
             self._last = self._record_of(records, self._logs.position().last_commit)
 
     def begin_again(self) -> None:
-        """Stage from here on under the driver's next token; the query must not run.
+        """Stage under the driver's next token from now on; the query must not run.
 
-        So a batch that is run again is staged beside what its first run has staged, as if another
-        driver had taken over.
+        A batch that runs again is then staged beside its first run's data, as if another driver had
+        taken over.
 
         Raises:
             LeaseLostError: another driver has.
@@ -347,16 +347,16 @@ class EpochCommitter:
         return any(self._logs.is_committed(epoch) for epoch in self._epochs_waiting())
 
     def commit_through(self, last_commit: int) -> None:
-        """Publish, in order, every epoch up to *last_commit* inclusive that is not published yet.
+        """Publish, in order, every unpublished epoch up to *last_commit* inclusive.
 
-        Spark must not be running one of them again. What this driver has not staged itself is
-        looked for: an overtaken driver may have put its record, and its Spark committed the batch,
-        at any time until Spark went on to the next one.
+        Spark must not be running one of them again. The records of epochs that this driver has not
+        staged are read again: until Spark went on to the next batch, an overtaken driver may have
+        written its record, and its Spark committed the batch.
 
         Raises:
-            LeaseLostError: another driver has taken over; what is left is published by it.
-            SinkError: a sink could not; the next start goes on.
-            CheckpointError: Spark has committed a batch whose rows nobody has.
+            LeaseLostError: another driver has taken over, and publishes the rest.
+            SinkError: a sink failed; the next start continues.
+            CheckpointError: Spark has committed a batch whose rows are not staged.
         """
         query_id = self._begun_id()
         if query_id is None:
@@ -382,10 +382,10 @@ class EpochCommitter:
             self._waiting.setdefault(record.epoch, {})[record.token] = record
 
     def _find(self, records: EpochRecords, epoch: int) -> bool:
-        """Look what is recorded of *epoch*; True when it is published.
+        """Read the records of *epoch*; return True when it is published.
 
         Raises:
-            CheckpointError: nothing is.
+            CheckpointError: there are none.
         """
         found = records.find()
         if found.is_published(epoch):

@@ -23,13 +23,13 @@ _SPARK_NAME: Final = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)
 
 
 def final_name(staged: str, number: int, epoch: EpochId) -> str:
-    """Return where a staged file is published, relative to the output.
+    """Return the path of a published file, relative to the output.
 
     Args:
         staged: its path relative to the epoch's staging folder, whose first part is the folder of
             one staging.
-        number: its place among the epoch's files.
-        epoch: whose it is.
+        number: its position among the epoch's files.
+        epoch: the epoch.
     """
     folder, _, name = staged.partition("/")[2].rpartition("/")
     match = _SPARK_NAME.fullmatch(name)
@@ -55,13 +55,13 @@ def _is_name(final: str, epoch: str, query_id: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriterMark(Document):
-    """``.<output>.writers/<address>.<query id>.json``: who has published files, up to which epoch.
+    """``.<output>.writers/<address>.<query id>.json``: a query that has published files here.
 
     Attributes:
         job_dir: the address of the job directory.
         identity: the directory's.
         query_id: Spark's id of the query.
-        epoch: the last epoch of the query of which files appear, or are about to.
+        epoch: the last epoch of the query whose files are visible, or about to be.
     """
 
     CONTENTS = Contents.FACTS

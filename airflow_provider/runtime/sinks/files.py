@@ -201,7 +201,7 @@ class FilesSink:
         self._remove_staging(self._folder_of(committable.epoch))
 
     def _moves(self, committable: Committable) -> list[tuple[Path, Path]]:
-        """Return each staged file's place and the one it is published at.
+        """Return each staged file's path, and the path that it is published at.
 
         Raises:
             CorruptDocumentError: one of them is not the sink's, or reached by a symbolic link.
@@ -309,7 +309,7 @@ class FilesSink:
                 return  # others are staging there
 
     def _needs_schema(self, query_id: str) -> bool:
-        """Whether a file without rows is wanted: the first, so that readers find a schema."""
+        """Whether a file without rows is needed: the first, so that readers find a schema."""
         if self._format not in _SELF_DESCRIBING or self._partition_by:
             return False
         return next(self._output.glob(f"*{query_id}*"), None) is None
@@ -328,13 +328,12 @@ def _check_writable(folder: Path, name: str) -> None:
 
 
 def _has_link(path: Path, *, below: Path) -> bool:
-    """Whether *path* or a folder between *below* and it is a symbolic link."""
     between = itertools.takewhile(lambda place: place != below, (path, *path.parents))
     return any(place.is_symlink() for place in between)
 
 
 def _publish(staged: Path, target: Path) -> None:
-    """Move *staged* to *target*; done already when only *target* is there."""
+    """Move *staged* to *target*; only *target* exists if that was done before."""
     if target.exists():
         return
     try:

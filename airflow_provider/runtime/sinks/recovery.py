@@ -33,7 +33,7 @@ Precommit = tuple[int, int]  # epoch and token
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """The pre-commits, by what becomes of them; each of ``(epoch, token)``, ascending.
+    """The pre-commits, by their fate; each of ``(epoch, token)``, ascending.
 
     Attributes:
         waiting: the epoch is not published. When Spark has committed its batch, the highest token
@@ -48,12 +48,7 @@ class Recovery:
 
 
 def plan_recovery(found: EpochListing, published_token: Mapping[int, int | None]) -> Recovery:
-    """Decide about every pre-commit that was found.
-
-    Args:
-        found: the records.
-        published_token: for each published epoch that has pre-commits, whose staging it was.
-    """
+    """Sort the pre-commits; *published_token* has the staging that each epoch has published."""
     waiting: list[Precommit] = []
     obsolete: list[Precommit] = []
     recorded: list[Precommit] = []
@@ -82,7 +77,7 @@ def check_complete(found: EpochListing, last_commit: int, *, where: str, log: st
 
     Raises:
         CheckpointError: an epoch is published that Spark has not committed, or one that it has
-            committed is recorded nowhere.
+            committed has no record.
     """
     check_not_behind(found.newest, last_commit, log)
     folded = [first for first, _ in (*found.folded, *found.packed)]
@@ -97,13 +92,10 @@ def check_complete(found: EpochListing, last_commit: int, *, where: str, log: st
 def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
     """Refuse a checkpoint of another query than the one whose epochs are published.
 
-    Args:
-        storage: the query's ``committables`` folder.
-        query_id: the checkpoint's; None before Spark has given it one.
-        log: the checkpoint's address.
+    *query_id* is None before Spark has given the checkpoint one.
 
     Raises:
-        CheckpointError: it is.
+        CheckpointError: the ids differ.
     """
     for other in query_ids(storage):
         records = EpochRecords(storage, other)
@@ -135,13 +127,7 @@ def check_not_behind(published: int, last_commit: int, log: str) -> None:
 
 
 def check_none_left(found: EpochListing, last_commit: int, *, where: str, sink: str) -> None:
-    """Refuse a sink that writes alone while epochs of others wait, which nobody would publish.
-
-    Args:
-        found: the records.
-        last_commit: the last batch in Spark's commit log.
-        where: the records' address, named in errors.
-        sink: Spark's own.
+    """Refuse one of Spark's own sinks while epochs of other sinks wait: nothing would publish them.
 
     Raises:
         CheckpointError: there are some.
@@ -166,10 +152,10 @@ def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
 
 
 def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
-    """Refuse to go on where a sink has epochs that the job directory does not know.
+    """Refuse to continue where a sink has epochs that the job directory does not know.
 
     Args:
-        sinks: the query's; those without marks are passed over.
+        sinks: the query's; those without marks are ignored.
         query_id: Spark's id of the query.
         known: the last epoch that the job directory knows, published or not; -1 for none.
 

@@ -35,10 +35,10 @@ def revert_after(
     fence: Fence,
     clock: Clock,
 ) -> list[Revert]:
-    """Return what reverts all that a query has published after *epoch*, under any of its ids.
+    """Return the reverts of all that a query has published after *epoch*, under any of its ids.
 
-    A restored checkpoint has a new id, and its epochs go on: what was written before it and what
-    was written after it lie under different ids.
+    A restored checkpoint has a new id and continues the epochs, so the output before and after the
+    restore is recorded under different ids.
 
     Args:
         query: the query's name.
@@ -66,19 +66,14 @@ def check_native(sink: OnePhaseSink | None, *, planned: int, epoch: int) -> None
         epoch: the last one that stays.
 
     Raises:
-        RevertError: nobody knows what it has written.
+        RevertError: the sink's output is unknown.
     """
     if sink is not None and planned > epoch:
         raise _irreversible(sink.name)
 
 
 def runs_after(storage: Storage, epoch: int) -> set[str]:
-    """Return the runs that have published epochs after *epoch* which are not reverted.
-
-    Args:
-        storage: a query's ``committables`` folder.
-        epoch: the last one that is not looked at.
-    """
+    """Return the runs that have published epochs after *epoch* which are not reverted."""
     runs = set()
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
@@ -90,12 +85,7 @@ def runs_after(storage: Storage, epoch: int) -> set[str]:
 
 
 def has_written(storage: Storage, run_id: str) -> bool:
-    """Whether a run has pre-committed or published an epoch of a query, under any of its ids.
-
-    Args:
-        storage: the query's ``committables`` folder.
-        run_id: the run.
-    """
+    """Whether a run has pre-committed or published an epoch of a query, under any of its ids."""
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
         if any(run == run_id for *_, run in records.history().ranges):
@@ -114,7 +104,7 @@ class Revert:
         query: the query's name.
         records: its records.
         sinks: all that it has written to.
-        first_epoch: this epoch goes, and all after it, whatever run they are of.
+        first_epoch: this epoch and all later ones are reverted, whatever their runs.
         fence: the caller's lease.
         clock: for the record's times.
     """
@@ -138,11 +128,11 @@ class Revert:
         self._clock = clock
 
     def check(self) -> None:
-        """Refuse what cannot be done; nothing is removed or recorded.
+        """Refuse an impossible revert; nothing is removed or recorded.
 
         Raises:
-            RevertError: a revert that began with an earlier epoch has not ended, a record was
-                folded away, a sink is missing, or a sink cannot remove exactly what it published.
+            RevertError: a revert from an earlier epoch has not ended, a record was folded away, a
+                sink is missing, or a sink cannot remove exactly what it published.
         """
         self._plan()
 
@@ -151,7 +141,7 @@ class Revert:
 
         Raises:
             RevertError: as :meth:`check`.
-            LeaseLostError: another driver has taken over; the next call goes on.
+            LeaseLostError: another driver has taken over; the next call continues.
 
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
@@ -197,7 +187,7 @@ class Revert:
         return min((record.epoch for record in chosen), default=self._first_epoch), work
 
     def _chosen(self) -> list[EpochRecord]:
-        """Return the records, newest first; also those of epochs not yet published."""
+        """Return the records, newest first, including those of unpublished epochs."""
         found = list(self._records.all())
         self._check_all_recorded()
         chosen = [record for record in found if record.epoch >= self._first_epoch]

@@ -121,11 +121,9 @@ class SparkSink:
     def check_not_ahead(self, planned: int) -> None:
         """Refuse a folder whose list of files is ahead of the checkpoint.
 
-        Spark's file sink knows a batch by its number alone: it would skip the query's next batches,
-        as if it had written them, and their rows would be lost without an error.
-
-        Args:
-            planned: the last batch that the checkpoint has planned; -1 for none.
+        Spark's file sink knows a batch by its number alone: it would silently skip the query's next
+        batches, and their rows would be lost. *planned* is the checkpoint's last planned batch; -1
+        for none.
 
         Raises:
             CheckpointError: the list is that of another checkpoint, or of a newer one.
@@ -149,7 +147,6 @@ class SparkSink:
 
 
 def _last_listed(path: str) -> int:
-    """Return the last batch in the list of a folder on this machine or in an object store."""
     local = local_path_of(path)
     storage = open_objects(path) if local is None else LocalStorage(local)
     names = storage.list(SPARK_LOG) if storage is not None else []
@@ -159,11 +156,8 @@ def _last_listed(path: str) -> int:
 class SparkSinkEpochs:
     """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes.
 
-    Its counts are those of Spark's reports in this attempt, so they are minima: nothing is recorded
-    of a batch, and Spark counts the groups that an aggregation drops.
-
-    Args:
-        sink: Spark's own.
+    Its counts are those of Spark's reports in this attempt, so they are minima: no batch is
+    recorded, and Spark counts the groups that an aggregation drops.
     """
 
     def __init__(self, sink: OnePhaseSink) -> None:

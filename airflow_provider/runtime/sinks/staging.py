@@ -86,9 +86,9 @@ class StagedFiles:
     """Data files in a staging folder.
 
     Attributes:
-        rows: how many rows they hold together.
-        files: path relative to the folder and bytes of each, sorted by path. Its first part is the
-            folder of this staging alone.
+        rows: their rows in total.
+        files: path relative to the folder and bytes of each, sorted by path. The first part of a
+            path is the folder of this staging alone.
     """
 
     rows: int
@@ -105,15 +105,14 @@ def stage_files(
 ) -> StagedFiles:
     """Execute *df* once and write its rows under *folder*, flushed to the disk.
 
-    A frame without rows gives one file without rows in the formats that tell their schema.
+    A frame without rows gives one file without rows in the formats that store their schema.
 
-    Spark's files go to a folder of their own each time. A driver that runs a batch again does not
-    reach the tasks of its first run on an executor that it has lost: one that got its commit order
-    may still put its file there, even after what is there was removed.
+    Spark's files go to a new folder each time: tasks of a batch's first run on a lost executor, if
+    they have the order to commit, may still write their file after the folder was removed.
 
     Args:
         df: a batch's rows.
-        folder: a path or URL that Spark and fsspec both reach; what is there is removed.
+        folder: a path or URL that Spark and fsspec both reach; its content is removed.
         file_format: Spark's name of it.
         partition_by: columns that become folders ``column=value`` and leave the files.
         options: of Spark's writer.
@@ -135,7 +134,7 @@ def stage_files(
 
 
 def _counted(df: DataFrame, file_format: str) -> tuple[Callable[[Sequence[str]], int], DataFrame]:
-    """Return what tells the rows of the written files, and what to write in the place of *df*."""
+    """Return a function that counts the written rows, and the frame to write instead of *df*."""
     if file_format == "parquet":  # asking the files is cheaper than counting
         return lambda urls: _parquet_rows(df, urls), df
     from pyspark.sql import Observation
@@ -147,7 +146,6 @@ def _counted(df: DataFrame, file_format: str) -> tuple[Callable[[Sequence[str]],
 
 
 def _parquet_rows(df: DataFrame, urls: Sequence[str]) -> int:
-    """Return how many rows the files hold, from their footers."""
     local = [local_path_of(url) for url in urls]
     try:
         import pyarrow.parquet as pq
@@ -159,7 +157,7 @@ def _parquet_rows(df: DataFrame, urls: Sequence[str]) -> int:
 
 
 def _parquet_rows_by_jvm(df: DataFrame, urls: Sequence[str]) -> int:
-    """Do it with what Spark has: a hundred times slower, but everywhere, on any filesystem."""
+    """Count with Spark's JVM: a hundred times slower, but on any filesystem."""
     spark, jvm = df.sparkSession, df.sparkSession._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     path_of = jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ class Written:
         epochs: how many, of all queries.
         rows: in all sinks together.
         sinks: their names.
-        folded: how many of the epochs have no record any more, so that their rows are not known.
+        folded: how many of the epochs have no record any more, so that their rows are unknown.
     """
 
     epochs: int = 0
@@ -59,8 +59,8 @@ class Output:
     """The rows that a run has written.
 
     Attributes:
-        standing: what is there.
-        reverted: what was removed from every sink again.
+        standing: the rows that are visible.
+        reverted: the rows that were removed from every sink.
     """
 
     standing: Written
@@ -68,12 +68,7 @@ class Output:
 
 
 def output_of(committables: Iterable[Storage], run_id: str) -> Output:
-    """Return what a run has written, under any id that its queries have had.
-
-    Args:
-        committables: the folders of its job's queries.
-        run_id: the run.
-    """
+    """Return what a run has written to the folders of its queries, under any of their ids."""
     standing, reverted = Written(), Written()
     for storage in committables:
         for query_id in query_ids(storage):
@@ -98,7 +93,7 @@ def _under_id(records: EpochRecords, run_id: str) -> Output:
 def _published(
     records: EpochRecords, run_id: str, cut: int | None
 ) -> Iterable[tuple[int, Written]]:
-    """Yield what was published from an epoch on; of folded epochs a stretch that *cut* divides."""
+    """Yield what was published, by first epoch; *cut* divides a stretch of folded epochs."""
     history = records.history()
     for first, last, _, whose in history.ranges:
         if whose == run_id:
