@@ -68,7 +68,7 @@ ALL: Final = (
     "savepoint.copied_one",
     "savepoint.copied",
     "savepoint.put",
-    "savepoint.held",
+    "savepoint.pinned",
     "savepoint.removing",
     "savepoint.removed",
     "savepoint.collecting",

@@ -757,7 +757,7 @@ def test_savepoints_are_listed_newest_first(page: Page) -> None:
     """
     job = page.jobs["running"]
     job.savepoint("manual-1", seconds_ago=5)
-    job.storage.at("savepoints/half").put("taking.1.json", b"{")
+    job.storage.at("savepoints/half").put("writer.1.json", b"{")
 
     found = page.get("running", "savepoints")["savepoints"]
 

@@ -131,7 +131,7 @@ def test_what_is_no_savepoint_stays_in_a_store(place):
     take(checkpoint, f"{place.url}/first")
     place.put("job/queries/q/checkpoint/metadata", b"{}")
     place.put("job/job.json", b"{}")
-    place.put("job/taking.1.json", b"{}")
+    place.put("job/writer.1.json", b"{}")
     place.put("folder/queries/q/precious", b"mine")
     place.put("notes.txt", b"mine")
     before = set(files_under(place.url))

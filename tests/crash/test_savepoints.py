@@ -34,7 +34,7 @@ REMOVING = (
     "savepoint.collected",
 )
 RESTORING = (
-    "savepoint.held",
+    "savepoint.pinned",
     "restore.copied",
     "restore.numbered",
     "restore.restored_one",

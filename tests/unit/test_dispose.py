@@ -243,7 +243,7 @@ def test_a_claim_from_another_machine_is_believed_for_a_day(root, clock):
     theirs = SavepointClaimRecord(
         token=1, purpose="take", nonce="n", owner=ELSEWHERE, began=to_iso(clock.now())
     )
-    theirs.put(root, "taking.1.json")
+    theirs.put(root, "writer.1.json")
     with pytest.raises(SavepointBusyError, match="on elsewhere; wait for it"):
         claim(root, "take", clock)
 
@@ -258,7 +258,7 @@ def test_of_two_claims_one_wins(root, clock):
     first = claim(root, "take", clock)
     late = dataclasses.replace(first, nonce="late")
 
-    assert not late.put_if_absent(root, "taking.1.json")
+    assert not late.put_if_absent(root, "writer.1.json")
     assert first == last_claim(root)
 
 

@@ -158,7 +158,7 @@ def test_garbage_that_another_process_removes_is_left_to_it(root, clock):
     elsewhere = ProcessIdentity(host="elsewhere", space="other/pid:[1]", processes=((7, 7),))
     began = to_iso(clock.now())
     SavepointClaimRecord(token=2, purpose=REMOVE, nonce="n", owner=elsewhere, began=began).put(
-        root, "s1/taking.2.json"
+        root, "s1/writer.2.json"
     )
 
     assert [] == collect_garbage(root.url, clock=clock)

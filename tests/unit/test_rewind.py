@@ -362,11 +362,11 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
         owner=owner,
         began=to_iso(job.clock.now()),
     )
-    assert claim.put_if_absent(lost, "taking.1.json")
+    assert claim.put_if_absent(lost, "writer.1.json")
 
     run(job, "r2", 1)
     assert ["rewind-r2", "rewind-r2+2"] == keep(job, "r2", 1)
-    lost.delete("taking.1.json")  # it has woken up, and saved what it found
+    lost.delete("writer.1.json")  # it has woken up, and saved what it found
     source = job_source(job.storage.url, job.clock)
     take_savepoint(source, lost.url, origin="rewind", clock=job.clock)
     assert "rewind-r2+2" == present(starting_savepoint(JobDirectory(job.storage), "r2")).folder

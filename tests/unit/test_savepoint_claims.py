@@ -74,8 +74,8 @@ def at_failpoint(monkeypatch, name: str, act) -> None:
 
 def overtake(place) -> None:
     """Claim a folder that is claimed, as somebody who has taken its owner for dead."""
-    raw = json.loads(place.read("taking.1.json"))
-    place.put("taking.2.json", json.dumps({**raw, "token": 2, "nonce": "another"}).encode())
+    raw = json.loads(place.read("writer.1.json"))
+    place.put("writer.2.json", json.dumps({**raw, "token": 2, "nonce": "another"}).encode())
 
 
 def from_elsewhere(place, name: str) -> None:
@@ -106,7 +106,7 @@ def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
     later = FakeClock(job.clock.now() + TWO_DAYS)
 
     def collect() -> None:
-        from_elsewhere(root.at("s1"), "taking.1.json")
+        from_elsewhere(root.at("s1"), "writer.1.json")
         assert ["s1"] == collect_garbage(root.url, clock=later)
 
     at_failpoint(monkeypatch, "savepoint.copied", collect)
@@ -124,7 +124,7 @@ def test_a_taker_that_was_overtaken_leaves_the_folder_to_its_new_owner(job, root
 
     with pytest.raises(SavepointError, match="claimed the folder meanwhile"):
         take(job)
-    assert ["queries", "taking.1.json", "taking.2.json"] == root.list("s1")
+    assert ["queries", "writer.1.json", "writer.2.json"] == root.list("s1")
     assert root.exists("s1/queries/q/metadata")
 
 
@@ -162,7 +162,7 @@ def test_a_taker_that_is_overtaken_at_the_last_moment_takes_its_record_back(job,
 
     with pytest.raises(SavepointError, match="claimed the folder meanwhile"):
         take(job)
-    assert ["queries", "taking.1.json", "taking.2.json"] == root.list("s1")
+    assert ["queries", "writer.1.json", "writer.2.json"] == root.list("s1")
 
 
 @pytest.mark.parametrize("arrives", ["savepoint.json", "job.json"])
@@ -172,7 +172,7 @@ def test_garbage_that_is_none_any_more_is_left(job, root, monkeypatch, arrives):
     """
     root.put("s1/queries/q/metadata", b"{}")
     claim(root.at("s1"), "take", job.clock)
-    from_elsewhere(root.at("s1"), "taking.1.json")
+    from_elsewhere(root.at("s1"), "writer.1.json")
     at_failpoint(monkeypatch, "savepoint.collecting", lambda: root.put(f"s1/{arrives}", b"{}"))
 
     assert [] == collect_garbage(root.url, clock=FakeClock(job.clock.now() + TWO_DAYS))
@@ -185,14 +185,14 @@ def test_a_savepoint_that_was_completed_since_the_look_stays(job, root, monkeypa
     """
     first = take(job)
     saved = Path(first.url) / "savepoint.json"
-    hidden = saved.rename(saved.with_name("taking.9.json"))  # as it looked before
+    hidden = saved.rename(saved.with_name("writer.9.json"))  # as it looked before
     listed = type(root).list
 
     def list_early(storage, path: str) -> list[str]:
         found = listed(storage, path)
         if hidden.exists():
             hidden.rename(saved)
-            return ["queries", "taking.1.json"]
+            return ["queries", "writer.1.json"]
         return found
 
     monkeypatch.setattr(type(root), "list", list_early)
@@ -208,7 +208,7 @@ def test_a_folder_with_a_claim_and_something_else_is_not_taken(job, root):
     A claim alone gives no right to what somebody else has put there.
     """
     claim(root.at("s1"), "remove", FakeClock(job.clock.now() - TWO_DAYS))
-    from_elsewhere(root.at("s1"), "taking.1.json")
+    from_elsewhere(root.at("s1"), "writer.1.json")
     root.put("s1/notes.txt", b"mine")
 
     with pytest.raises(ConfigError, match="s1: the folder is not empty"):
@@ -231,7 +231,7 @@ def test_many_readers_hold_a_savepoint(job, root):
             with pytest.raises(SavepointBusyError, match="s1: this savepoint is being restored"):
                 dispose(saved.url, clock=job.clock)
         assert ["s1"] == [s.folder for s in find_savepoints(root)[0]]
-        assert [] == [name for name in root.list("s1") if "taking" in name]
+        assert [] == [name for name in root.list("s1") if "writer" in name]
 
     dispose(saved.url, clock=job.clock)
     assert [] == root.list("")
@@ -300,7 +300,7 @@ def test_a_dead_reader_holds_nothing(job, root):
         "with pinned_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, saved.url], check=True)
-    assert 1 == len([name for name in root.list("s1") if name.startswith("reading.")])
+    assert 1 == len([name for name in root.list("s1") if name.startswith("reader.")])
 
     dispose(saved.url, clock=job.clock)
     assert [] == root.list("")
@@ -313,7 +313,7 @@ def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
     saved = take(job)
     began = to_iso(job.clock.now())
     reader = ReaderRecord(nonce="0", owner=ELSEWHERE, began=began)
-    reader.put(root.at("s1"), "reading.0.json")
+    reader.put(root.at("s1"), "reader.0.json")
     with pytest.raises(SavepointBusyError, match="by another process on elsewhere"):
         dispose(saved.url, clock=job.clock)
 
@@ -379,6 +379,6 @@ def test_a_claim_is_looked_for_by_its_name(job, root):
 
     overtake(place)
     assert not is_held(place, mine)
-    place.delete("taking.2.json")
-    place.put("taking.1.json", place.read("taking.1.json").replace(mine.nonce.encode(), b"0"))
+    place.delete("writer.2.json")
+    place.put("writer.1.json", place.read("writer.1.json").replace(mine.nonce.encode(), b"0"))
     assert not is_held(place, mine)

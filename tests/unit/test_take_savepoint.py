@@ -112,7 +112,7 @@ def test_a_savepoint_of_a_job(job, tmp_path):
     assert LOGS == set(taken)
     assert all(before[name] == data for name, data in taken.items())
     assert [] == verify_savepoint(savepoint)
-    assert [] == [p for p in (tmp_path / "job/savepoints/s1").iterdir() if "taking" in p.name]
+    assert [] == [p for p in (tmp_path / "job/savepoints/s1").iterdir() if "writer" in p.name]
 
 
 def test_files_are_shared_with_the_checkpoint(job, tmp_path):

@@ -240,7 +240,7 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
     place = open_storage(url)
     open_savepoint(url)  # nothing is put where there is none
     name = _put_reader(place, clock)
-    failpoints.hit("savepoint.held")
+    failpoints.hit("savepoint.pinned")
     try:
         with refusing(place.url, "read"):
             remover = last_claim(place)

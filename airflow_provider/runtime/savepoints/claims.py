@@ -1,15 +1,15 @@
-"""Claims of a savepoint's folder: who may write there, and who reads.
+"""Claims of a savepoint's folder: the process that may write there, and those that read.
 
-``taking.<token>.json`` is put if absent with token = last + 1, as a lease is, so that of several
+``writer.<token>.json`` is put if absent with token = last + 1, as a lease is, so that of several
 claimants one gets the folder. It is also the mark of a savepoint that is not complete: a folder
-with neither a claim nor ``savepoint.json`` is somebody else's, and nothing is removed in it.
+with neither a claim nor ``savepoint.json`` belongs to others, and nothing is removed in it.
 
-``reading.<nonce>.json`` is put by each that restores the savepoint; there may be many. Readers and
-removers put their own document first and look for the other's then, so that one of them sees it, or
-both, and gives way.
+``reader.<nonce>.json`` is put by each process that restores the savepoint; there may be many.
+Readers and removers put their own document first and then look for the other's, so that at least
+one of them sees the other and gives way.
 
-Either ends when its process has certainly ended. On another machine that cannot be known, so what
-is from there is believed until it is ``BROKEN_AFTER_S`` old; age counts nowhere else.
+Either ends when its process has certainly ended. For another machine that is unknown, so a document
+from there counts until it is ``BROKEN_AFTER_S`` old; age counts nowhere else.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ TAKE: Final = "take"
 REMOVE: Final = "remove"
 BROKEN_AFTER_S: Final = 86_400.0
 """No take, restore or removal takes a day; clocks of two machines do not differ by one."""
-_CLAIM: Final = re.compile(r"taking\.([1-9][0-9]*)\.json")
-_READER: Final = re.compile(r"reading\.[0-9a-f]+\.json")
+_CLAIM: Final = re.compile(r"writer\.([1-9][0-9]*)\.json")
+_READER: Final = re.compile(r"reader\.[0-9a-f]+\.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReaderRecord(Document):
-    """``reading.<nonce>.json``: somebody restores the savepoint.
+    """``reader.<nonce>.json``: a process restores the savepoint.
 
     Attributes:
         owner: its process.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("reading.{nonce}.json",)
+    PLACES = ("reader.{nonce}.json",)
 
     nonce: str
     owner: ProcessIdentity
     began: IsoTime
 
     def has_ended(self, clock: Clock) -> bool:
-        """Whether nobody is at it any more."""
+        """Whether its process has ended, or must be presumed dead."""
         if self.owner.is_gone():
             return True
         if self.owner.space is not None and self.owner.space == identify_this().space:
@@ -67,23 +67,23 @@ class ReaderRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavepointClaimRecord(ReaderRecord):
-    """``taking.<token>.json``: somebody is at it.
+    """``writer.<token>.json``: a process takes or removes the savepoint.
 
     Attributes:
         purpose: ``take`` or ``remove``.
-        ended: that nobody is at it any more, and the folder is garbage: what is left there belongs
+        ended: whether the process has ended and left the folder as garbage: files that stay belong
             to savepoints beside it.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("taking.{token}.json",)
+    PLACES = ("writer.{token}.json",)
 
     token: Positive
     purpose: str
     ended: bool = False
 
     def has_ended(self, clock: Clock) -> bool:
-        """Whether nobody is at it any more."""
+        """Whether its process has ended, or must be presumed dead."""
         return self.ended or super().has_ended(clock)
 
 
@@ -176,7 +176,7 @@ def release(place: Storage) -> None:
 def put_reader(place: Storage, clock: Clock) -> str:
     """Say that this process reads the savepoint; return the name of the document."""
     mine = ReaderRecord(nonce=uuid.uuid4().hex, owner=identify_this(), began=to_iso(clock.now()))
-    name = f"reading.{mine.nonce}.json"
+    name = f"reader.{mine.nonce}.json"
     mine.put(place, name)
     return name
 
@@ -207,4 +207,4 @@ def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
 
 
 def _name(token: int) -> str:
-    return f"taking.{token}.json"
+    return f"writer.{token}.json"

@@ -2,8 +2,8 @@
 
 ::
 
-    <savepoint>/taking.<token>.json      who is at it (claims.py); put first, removed at the end
-    <savepoint>/reading.<nonce>.json     who restores it (claims.py); removed at the end
+    <savepoint>/writer.<token>.json      its taker or remover (claims.py); put first, removed last
+    <savepoint>/reader.<nonce>.json      its restorer (claims.py); removed at the end
     <savepoint>/queries/<query>/…        each an ordinary Spark checkpoint directory
     <savepoint>/savepoint.json           SavepointRecord
 
