@@ -3,8 +3,8 @@
 Each version gets a folder of its own, ``.work/versions/<version>``, with its PySpark and the Py4J
 that goes with it; all else is that of ``.venv``, in front of which the folder is put. Rows of the
 table are promises. ``tests/crash/test_versions.py`` has those that are commands with a JVM each;
-the others are tests of ``tests/spark``, in one JVM. What fails makes the exit code 1. ``--write``
-puts the table into docs/versions.md.
+the others are tests of ``tests/spark`` and ``tests/extensions``, in one JVM. What fails makes the
+exit code 1. ``--write`` puts the table into docs/versions.md.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ def _commands(label: str, *tests: str) -> Row:
 
 def _streams(label: str, module: str, *tests: str) -> Row:
     return Row(label, f"tests/spark/{module}.py", tests)
+
+
+def _extension(label: str, extension: str, *tests: str) -> Row:
+    return Row(label, f"tests/extensions/{extension}/test_with_spark.py", tests)
 
 
 ROWS: Final[Mapping[str, Row]] = {
@@ -107,23 +111,23 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_a_new_version_takes_over",
         "test_a_version_that_fails_is_rolled_back_wherever_the_command_dies",
     ),
-    "script": _streams(
+    "script": _extension(
         "a script, taken as it is",
-        "test_script",
+        "scripts",
         "test_files_to_parquet",
         "test_several_queries",
         "test_what_cannot_be_mapped_is_named_before_anything_runs[not mapped]",
         "test_what_cannot_be_mapped_is_named_before_anything_runs[session]",
     ),
-    "for-each-batch": _streams(
-        "`for_each_batch`, from a plain checkpoint", "test_script", "test_each_batch_with_a_merge"
+    "for-each-batch": _extension(
+        "`for_each_batch`, from a plain checkpoint", "scripts", "test_each_batch_with_a_merge"
     ),
     "sql": _commands("a file of SQL", "test_file_of_sql"),
     "sql-pipelines": _commands("… with `CREATE FLOW`, `FROM STREAM`", "test_sql_of_pipelines"),
     "sql-watermark": _commands("… with `WATERMARK`", "test_sql_with_a_watermark"),
-    "buckets": _streams(
+    "buckets": _extension(
         "files in a bucket are Spark's own",
-        "test_bucket_files",
+        "bucket_files",
         "test_parquet_is_what_spark_writes",
         "test_folders_are_those_that_spark_makes",
         "test_lines_are_those_that_spark_writes",

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,59 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
 def forgets_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no text of a test be without the secrets of another one: a process has one set of them."""
     monkeypatch.setattr(redaction, "_known", redaction.Secrets({}))
+
+
+# --- stores -------------------------------------------------------------------------------------
+# One server of each kind for a process: each makes the environment point to itself.
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    from tests.contract.conftest import serve_s3  # late: the clients of stores take seconds
+
+    yield from serve_s3()
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[Any]:
+    from tests.contract.conftest import serve_gcs
+
+    yield from serve_gcs()
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[Any]:
+    from tests.contract.conftest import serve_azure
+
+    yield from serve_azure()
+
+
+@pytest.fixture(scope="session")
+def azurite_server() -> Iterator[Any]:
+    from tests.contract.conftest import serve_azurite
+
+    yield from serve_azurite()
+
+
+@pytest.fixture
+def azurite(azurite_server: Any) -> Iterator[Any]:
+    from tests.contract.conftest import use_azurite
+
+    yield from use_azurite(azurite_server)
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[Any]:
+    from tests.contract.conftest import serve_hdfs
+
+    yield from serve_hdfs()
+
+
+@pytest.fixture
+def httpfs() -> Iterator[Any]:
+    from tests.contract.conftest import serve_httpfs
+
+    yield from serve_httpfs()
 
 
 # --- lanes --------------------------------------------------------------------------------------

@@ -110,11 +110,7 @@ def serve_s3() -> Iterator[StoreServer]:
         yield server
 
 
-s3 = pytest.fixture(scope="session")(serve_s3)
-
-
-@pytest.fixture(scope="session")
-def gcs() -> Iterator[StoreServer]:
+def serve_gcs() -> Iterator[StoreServer]:
     environment = {"STORAGE_EMULATOR_HOST": "{}", "FSSPEC_GCS_TOKEN": "anon"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
@@ -128,8 +124,7 @@ def azure_connection(server: StoreServer) -> str:
     )
 
 
-@pytest.fixture(scope="session")
-def azure() -> Iterator[StoreServer]:
+def serve_azure() -> Iterator[StoreServer]:
     url = f"abfss://{BUCKET}@account.dfs.core.windows.net/jobs"
     connection = (
         f"DefaultEndpointsProtocol=http;AccountName=account;AccountKey={ACCOUNT_KEY};"
@@ -138,8 +133,7 @@ def azure() -> Iterator[StoreServer]:
     yield from _served("azure", url, {"AZURE_STORAGE_CONNECTION_STRING": connection})
 
 
-@pytest.fixture(scope="session")
-def azurite_server() -> Iterator[StoreServer]:
+def serve_azurite() -> Iterator[StoreServer]:
     try:
         install_azurite()
     except NoAzuriteError as error:
@@ -151,8 +145,7 @@ def azurite_server() -> Iterator[StoreServer]:
     server.stop()
 
 
-@pytest.fixture
-def azurite(azurite_server: StoreServer) -> Iterator[StoreServer]:
+def use_azurite(azurite_server: StoreServer) -> Iterator[StoreServer]:
     """Azurite, to which the environment points for one test: Azure's other server has its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure_connection(azurite_server))
@@ -173,11 +166,5 @@ def serve_hdfs(folder: str | None = None) -> Iterator[StoreServer]:
         yield from _served("hdfs", "webhdfs://{}/jobs", {"HADOOP_USER_NAME": "airflow"})
 
 
-@pytest.fixture(scope="session")
-def hdfs() -> Iterator[StoreServer]:
-    yield from serve_hdfs()
-
-
-@pytest.fixture
-def httpfs() -> Iterator[StoreServer]:
+def serve_httpfs() -> Iterator[StoreServer]:
     yield from _served("httpfs", "webhdfs://{}/jobs", {"HADOOP_USER_NAME": "airflow"})

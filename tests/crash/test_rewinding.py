@@ -58,7 +58,7 @@ FORGETTING = (
 def test_every_failpoint_of_a_rewind_is_died_at():
     """
     The list of deaths and the source agree. A rewind spreads no state over other partitions; a sink
-    in a bucket dies in tests/contract/test_bucket_files.py, an upgrade in test_upgrade_steps.py.
+    in a bucket dies in tests/extensions/bucket_files/test_bucket_files.py, an upgrade in test_upgrade_steps.py.
     """
     steps = ("rewind.", "revert.", "restore.")
     points = {

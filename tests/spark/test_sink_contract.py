@@ -13,10 +13,7 @@ from stores import told_to_workers
 from airflow_provider.runtime import files
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import RevertibleSinkContract
-from tests.contract.conftest import azurite, azurite_server, gcs, s3
 from tests.present import present
-
-__all__ = ["azurite", "azurite_server", "gcs", "s3"]  # fixtures
 
 COLUMNS = ", columns={'id': 'BIGINT', 'name': 'VARCHAR'}"
 READING = {
@@ -84,7 +81,7 @@ class BucketCase:
 
 @pytest.mark.whole
 class TestFilesInBuckets(RevertibleSinkContract):
-    """The ``files`` sink in each store; without Spark in tests/contract/test_bucket_files.py."""
+    """The ``files`` sink in each store; without Spark in tests/extensions/bucket_files/test_bucket_files.py."""
 
     @pytest.fixture(params=["s3", "gcs", "azurite"])
     def case(self, spark, request):

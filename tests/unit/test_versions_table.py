@@ -23,7 +23,7 @@ REPORT = f"""<testsuites><testsuite>
 <testcase classname="tests.crash.test_versions" name="test_sources_in_python"><skipped/></testcase>
 <testcase classname="tests.spark.test_any_order"
   name="test_a_stream_gives_what_a_batch_job_gives[1-2]"/>
-<testcase classname="tests.spark.test_script" name="test_each_batch_with_a_merge"/>
+<testcase classname="tests.extensions.scripts.test_with_spark" name="test_each_batch_with_a_merge"/>
 </testsuite></testsuites>"""
 
 

@@ -30,7 +30,7 @@ from tests.present import present
 
 pytestmark = pytest.mark.spark
 
-ENTRY = f"{Path(__file__).with_name('kafka_jobs.py')}:copy"
+ENTRY = f"{Path(__file__).parents[2] / 'spark' / 'kafka_jobs.py'}:copy"
 PARTITIONS = 4
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 

@@ -25,15 +25,13 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID
-from tests.contract.conftest import StoreServer, azure, azurite, azurite_server, gcs, s3
+from tests.contract.conftest import StoreServer
 from tests.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from streams import Place
-
-__all__ = ["azure", "azurite", "azurite_server", "gcs", "s3"]  # fixtures
 
 pytestmark = pytest.mark.spark
 

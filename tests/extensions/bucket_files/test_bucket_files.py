@@ -1,6 +1,6 @@
 """The ``files`` sink on object stores: its contract, and what its files and steps are.
 
-Rows are staged by what Spark's workers run, in this process; tests/spark/test_bucket_files.py has
+Rows are staged by what Spark's workers run, in this process; tests/extensions/bucket_files/test_with_spark.py has
 Spark.
 """
 
