@@ -16,7 +16,7 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names
-from airflow_provider.runtime.queries.stateful_plan import stateful_operators
+from airflow_provider.runtime.queries.stateful_plan import plan_operators, shapes_of
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -248,6 +248,6 @@ def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_pat
         entry = CheckpointLogs(open_storage(str(tmp_path / name))).offsets(0)
         assert lines == len(entry.sources) == len(source_names(df)), name
         found = [operator["operatorName"] for operator in query.lastProgress["stateOperators"]]
-        planned = present(stateful_operators(df, "append", ["rows"] * lines))
+        planned = shapes_of(present(plan_operators(df, "append", ["rows"] * lines)))
         assert kinds == found == [operator.kind for operator in planned], name
         assert all(("rows",) == operator.sources for operator in planned), name

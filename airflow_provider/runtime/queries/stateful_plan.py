@@ -53,10 +53,15 @@ class PlannedOperator(NamedTuple):
     columns: tuple[StateColumn, ...] | None
 
 
-def stateful_operators(
+def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
+    """Return the shapes of operators, by id."""
+    return tuple(sorted(each.shape for each in planned))
+
+
+def plan_operators(
     df: DataFrame, output_mode: str, names: Sequence[str]
-) -> tuple[OperatorShape, ...] | None:
-    """Return the stateful operators of *df* as a query, by id, without starting it.
+) -> tuple[PlannedOperator, ...] | None:
+    """Return the stateful operators of *df* as a query, without starting it; lower ones first.
 
     Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
 
@@ -68,25 +73,6 @@ def stateful_operators(
     Returns:
         None where that is impossible (another version of Spark); Spark itself compares them with
         the checkpoint's when the query starts.
-
-    Raises:
-        PySparkException: Spark cannot plan the query.
-    """
-    planned = plan_operators(df, output_mode, names)
-    return None if planned is None else shapes_of(planned)
-
-
-def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
-    """Return the shapes of operators, by id."""
-    return tuple(sorted(each.shape for each in planned))
-
-
-def plan_operators(
-    df: DataFrame, output_mode: str, names: Sequence[str]
-) -> tuple[PlannedOperator, ...] | None:
-    """Return as :func:`stateful_operators`, with their columns, in the order of the plan.
-
-    An operator comes after those below it.
 
     Raises:
         PySparkException: Spark cannot plan the query.

@@ -195,10 +195,6 @@ class SparkSinkEpochs:
     def commit_through(self, last_commit: int) -> None:
         """Do nothing: what Spark has committed is published."""
 
-    def has_pending(self) -> bool:
-        """Tell that nothing waits to be published."""
-        return False
-
     def last_record(self) -> None:
         """Return None: no epoch is recorded."""
 
