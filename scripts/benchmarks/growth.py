@@ -138,7 +138,7 @@ def measure_batches(root: Path, batches: int) -> Found:
     found = {
         "start: recovery of a query": measured(second.recover),
         "batch (mean of 200)": measured(lambda: run_batch(spark, second, next(numbers)), times=200),
-        "a look of a savepoint": measured(lambda: source.look(source.queries[0])),
+        "a look of a savepoint": measured(lambda: source.poll(source.queries[0])),
         "savepoint": measured(save),
         "start after these batches": measured(stream_of(job, "r3").recover),
     }

@@ -245,7 +245,7 @@ class Reported:
 
 
 def look_at(reports: BatchReports, query: Any) -> None:
-    reports.look(query)
+    reports.collect(query)
 
 
 def new_of(reports: BatchReports, query: Reported) -> list[int]:
@@ -389,7 +389,7 @@ def stored(storage: Any, query: str = "q") -> list[tuple[int, int]]:
 
 def look(writer: HistoryWriter, storage: Any, *queries: Query) -> None:
     asked: Any = queries
-    writer.look(storage, asked)
+    writer.write_due(storage, asked)
 
 
 def end(writer: HistoryWriter, storage: Any, *queries: Query) -> None:

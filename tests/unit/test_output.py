@@ -68,12 +68,12 @@ def test_a_batch_job_shows_its_stages_and_tasks(clock):
     """
     The bar is of the tasks that Spark has submitted; rows are not said before they are known.
     """
-    catching_up, texts = Rates(clock), []
+    rates, texts = Rates(clock), []
     for stages, done, tasks in ((1, 0, 8), (1, 4, 8), (2, 9, 12)):
         counted = {"stages": stages, "stages_done": stages - 1, "tasks": tasks, "tasks_done": done}
         query = {"phase": "reading", "rows_read": 0, "tasks": counted}
         record = a_progress(rows_read=0, queries={"daily": query})
-        texts.append(shown(record, catching_up.look(record)).splitlines())
+        texts.append(shown(record, rates.update(record)).splitlines())
         clock.sleep(10)
 
     assert ["reading · attempt 2"] * 3 == [text[0] for text in texts]
@@ -98,16 +98,16 @@ def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
     """
     By how fast the backlog has shrunk in the last minute; before it shrinks no time is known.
     """
-    catching_up = Rates(clock)
-    first = catching_up.look(unread(daily=30, hourly=None))
+    rates = Rates(clock)
+    first = rates.update(unread(daily=30, hourly=None))
     clock.sleep(60)
-    grown = catching_up.look(unread(daily=40, hourly=7))
+    grown = rates.update(unread(daily=40, hourly=7))
     clock.sleep(20)
-    third = catching_up.look(unread(daily=30, hourly=7))
+    third = rates.update(unread(daily=30, hourly=7))
     clock.sleep(20)
-    last = catching_up.look(unread(daily=10, hourly=7))
+    last = rates.update(unread(daily=10, hourly=7))
     clock.sleep(600)
-    late = catching_up.look(unread(daily=4, hourly=7))
+    late = rates.update(unread(daily=4, hourly=7))
 
     nothing = f"{'░' * 12} 0%"
     assert {"daily": nothing, "hourly": None} == {name: p.bar() for name, p in first.items()}
@@ -121,23 +121,23 @@ def test_a_rate_is_that_of_the_last_minute(clock):
     """
     What was fast an hour ago says nothing about now.
     """
-    catching_up = Rates(clock)
-    rates = []
+    rates = Rates(clock)
+    per_second = []
     for rows in (0, 6000, 6060, 6120):
-        found = catching_up.look(a_progress(queries={"daily": {"rows_read": rows}}))
-        rates.append(found["daily"].rows_per_second)
+        found = rates.update(a_progress(queries={"daily": {"rows_read": rows}}))
+        per_second.append(found["daily"].rows_per_second)
         clock.sleep(60)
 
-    assert [0.0, 100.0, 1.0, 1.0] == rates
+    assert [0.0, 100.0, 1.0, 1.0] == per_second
 
 
 def test_a_bar_is_full_when_all_is_read(clock):
     """
     Then nothing is left to wait for; a backlog that was never there is read, too.
     """
-    catching_up = Rates(clock)
-    catching_up.look(unread(daily=8, hourly=0))
-    found = catching_up.look(unread(daily=0, hourly=0))
+    rates = Rates(clock)
+    rates.update(unread(daily=8, hourly=0))
+    found = rates.update(unread(daily=0, hourly=0))
 
     assert [(f"{'█' * 12} 100%", None)] * 2 == [(p.bar(), p.left()) for p in found.values()]
 

@@ -238,7 +238,7 @@ def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
 
         def show(record: ProgressRecord) -> None:
             if block is not None:
-                lines = progress_lines(record, rates.look(record), columns=block.columns())
+                lines = progress_lines(record, rates.update(record), columns=block.columns())
                 block.update(lines)
             elif is_due():
                 print(plain_line(record), file=sys.stderr)

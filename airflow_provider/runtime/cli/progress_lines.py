@@ -176,16 +176,16 @@ class Rates:
         self._done: dict[str, LastMinute] = {}
         self._rows: dict[str, LastMinute] = {}
 
-    def look(self, record: ProgressRecord) -> dict[str, QueryPace]:
+    def update(self, record: ProgressRecord) -> dict[str, QueryPace]:
         """Return the pace of each query.
 
         Args:
             record: the progress of this moment.
         """
         now_s = self._clock.monotonic()
-        return {name: self._look(name, query, now_s) for name, query in record.queries.items()}
+        return {name: self._pace_of(name, query, now_s) for name, query in record.queries.items()}
 
-    def _look(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
+    def _pace_of(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
         rows = self._rows.setdefault(name, LastMinute())
         rows.add(query.get("rows_read") or 0, now_s)
         rate = max(rows.rate(), 0.0)

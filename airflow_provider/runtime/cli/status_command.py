@@ -342,7 +342,7 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
         try:
             while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
                 if view.progress is not None and view.progress != before:
-                    paces = rates.look(view.progress)
+                    paces = rates.update(view.progress)
                     _show(block, view.progress, last_batches(run, view.progress.queries), paces)
                 before = view.progress
                 clock.sleep(every_s)

@@ -400,7 +400,7 @@ class Attempt:
         self._lease.check()
         query = self._queries[instruction.query]
         ended = record_end_of_sources(self._directory, self._run.run_id, query, self._clock.now())
-        query.goes_on(bind(query.definition, self._directory, ended, self._job.declare))
+        query.replace_definition(bind(query.definition, self._directory, ended, self._job.declare))
         log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
     def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:

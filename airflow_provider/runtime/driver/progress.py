@@ -120,7 +120,7 @@ class ProgressMeter:
         queries = list(queries)
         record = self.read(life, queries)
         self._put(storage, record)
-        self._history.look(storage, queries)
+        self._history.write_due(storage, queries)
         return record
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
@@ -226,25 +226,25 @@ class HistoryWriter:
         self._attempt = attempt
         self._queries: dict[str, _QueryHistory] = {}
 
-    def look(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
+    def write_due(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
         """Collect the batches that have ended, and write the histories that are due.
 
         Crash safety: a history is there as it was, or with the new batches.
         Idempotent: each batch is taken once.
         """
         for query in queries:
-            self._look(storage, query, at_end=False)
+            self._write(storage, query, at_end=False)
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
         """Put all that was not put; the attempt ends.
 
-        Crash safety: see :meth:`look`.
+        Crash safety: see :meth:`write_due`.
         Idempotent: each batch is taken once.
         """
         for query in queries:
-            self._look(storage, query, at_end=True)
+            self._write(storage, query, at_end=True)
 
-    def _look(self, storage: Storage, query: RunningQuery | BatchQuery, *, at_end: bool) -> None:
+    def _write(self, storage: Storage, query: RunningQuery | BatchQuery, *, at_end: bool) -> None:
         history = self._queries.setdefault(query.name, _QueryHistory(query.name, self._clock))
         try:
             history.new.extend(entry_of(each, self._attempt) for each in query.new_batches())

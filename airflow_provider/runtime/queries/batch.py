@@ -85,7 +85,7 @@ class BatchTasks:
         self._jobs: dict[int, list[int]] = {}
         self._stages: dict[int, StageCount] = {}
 
-    def look(self) -> dict[str, Any] | None:
+    def count(self) -> dict[str, Any] | None:
         """Return the counts as plain values; None before the first stage, and without an answer."""
         from py4j.protocol import Py4JError
 
@@ -220,7 +220,7 @@ class BatchQuery:
         """Return nothing: no time passes in a batch job."""
         return {}
 
-    def goes_on(self, definition: QueryDefinition) -> None:
+    def replace_definition(self, definition: QueryDefinition) -> None:
         """Replace the query's definition."""
         self.definition = definition
 
@@ -234,7 +234,7 @@ class BatchQuery:
 
     def tasks(self) -> dict[str, Any] | None:
         """Return how many of its stages and tasks have ended; None before the first stage."""
-        return self._tasks.look() if self._tasks is not None else None
+        return self._tasks.count() if self._tasks is not None else None
 
     def _run(self) -> None:
         began, since = self._clock.now(), self._clock.monotonic()

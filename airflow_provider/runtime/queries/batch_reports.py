@@ -80,7 +80,7 @@ class BatchReports:
         """Note how many rows came late in this batch."""
         self._late[batch] = late_rows
 
-    def look(self, query: StreamingQuery) -> list[dict[str, Any]]:
+    def collect(self, query: StreamingQuery) -> list[dict[str, Any]]:
         """Collect what has ended since the last look, and return Spark's reports of that.
 
         It never raises for what Spark cannot say.

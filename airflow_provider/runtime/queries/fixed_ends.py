@@ -177,7 +177,7 @@ class FixedEnds:
         """Return the sources whose ends are known."""
         return {end.source for end in self._record.ends} if self._record is not None else ()
 
-    def goes_on(self, query: QueryDefinition) -> None:
+    def replace_definition(self, query: QueryDefinition) -> None:
         """Take the query as it is when some of its sources have ended."""
         self._query = query
 

@@ -316,7 +316,7 @@ class RunningQuery:
         if self._query is None:
             return
         has_ended = self.has_ended()  # asked first: what it then reports is all
-        for progress in self._reports.look(self._query):
+        for progress in self._reports.collect(self._query):
             if isinstance(self.epochs, SparkSinkEpochs):
                 self.epochs.batch_ran(progress)
         if has_ended:
@@ -325,7 +325,7 @@ class RunningQuery:
     def move_idle_sources(self) -> None:
         """Let silent sources not hold the others back; call it once in a while."""
         if self._event_times is not None and self._is_active():
-            self._event_times.look()
+            self._event_times.move_idle()
 
     def idle_sources(self) -> list[str]:
         """Return the sources that are idle now."""
@@ -335,13 +335,13 @@ class RunningQuery:
         """Return how far its sources have come in event time, as far as that is known."""
         return self._event_times.reached() if self._event_times is not None else {}
 
-    def goes_on(self, definition: QueryDefinition) -> None:
+    def replace_definition(self, definition: QueryDefinition) -> None:
         """Take the query as it is when some of its sources have ended."""
         self.definition = definition
         if self._ends is not None:
-            self._ends.goes_on(definition)
+            self._ends.replace_definition(definition)
         if self._event_times is not None:
-            self._event_times.goes_on(definition)
+            self._event_times.replace_definition(definition)
 
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""

@@ -99,7 +99,7 @@ class EventTimes:
         self._reached = reached
         self._times: Mapping[str, SourceTime] = {}
 
-    def goes_on(self, definition: QueryDefinition) -> None:
+    def replace_definition(self, definition: QueryDefinition) -> None:
         """Take the query as it is when some of its sources have ended."""
         self._definition = definition
         self._reached = self.reached()
@@ -156,7 +156,7 @@ class EventTimes:
         ends = set(self._definition.ending) - set(self._definition.ended)
         return bool(ends) or any(time.idle_timeout_s is not None for time in self._times.values())
 
-    def look(self) -> None:
+    def move_idle(self) -> None:
         """Move the idle sources along to the event time of the others."""
         moves = move_along(self._times, self._clock.monotonic())
         if not moves:

@@ -169,7 +169,7 @@ class Source:
     restores: int = 0
     token: int = 0
 
-    def look(self, query: SourceQuery) -> CheckpointLook:
+    def poll(self, query: SourceQuery) -> CheckpointLook:
         """Look at a query once."""
         return CheckpointLook(query.logs.position(), query.published(), self.is_driven())
 

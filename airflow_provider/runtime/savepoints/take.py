@@ -328,7 +328,7 @@ class _Taker:
     def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
         """Poll the query until it is known what to take."""
         began = self._clock.monotonic()
-        first = now = self._source.look(query)
+        first = now = self._source.poll(query)
         while True:
             choice = choose(
                 first,
@@ -341,7 +341,7 @@ class _Taker:
             if isinstance(choice, NothingYet):
                 raise _nothing_yet(query, now.position.last_commit)
             self._clock.sleep(_POLL_S)
-            now = self._source.look(query)
+            now = self._source.poll(query)
 
     def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
         inventory, found = list_needed(query.checkpoint, choice.batch, planned=choice.planned)
