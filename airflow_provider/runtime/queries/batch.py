@@ -77,7 +77,7 @@ def count_tasks(found: Iterable[StageCount | None]) -> TaskCount | None:
 
 
 class BatchTasks:
-    """Looks at the stages of one group of Spark's jobs; a call for each that has not ended."""
+    """Counts the tasks of one group of Spark's jobs, with a call per unfinished stage."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self._tracker = context._jsc.statusTracker()
@@ -146,7 +146,7 @@ class BatchQuery:
         self._error: BaseException | None = None
 
     def start(self, how: StartMode) -> None:
-        """Start the job in a thread of its own; there is one way only.
+        """Start the job in a thread of its own; *how* makes no difference.
 
         Crash safety: what it leaves is staged, and removed or replaced by the next attempt.
         """
@@ -160,7 +160,7 @@ class BatchQuery:
         log.info("query=%s started as one batch job (%s)", self.name, how.value)
 
     def has_ended(self) -> bool:
-        """Whether a job that was started no longer runs."""
+        """Whether a started job no longer runs."""
         return self._thread is not None and not self._thread.is_alive()
 
     def has_more(self) -> bool:
@@ -176,20 +176,20 @@ class BatchQuery:
         return False
 
     def halt(self, timeout_s: float | None) -> None:
-        """Do nothing, as in ``halt_in_time``: what asks for it is refused (stopping.desk)."""
+        """Do nothing, as in ``halt_in_time``: requests to halt are refused (stopping.desk)."""
 
     def halt_in_time(self) -> None:
         """Do nothing: the job reads everything, or is cancelled."""
 
     def settle(self) -> None:
-        """Forget a job that has ended."""
+        """Drop a job that has ended."""
         self._thread = None
 
     def stop(self) -> None:
         """Cancel the job. Idempotent.
 
         Raises:
-            TimeoutError: it goes on.
+            TimeoutError: it still runs.
         """
         thread = self._thread
         if thread is None or not thread.is_alive():
@@ -201,11 +201,11 @@ class BatchQuery:
             raise TimeoutError(msg)
 
     def last_progress(self) -> dict[str, Any] | None:
-        """Return None: Spark reports none of a batch job."""
+        """Return None: Spark reports no progress of a batch job."""
         return None
 
     def new_batches(self) -> list[BatchReport]:
-        """Return the whole job as one batch, when it has ended, and once."""
+        """Return the whole job as one batch, once, when it has ended."""
         new, self._reports = self._reports, []
         return new
 
@@ -225,7 +225,7 @@ class BatchQuery:
         self.definition = definition
 
     def pacing(self) -> dict[str, Any] | None:
-        """Return None: there is one batch, of everything."""
+        """Return None: there is one batch of all input."""
         return None
 
     def unread_files(self) -> int | None:
@@ -233,7 +233,7 @@ class BatchQuery:
         return None
 
     def tasks(self) -> dict[str, Any] | None:
-        """Return how many of its stages and tasks have ended; None before the first stage."""
+        """Return the counts of its stages and tasks; None before the first stage."""
         return self._tasks.count() if self._tasks is not None else None
 
     def _run(self) -> None:
@@ -297,11 +297,7 @@ def _settings_for_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 class BatchExecution:
-    """One execution of a static DataFrame whose scans can be read afterwards.
-
-    Args:
-        df: what to execute.
-    """
+    """One execution of a static DataFrame whose scans can be read afterwards."""
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df
@@ -310,8 +306,8 @@ class BatchExecution:
     def rows(self) -> DataFrame:
         """Return the rows as a stream's batch has them, for one action.
 
-        The frame is cut off from its plan and has a session of its own, so that its writer can
-        change settings; its scans are those of this execution, whatever is done with it.
+        The frame is detached from its plan and has a session of its own, so that its writer can
+        change settings; its scans are those of this execution.
         """
         from pyspark.sql import DataFrame, SparkSession
 
@@ -325,11 +321,11 @@ class BatchExecution:
 
     @property
     def planned(self) -> Any:
-        """Return what has planned it, as the JVM has it."""
+        """Return the JVM's execution."""
         return self._execution
 
     def count_input_rows(self) -> int | None:
-        """Return the rows that named sources have given; None where the plan does not tell."""
+        """Return the rows read from named sources; None where the plan does not tell."""
         from py4j.protocol import Py4JError
 
         try:

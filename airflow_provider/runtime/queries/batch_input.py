@@ -91,7 +91,7 @@ def filters_before_count(plan: Any, session: Any) -> dict[str, str]:
 
 
 def lossy_among(sources: Sequence[SourceDefinition]) -> list[LossySource]:
-    """Return the formats of which a batch of these sources may leave rows out."""
+    """Return the formats that may lose rows of these sources in a batch."""
     known = [(source.known_format, source.options) for source in sources]
     return [each for each, opts in known if isinstance(each, LossySource) and each.may_lose(opts)]
 
@@ -124,22 +124,14 @@ _MOST: Final = 100_000  # the names of so many files are 15 MB
 
 
 class UnreadFiles:
-    """Counts the files that one start of a query has not read, once a batch has been planned.
-
-    Args:
-        execution: the JVM's ``MicroBatchExecution``.
-    """
+    """Counts the files that one start of a query has not read, once a batch has been planned."""
 
     def __init__(self, execution: Any) -> None:
         self._execution = execution
         self._sources: list[_FileSource] | None = None
 
     def count(self) -> int | None:
-        """Return how many are unread.
-
-        Returns:
-            None where nothing limits a batch, too many are listed, or nothing is known.
-        """
+        """Return the number of unread files; None without a limit, for too many, or if unknown."""
         from py4j.protocol import Py4JError
 
         try:

@@ -39,7 +39,7 @@ class BatchReport(NamedTuple):
     late_rows: int | None = None
 
     def backlog(self) -> dict[str, int] | None:
-        """Return what its sources had not read, by measure; None when none of them says."""
+        """Return the unread input of its sources, by measure; None if no source tells."""
         return backlog_of(self.progress.get("sources", []), self.unread_files)
 
 
@@ -61,15 +61,15 @@ class BatchReports:
         self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
-        """Expect the batches after *committed*; what was collected of an earlier start stays."""
+        """Expect the batches after *committed*; reports of an earlier start stay."""
         self._seen = committed
 
     def staged(self, report: BatchReport) -> None:
-        """Note what the runtime itself knows of a batch, which Spark has yet to commit."""
+        """Note the runtime's own report of a batch that Spark has yet to commit."""
         self._staged = report
 
     def paced(self, batch: int, pacing: dict[str, Any]) -> None:
-        """Note how the batch after this one was fitted to the target time."""
+        """Note how the batch after this one was sized."""
         self._pacing[batch] = pacing
 
     def left(self, batch: int, files: int | None) -> None:
@@ -81,9 +81,9 @@ class BatchReports:
         self._late[batch] = late_rows
 
     def collect(self, query: StreamingQuery) -> list[dict[str, Any]]:
-        """Collect what has ended since the last look, and return Spark's reports of that.
+        """Collect the batches that have ended since the last call; return Spark's reports of them.
 
-        It never raises for what Spark cannot say.
+        It never raises if Spark does not answer.
         """
         from py4j.protocol import Py4JError
 
@@ -116,7 +116,7 @@ class BatchReports:
             log.debug("whether a last batch was committed is not known: %s", error)
 
     def take(self) -> list[BatchReport]:
-        """Return what was collected, oldest first, and forget it."""
+        """Return the collected reports, oldest first, and drop them."""
         new, self._new = self._new, []
         return new
 
@@ -162,7 +162,7 @@ def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None)
 def backlog_of(
     sources: Sequence[Mapping[str, Any]], unread_files: int | None
 ) -> dict[str, int] | None:
-    """Return what sources have not read, by measure; None if none says."""
+    """Return the unread input of sources, by measure; None if none tells."""
     found = {} if unread_files is None else {UNREAD_FILES: unread_files}
     for source in sources:
         metrics = source.get("metrics") or behind_latest(source)

@@ -31,7 +31,7 @@ _FADE_RATE: Final = 0.5  # the same in the time per row, which changes sooner
 
 
 class PacingDecision(str, enum.Enum):
-    """What becomes of the limits after a batch."""
+    """The change of the limits after a batch."""
 
     UNCHANGED = "unchanged"
     GROW = "grows"
@@ -53,7 +53,7 @@ class Step:
 
 
 class BatchSizeController:
-    """Learns what a query's batches cost and says how large the next one should be.
+    """Learns what a query's batches cost and sizes the next one.
 
     Args:
         target_s: how long a batch should take.
@@ -69,7 +69,7 @@ class BatchSizeController:
 
     @property
     def fixed_s(self) -> float:
-        """Return what a batch takes however little it reads, as far as it is known."""
+        """Return the known part of a batch's time that does not depend on its size."""
         return self._fixed_s
 
     def predict(self, size: float) -> float:
@@ -185,24 +185,24 @@ class Limit:
 
     @property
     def is_ignored(self) -> bool:
-        """Whether the source does not keep to its limit, or does not show that it does."""
+        """Whether the source exceeds its limit, or does not show that it keeps it."""
         return self.ignored >= IGNORED
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What a batch has read from one source; None for what is not known."""
+    """The input of a batch from one source; None where unknown."""
 
     rows: int = 0
     bytes: int | None = None
     files: int | None = None
 
     def measure(self, unit: str) -> int | None:
-        """Return how much that is in *unit*."""
+        """Return the amount in *unit*."""
         return {"rows": self.rows, "bytes": self.bytes, "files": self.files}[unit]
 
     def __add__(self, other: Load) -> Load:
-        """Return both together: a source may be scanned twice."""
+        """Return the sum: a source may be scanned twice."""
         return Load(
             self.rows + other.rows,
             _sum(self.bytes, other.bytes),
@@ -235,8 +235,8 @@ def next_pace(
 ) -> BatchLimits:
     """Return the limits for the batch after one that has read *loads* in *seconds*.
 
-    All sources of a query share its batches, so what a batch costs is learnt by its rows, and all
-    limits are changed by the same factor.
+    All sources of a query share its batches, so the cost of a batch is learnt by its rows, and all
+    limits change by the same factor.
     """
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())

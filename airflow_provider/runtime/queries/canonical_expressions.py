@@ -98,7 +98,7 @@ class Node(NamedTuple):
 
 
 def tree_of(flat: Sequence[Values]) -> Node:
-    """Return the tree that a list of nodes stands for."""
+    """Return the tree that a list of nodes encodes."""
     rest = iter(flat)
 
     def take() -> Node:

@@ -267,9 +267,9 @@ class JobContext:
         self._queries.append(query)
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:
-        """Say of the sources that *df* reads whether they end, for what is written from here on.
+        """Declare whether the sources that *df* reads end, for later writes.
 
-        For programs that say so only when they write.
+        For programs that decide it only when they write.
         """
         read = {source.name for source in sources_of(df, self._sources)}
         self._sources = [
@@ -295,10 +295,10 @@ class JobContext:
         self._on_finish.append(callback)
 
     def on_published(self, callback: Callback) -> None:
-        """Call *callback* when a run that was not stopped has published all it will ever write.
+        """Call *callback* when a run that was not stopped has published all its output.
 
-        It runs before the final checkpoint is put, which waits for it: an attempt that dies
-        meanwhile, or whose callback fails, is followed by one that calls it again.
+        It runs before the final checkpoint is written: if the attempt dies meanwhile, or the
+        callback fails, the next attempt calls it again.
         """
         self._on_published.append(callback)
 

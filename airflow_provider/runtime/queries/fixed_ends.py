@@ -54,7 +54,7 @@ _VERSION = "v1"  # of an offset log that knows its sources by their places
 
 
 def check_sink_of_ends(query: QueryDefinition) -> None:
-    """Refuse a query that is to end somewhere, and whose sink shows rows before that is known.
+    """Refuse a query with an end whose sink shows rows before the end is known.
 
     Raises:
         ConfigError: the message names the source and the way out.
@@ -69,7 +69,7 @@ def check_sink_of_ends(query: QueryDefinition) -> None:
 
 
 class PastEndError(Exception):
-    """Ends a batch that was planned beyond the ends, before any of its rows is staged."""
+    """Raised in a batch that was planned beyond the ends, before any of its rows is staged."""
 
 
 class FixedEnds:
@@ -178,7 +178,7 @@ class FixedEnds:
         return {end.source for end in self._record.ends} if self._record is not None else ()
 
     def replace_definition(self, query: QueryDefinition) -> None:
-        """Take the query as it is when some of its sources have ended."""
+        """Replace the query's definition when some of its sources have ended."""
         self._query = query
 
     def _is_within(self, plan: PlannedEnds, batch: int) -> bool:

@@ -69,7 +69,7 @@ class Unflushed:
     ignored: int = 0
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Return a description for people."""
         rows = "an unknown number of" if self.rows is None else str(self.rows)
         return f"stateful operator {self.id} ({self.kind}) keeps {rows} {self.what}"
 
@@ -110,7 +110,7 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
 def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dict[int, int | None]:
     """Return, by operator, the timers that callbacks registered in the drain of a query.
 
-    They never fire. An operator without any is left out; None where they cannot be counted.
+    They never fire. Operators without any are missing; None where they cannot be counted.
     """
     position = query.logs.position()
     if not is_of_drain(position.watermark_ms):

@@ -23,7 +23,7 @@ def missing_connector(spark: SparkSession, what: str, instead: str = "") -> Conf
 
 
 def missing_source(spark: SparkSession, name: str) -> ConfigError:
-    """Return the refusal of a source that reads with Spark's connector where there is none."""
+    """Return the refusal of a source that needs Spark's missing connector."""
     instead = (
         f"read with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
         "instead of a jar"
@@ -32,7 +32,7 @@ def missing_source(spark: SparkSession, name: str) -> ConfigError:
 
 
 def is_missing(source_format: str, error: Exception) -> bool:
-    """Whether an error of Spark's says that it has no connector for Kafka."""
+    """Whether Spark's error says that it has no connector for Kafka."""
     text = str(error)
     return source_format.lower() == CONNECTOR and (
         "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
@@ -40,7 +40,7 @@ def is_missing(source_format: str, error: Exception) -> bool:
 
 
 def is_registered(spark: SparkSession, name: str) -> bool:
-    """Whether a session knows a source that is written in Python."""
+    """Whether a session knows a source written in Python."""
     from py4j.protocol import Py4JError
 
     try:

@@ -32,10 +32,10 @@ _ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
 
 
 def location_key(path: str) -> str:
-    """Return the one form of a folder's address by which it is compared; also of a pattern of some.
+    """Return the one form of a folder's address, or pattern, by which it is compared.
 
-    Of a local one the path without symbolic links; of a store the name of its bucket without the
-    spelling of its scheme. Two names of one server, or mounts of one disk, stay two places.
+    For a local path that is the path without symbolic links; for a store the bucket without the
+    scheme's spelling. Two names of one server, or mounts of one disk, stay two locations.
     """
     local = local_path_of(path)
     if local is not None:
@@ -76,7 +76,7 @@ class OutputLocation:
 
 
 class OutputLocations:
-    """The folders that the queries of a job write, as they are declared one after the other.
+    """The folders that the queries of a job write, added query by query.
 
     Args:
         job_dir: the job directory; None where there is none.

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Params(dict[str, Any]):
-    """Parameters by name; one whose absence is noticed explains itself.
+    """Parameters by name; a missing one explains itself.
 
-    Who takes all of them, by going through them, has read each.
+    Iterating over all of them counts as reading each.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:

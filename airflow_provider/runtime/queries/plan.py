@@ -52,9 +52,9 @@ def operator_id(node: Any) -> int:
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
-    """Return the state store provider that somebody has configured; None when nobody has.
+    """Return the state store provider that the user has configured; None without one.
 
-    One that a driver has chosen was not asked for: a savepoint with another one keeps its own.
+    The driver's own choice does not count: a savepoint with another provider keeps its own.
     """
     conf = df.sparkSession._jsparkSession.sessionState().conf()
     asked = str(conf.getConfString(PROVIDER)) if conf.contains(PROVIDER) else None
@@ -87,7 +87,7 @@ def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
 
 
 def operations(df: DataFrame) -> tuple[str, ...]:
-    """Return Spark's names of what *df*'s plan does, each once, sorted.
+    """Return Spark's names of the operations in *df*'s plan, each once, sorted.
 
     A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``. The
     timeout of groups with state is a name of its own: ``ProcessingTimeTimeout``.
@@ -109,9 +109,9 @@ def operations(df: DataFrame) -> tuple[str, ...]:
 
 
 def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
-    """Return why Spark would refuse to run *df*, a stream or not; None when it would not.
+    """Return Spark's reason to refuse *df*, a stream or not; None when there is none.
 
-    Of a stream Spark itself says so only after it has written a checkpoint.
+    For a stream, Spark itself refuses only after it has written a checkpoint.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
@@ -139,7 +139,7 @@ def is_streaming(df: Any) -> bool:
 
 
 def executed(plan: Any) -> Iterator[Any]:
-    """Yield the nodes of a plan that was executed."""
+    """Yield the nodes of an executed plan."""
     yield plan
     kind = plan.getClass().getSimpleName()
     if kind == ADAPTIVE:
@@ -171,11 +171,7 @@ def missing_files(stream_execution: Any) -> list[str]:
 
 
 def planned_tasks(plan: Any) -> Iterator[bytes]:
-    """Yield what each task of the sources in Python was planned with, as Python has pickled it.
-
-    Args:
-        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
-    """
+    """Yield the pickled plan of each task of the sources written in Python."""
     for leaf in leaves(plan):
         if leaf.getClass().getSimpleName() not in {_STREAM_SCAN, _BATCH_SCAN}:
             continue
@@ -186,24 +182,20 @@ def planned_tasks(plan: Any) -> Iterator[bytes]:
 
 
 def read_store(rows: Any) -> tuple[int, str]:
-    """Return the stateful operator and the store that a frame of Spark's state reader reads.
-
-    Args:
-        rows: the JVM's ``Dataset``, as the reader has returned it.
-    """
+    """Return the stateful operator and the store of a frame from Spark's state reader."""
     options = _table_options(next(items(rows.queryExecution().analyzed().collectLeaves())))
     return int(str(option_of(options, "operatorId"))), str(option_of(options, "storeName"))
 
 
 def first_column(leaf: Any) -> int | None:
-    """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
+    """Return the id of a leaf's first column, which logical and physical leaves share."""
     """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
     output = leaf.output()
     return int(output.apply(0).exprId().id()) if output.size() else None
 
 
 def items(java_sequence: Any) -> Iterator[Any]:
-    """Yield what a Scala sequence holds."""
+    """Yield the items of a Scala sequence."""
     for position in range(java_sequence.size()):
         yield java_sequence.apply(position)
 
@@ -227,7 +219,7 @@ def _table_options(leaf: Any) -> Any | None:
 
 
 def option_of(options: Any, key: str) -> str | None:
-    """Look *key* up in a Scala or Java map; options keep or lose their case by their source."""
+    """Return *key* of a Scala or Java map of options, whose case depends on the source."""
     if options is None:
         return None
     for candidate in (key, key.lower()):
@@ -252,7 +244,7 @@ def leaves(plan: Any) -> Iterator[Any]:
 
 
 def source_scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read rows of a source of the job's."""
+    """Yield the leaves that read a source of the job."""
     for leaf in leaves(plan):
         kind = leaf.getClass().getSimpleName()
         if kind == _STREAM_SCAN:
@@ -273,20 +265,20 @@ def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
 
 
 def rows_of(leaf: Any) -> int:
-    """Return how many rows a scan has read."""
+    """Return the rows that a scan has read."""
     metrics = leaf.metrics()
     return int(metrics.apply("numOutputRows").value()) if metrics.contains("numOutputRows") else 0
 
 
 def private_field(instance: Any, name: str) -> Any:
-    """Return a private field of an object of the JVM's, to be read."""
+    """Return a readable private field of a JVM object."""
     field = instance.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field
 
 
 def private_value(instance: Any, name: str) -> Any:
-    """Return the value of a private field."""
+    """Return the value of a private field of a JVM object."""
     return private_field(instance, name).get(instance)
 
 

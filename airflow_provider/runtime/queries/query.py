@@ -82,7 +82,7 @@ class QueryDefinition:
 
     @property
     def goes_by_clock(self) -> bool:
-        """Whether time alone may give it output: it has timers or timeouts of the clock."""
+        """Whether time alone may produce output: it has timers or timeouts in processing time."""
         return any(each.endswith(_BY_CLOCK) for each in self.operations)
 
     @property
@@ -102,7 +102,7 @@ class QueryDefinition:
     def datasets(self) -> dict[str, Any]:
         """Return the datasets that it reads and writes, by source and sink, as plain JSON values.
 
-        What does not say where it is has none: nothing is decided by them.
+        Sources and sinks without a location have none; nothing depends on them.
         """
         sinks: list[Sink | OnePhaseSink] = [*self.sinks]
         if self.native is not None:
@@ -122,9 +122,9 @@ class QueryDefinition:
 
     @property
     def ending(self) -> tuple[str, ...]:
-        """Return the sources that end while others of the query's go on: it is a mixed query.
+        """Return the sources that end while others of the query continue (a mixed query).
 
-        One that another query of the job writes ends with that query, by itself.
+        A source that another query of the job writes ends with that query.
         """
         if self.bounded:
             return ()
@@ -138,12 +138,12 @@ class QueryDefinition:
 
     @property
     def yet_to_end(self) -> tuple[str, ...]:
-        """Return the sources that end while others go on, and have not ended yet."""
+        """Return the sources that end while others continue, and have not ended yet."""
         return tuple(name for name in self.ending if name not in self.ended)
 
     @property
     def marked(self) -> tuple[str, ...]:
-        """Return the sources that need markers: those that may be silent, and all if some end."""
+        """Return the sources that need markers: those with a timeout, and all if some end."""
         is_mixed = bool(self.ending)
         named = [
             source.name
@@ -158,7 +158,7 @@ class QueryDefinition:
 
     @functools.cached_property
     def topology(self) -> Topology:
-        """What the query consists of; Spark plans a stream for that, which takes a moment."""
+        """The query's sources and operators, from a plan of the stream, which takes a moment."""
         names = tuple(source.name for source in self.sources)
         if not is_streaming(self.df):
             return Topology(sources=names, operators=())  # a batch job keeps no state
@@ -190,7 +190,7 @@ class QueryDefinition:
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint | None:
-        """What its results depend on beside its input; None when Spark does not tell."""
+        """The query's fingerprint; None when Spark's plan cannot be read."""
         if not is_streaming(self.df):
             return None
         return fingerprint_of(
@@ -204,7 +204,7 @@ class QueryDefinition:
 def name_operators(
     found: Sequence[OperatorShape], names: Sequence[str]
 ) -> tuple[OperatorShape, ...]:
-    """Return stateful operators, in plan order, with what the job calls those it has named."""
+    """Return stateful operators, in plan order, with the job's names for them."""
     padded = [*names[: len(found)], *[None] * (len(found) - len(names))]
     return tuple(shape._replace(name=name) for shape, name in zip(found, padded, strict=True))
 
@@ -212,7 +212,7 @@ def name_operators(
 def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[SourceDefinition, ...]:
     """Return the sources that *df* reads, in plan order.
 
-    A stream that the job opened by itself, not by ``ctx.read``, is taken for an unbounded source.
+    A stream that the job opened without ``ctx.read`` counts as an unbounded source.
     """
     by_name = {source.name: source for source in known}
     by_name |= {marker_name(s.name): s.of_its_markers() for s in known if s.markers is not None}
@@ -244,7 +244,7 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
 
 
 def ending_alone(queries: Sequence[QueryDefinition]) -> frozenset[str]:
-    """Return the queries that end by themselves while others go on; none when all of them end."""
+    """Return the queries that end while others continue; none when all of them end."""
     upstream = upstream_of(queries)
     found: set[str] = set()
     for _ in queries:  # each round adds at least the next in a chain

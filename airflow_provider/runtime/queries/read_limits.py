@@ -121,10 +121,10 @@ def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, 
 def set_limits(
     execution: Any, jvm: Any, paced: tuple[PacedSource, ...], limits: Mapping[str, Limit]
 ) -> None:
-    """Let the next batch read *limits*; the batch in flight is as it was planned.
+    """Let the next batch read *limits*; the batch in flight keeps its plan.
 
     Raises:
-        Py4JError: Spark would not have it; nothing was changed.
+        Py4JError: Spark refused; nothing was changed.
     """
     kept = execution.uniqueSources()
     for source in paced:
@@ -133,7 +133,7 @@ def set_limits(
 
 
 def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, Load]:
-    """Return what the batch that has just run has read, by source; others share one entry.
+    """Return what the finished batch has read, by source; the other sources share one entry.
 
     Raises:
         Py4JError: the plan cannot be read.
@@ -202,11 +202,11 @@ class BatchSizer:
             self._said = self._say(LEFT, "Spark's own sinks do not tell when a batch ends", None)
 
     def starts(self) -> None:
-        """Forget the streams of an earlier start of the query, and keep what was learnt."""
+        """Drop the streams of an earlier start of the query; what was learnt stays."""
         self._found = None
 
     def batch_begins(self) -> float:
-        """Return the moment, for :meth:`batch_ran`."""
+        """Return the current time, for :meth:`batch_ran`."""
         return self._clock.monotonic()
 
     def batch_ran(
@@ -240,7 +240,7 @@ class BatchSizer:
             log.warning("query=%s has no adaptive batches: %s", self._query, error)
 
     def describe(self) -> dict[str, Any]:
-        """Return what ``progress.json`` says of it."""
+        """Return its part of ``progress.json``."""
         return self._said
 
     def _pace(self, seconds: float, found: FoundLimits, execution: Any, jvm: Any) -> None:
@@ -284,5 +284,5 @@ class BatchSizer:
 
 
 def batch_sizer_for(query: QueryDefinition, target_s: float, clock: Clock) -> BatchSizer | None:
-    """Return what paces the query; None when its batches may take as long as they do (0)."""
+    """Return the query's batch sizer; None without a target time (0)."""
     return BatchSizer(query, target_s, clock) if target_s else None

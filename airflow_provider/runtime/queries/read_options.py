@@ -81,7 +81,7 @@ _NO_PARTITIONS: Final = frozenset({*FILE_FORMATS, "rate", "rate-micro-batch", "s
 def check_end(
     name: str, source_format: str, ends: EndOption | None, *, bounded: bool, is_internal: bool
 ) -> EndOption | None:
-    """Return where a source is to end, if it can end there.
+    """Return *ends*, if the source can end there.
 
     Raises:
         ConfigError: it cannot; the message names the source and the way out.
@@ -115,9 +115,9 @@ def _refused(kind: str, ends: object) -> str | None:
 
 
 def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
-    """Whether what a source answers about its end is all that is there.
+    """Whether the end that a source reports is the end of all its input.
 
-    One in Python may answer how far its next read goes; then its end is known when it has no more.
+    A source in Python may report the end of its next read only; it ends when it has no more.
     """
     return ends is not None or source_format.lower() in _TELL_THEIR_END
 
@@ -149,7 +149,7 @@ _CONTRARY: Final = frozenset({"latestfirst", "maxfileage"})
 def check_read_order(
     name: str, source_format: str, order: str, options: Mapping[str, str], *, bounded: bool
 ) -> str:
-    """Return the order in which a source is to be read, if it can be.
+    """Return *order*, if the source can be read in it.
 
     Raises:
         ConfigError: it cannot; the message names the source and the way out.

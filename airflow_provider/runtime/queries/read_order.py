@@ -66,7 +66,7 @@ def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]
 
 
 def describe_order(sources: Sequence[SourceDefinition]) -> str:
-    """Return in words in which order bounded files are read; empty when none are."""
+    """Return the order of each bounded file source in words; empty when there is none."""
     return ", ".join(
         f"files of source {source.name} by "
         + ("name" if source.read_order == NAME else "modification time")

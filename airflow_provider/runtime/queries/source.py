@@ -94,7 +94,7 @@ class SourceDefinition:
 
     @property
     def has_first_limit(self) -> bool:
-        """Whether its first batch has a limit that the job did not ask for."""
+        """Whether its first batch has a limit that the runtime has chosen."""
         return bool(self._first_limit())
 
     @property
@@ -104,7 +104,7 @@ class SourceDefinition:
 
     @property
     def reads(self) -> ReadLocation:
-        """Return what the source reads, comparable with what another one reads."""
+        """Return the location that the source reads, for comparison."""
         return ReadLocation.of(self.name, self.format, self.path, self.options)
 
     def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
@@ -151,10 +151,10 @@ class SourceDefinition:
         return with_markers(df, markers, self.markers, self.watermark)
 
     def check_matches(self, spark: SparkSession) -> None:
-        """Refuse a bounded pattern of files that matches nothing, of which Spark makes no rows.
+        """Refuse a bounded file pattern without a match, which Spark reads as no rows.
 
         Raises:
-            AbsentInputError: nothing is there yet.
+            AbsentInputError: no file matches yet.
         """
         is_pattern = self.path is not None and _PATTERN.search(self.path) is not None
         if not (self.bounded and is_pattern and self.format in FILE_FORMATS) or self.is_internal:
@@ -229,7 +229,7 @@ def load_table(
     schema: StructType | str | None,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Return a static table that is no source of the job: nothing says how far it was read.
+    """Return a static table, which is no source of the job: no offset of it is recorded.
 
     Raises:
         ConfigError: Spark cannot read it.
@@ -300,8 +300,7 @@ def with_markers(
 def even_if_missing(path: str) -> str:
     """Return a pattern that matches this folder alone.
 
-    Spark refuses to stream from a folder that is not there yet; a pattern may match nothing for a
-    while.
+    Spark refuses to stream from a missing folder; a pattern may match nothing for a while.
     """
     folder, slash, name = path.rstrip("/").rpartition("/")
     return f"{folder}{slash}[{name[0]}]{name[1:]}"

@@ -43,10 +43,10 @@ class OperatorRows:
 
 
 def prepare_state(spark: SparkSession) -> None:
-    """Let a session read and rewrite state, also in a JVM in which no stream has run.
+    """Let a session read and rewrite state, even in a JVM in which no stream has run.
 
-    Spark's tasks ask a coordinator for state stores, which its manager of streams registers when it
-    is made, and before 4.3 nothing else makes one.
+    Spark's tasks ask a coordinator for state stores. Spark's manager of streams registers it, and
+    before 4.3 nothing else does.
     """
     spark._jsparkSession.sessionState().streamingQueryManager()
 
@@ -261,7 +261,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
 
 
 def state_settings(logs: CheckpointLogs) -> dict[str, str]:
-    """Return how the query keeps its state; its log tells all but the format of the checkpoint."""
+    """Return the query's settings of its state, from its log and the checkpoint's format."""
     batch = logs.position().last_commit
     conf = logs.offsets(batch).conf
     kept = {key: value for key, value in conf.items() if key.startswith(_STATE)}
@@ -269,7 +269,7 @@ def state_settings(logs: CheckpointLogs) -> dict[str, str]:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of Spark's says first, with the name of its class in the JVM."""
+    """Return the first line of an error of Spark's, with the name of its JVM class."""
     thrown = getattr(error, "java_exception", None)
     text = str(thrown.toString()) if thrown is not None else str(error)
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)

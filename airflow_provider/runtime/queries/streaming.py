@@ -196,16 +196,16 @@ class RunningQuery:
         }[how]
 
     def has_ended(self) -> bool:
-        """Whether a query that was started no longer runs, or had nothing left to read."""
+        """Whether a started query no longer runs, or had nothing left to read."""
         if self._has_nothing_left:
             return True
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
-        """Whether Spark still runs tasks of the last start, which are to stop.
+        """Whether Spark still runs tasks of the last start, which are stopping.
 
-        A task ends some time after its query has failed; one whose executor is lost, when Spark has
-        noticed that.
+        A task ends some time after its query has failed; a task on a lost executor ends when Spark
+        has noticed the loss.
         """
         tracker = self.definition.df.sparkSession.sparkContext.statusTracker()
         jobs = sorted(tracker.getJobIdsForGroup(self._group))[-_JOBS_OF_A_BATCH:]
@@ -225,7 +225,7 @@ class RunningQuery:
         self._halt = StopReason(self.logs.position().last_offsets, deadline)
 
     def halt_in_time(self) -> None:
-        """Stop a query that is to halt, if its batch has ended or the time for it is over."""
+        """Stop a query that halts, if its batch has ended or its time is over."""
         halt = self._halt
         if halt is None or halt.stopped or not self._is_active():
             return
@@ -270,7 +270,7 @@ class RunningQuery:
         return not bounded.isdisjoint(single_admission(execution, jvm, self.definition.sources))
 
     def settle(self) -> None:
-        """Forget a query that has ended, but for what it has reported."""
+        """Drop a query that has ended; its reports stay."""
         self._collect()
         self._progress = self.last_progress()
         if self._query is not None:
@@ -300,15 +300,15 @@ class RunningQuery:
         return progress if progress is not None else self._progress
 
     def tasks(self) -> dict[str, Any] | None:
-        """Return None: a stream's progress is what its sources have yet to read."""
+        """Return None: a stream's progress is the unread input of its sources."""
         return None
 
     def unread_files(self) -> int | None:
-        """Return how many files were unread after the last batch; None when that is not known."""
+        """Return the number of unread files after the last batch; None if unknown."""
         return self._unread
 
     def new_batches(self) -> list[BatchReport]:
-        """Return the batches that have ended since it was last called, each of them once."""
+        """Return the batches that have ended since the last call, each once."""
         self._collect()
         return self._reports.take()
 
@@ -323,7 +323,7 @@ class RunningQuery:
             self._reports.end(self.logs.is_committed)
 
     def move_idle_sources(self) -> None:
-        """Let silent sources not hold the others back; call it once in a while."""
+        """Keep silent sources from holding the others back; call it regularly."""
         if self._event_times is not None and self._is_active():
             self._event_times.move_idle()
 
@@ -332,11 +332,11 @@ class RunningQuery:
         return self._event_times.idle() if self._event_times is not None else []
 
     def reached(self) -> dict[str, int]:
-        """Return how far its sources have come in event time, as far as that is known."""
+        """Return the known event times of its sources, in milliseconds."""
         return self._event_times.reached() if self._event_times is not None else {}
 
     def replace_definition(self, definition: QueryDefinition) -> None:
-        """Take the query as it is when some of its sources have ended."""
+        """Replace the query's definition when some of its sources have ended."""
         self.definition = definition
         if self._ends is not None:
             self._ends.replace_definition(definition)
@@ -344,7 +344,7 @@ class RunningQuery:
             self._event_times.replace_definition(definition)
 
     def pacing(self) -> dict[str, Any] | None:
-        """Return how the size of its batches is fitted to a target time; None if it is not."""
+        """Return how its batches are sized; None if they are not."""
         return self._batch_sizer.describe() if self._batch_sizer is not None else None
 
     @contextlib.contextmanager

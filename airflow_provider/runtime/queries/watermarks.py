@@ -54,7 +54,7 @@ class SourceTime:
         return None if self.latest_ms is None else self.latest_ms - self.delay_ms
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether it has been silent for so long that nobody waits for it."""
+        """Whether it has been silent for so long that the others continue without it."""
         return self.idle_timeout_s is not None and now_s - self.heard_s >= self.idle_timeout_s
 
 
@@ -100,12 +100,12 @@ class EventTimes:
         self._times: Mapping[str, SourceTime] = {}
 
     def replace_definition(self, definition: QueryDefinition) -> None:
-        """Take the query as it is when some of its sources have ended."""
+        """Replace the query's definition when some of its sources have ended."""
         self._definition = definition
         self._reached = self.reached()
 
     def starts(self) -> None:
-        """Announce the event times of the sources: Spark has forgotten them."""
+        """Announce the event times of the sources: Spark does not keep them over a start."""
         now = self._clock.monotonic()
         times = {}
         for source in self._definition.sources:
@@ -126,11 +126,7 @@ class EventTimes:
         return {name: latest for name, latest in known.items() if latest is not None}
 
     def batch_ran(self, execution: Any) -> None:
-        """Update the watermarks from a finished batch.
-
-        Args:
-            execution: the JVM's ``MicroBatchExecution``.
-        """
+        """Update the watermarks from a finished batch."""
         from py4j.protocol import Py4JError
 
         if not self._is_wanted():
@@ -157,7 +153,7 @@ class EventTimes:
         return bool(ends) or any(time.idle_timeout_s is not None for time in self._times.values())
 
     def move_idle(self) -> None:
-        """Move the idle sources along to the event time of the others."""
+        """Move the idle sources to the event time of the others."""
         moves = move_along(self._times, self._clock.monotonic())
         if not moves:
             return
@@ -180,7 +176,7 @@ class EventTimes:
 def event_times_of(
     definition: QueryDefinition, clock: Clock, reached: Mapping[str, int]
 ) -> EventTimes | None:
-    """Return what watches and moves the sources of the query; None when none has markers."""
+    """Return the event times of the query's sources; None when none has markers."""
     if not definition.marked:
         return None
     return EventTimes(definition, clock, reached)
