@@ -51,7 +51,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/failures": 1500,
     "runtime/jobdir": 3800,
     "runtime/observe": 1465,
-    "runtime/queries": 4320,
+    "runtime/queries": 4310,
     "runtime/samples": 750,
     "runtime/savepoints": 2290,
     "runtime/sinks": 1310,
