@@ -86,7 +86,7 @@ class ErrorLog:
         return dataclasses.replace(failure, reason=f"{full}: {failure.reason}")
 
     def keep(self, error: BaseException) -> str | None:
-        """Put all of *error* into the file, and return its address; None if it cannot be put."""
+        """Write all of *error* to the file, and return its address; None if that is impossible."""
         text = safe_text("".join(traceback.format_exception(error)))
         try:
             self._run.put(self._path, text.encode(errors="backslashreplace"))

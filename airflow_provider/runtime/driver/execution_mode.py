@@ -164,10 +164,10 @@ class ExecutionPlan:
 
 
 def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
-    """Fill in what the request leaves to the job.
+    """Fill in the options that the request leaves to the job.
 
     Raises:
-        ConfigError: the job has no query, or the run is to end with a source that has no end.
+        ConfigError: the job has no query, or the run should end with a source that has no end.
     """
     if not queries:
         msg = f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"

@@ -394,7 +394,7 @@ class Continuation:
 
 
 def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
-    """Return what a job directory keeps of the queries that have planned a batch, or ended."""
+    """Return the stored facts of the queries that have planned a batch, or ended."""
     kept = {}
     for name in directory.query_names():
         ended = drain_intent(directory, name) is not None

@@ -211,6 +211,6 @@ def followed_by(spec: RunSpec) -> list[str]:
 
 
 def writer_of(directory: JobDirectory) -> Writer | None:
-    """Return the directory as what sinks record with an epoch; None if it has no identity."""
+    """Return the directory's identity for sinks to record; None if it has none."""
     identity = identity_of(directory.storage)
     return Writer(directory.url, identity) if identity is not None else None

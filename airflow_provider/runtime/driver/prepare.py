@@ -178,7 +178,7 @@ class LoadedJob:
 
     @functools.cached_property
     def upstream(self) -> Mapping[str, tuple[str, ...]]:
-        """For each query that reads what others of the job write: these."""
+        """For each query that reads other queries' output: those queries."""
         return upstream_of(self.queries)
 
 
@@ -310,7 +310,7 @@ def load_job_in(
 
 
 def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
-    """Return why a run goes on until it is stopped, where nobody has said that it does."""
+    """Return why a run continues until it is stopped, if the user has not asked for that."""
     names = dict.fromkeys(
         source.name for query in job.queries for source in query.sources if not source.bounded
     )
@@ -330,10 +330,10 @@ def _load(spec: RunSpec) -> Callable[[JobContext], None]:
 def declared_queries(
     mode: str, spec: RunSpec, run_id: str, spark: SparkSession
 ) -> tuple[QueryDefinition, ...]:
-    """Return the queries of a job that are only looked at, or whose sinks are; see above.
+    """Return the queries of a job that only reads them, or their sinks; see above.
 
     Raises:
-        ConfigError: the function is not there, failed, or declared what cannot be run.
+        ConfigError: the function does not exist, failed, or declared what cannot run.
     """
     job = load_job_in(mode, spec, run_id, spark)
     with job.context.holding:
@@ -353,7 +353,7 @@ def _planned(
 
 @contextlib.contextmanager
 def held(context: JobContext) -> Iterator[None]:
-    """Let go of what a declaration holds open if it fails."""
+    """Release the resources of a declaration if it fails."""
     with contextlib.ExitStack() as stack:
         stack.push(context.holding)
         yield
@@ -362,10 +362,10 @@ def held(context: JobContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def judging_input(spec: RunSpec) -> Iterator[None]:
-    """Refuse input that is not there, for a run that does not wait for its delivery.
+    """Refuse missing input, for a run that does not wait for its delivery.
 
     Raises:
-        ConfigError: an input is not there, and the run has ``missing_input="fail"``.
+        ConfigError: input is missing, and the run has ``missing_input="fail"``.
     """
     try:
         yield

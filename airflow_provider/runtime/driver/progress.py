@@ -124,7 +124,7 @@ class ProgressMeter:
         return record
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Put what the histories of the batches still lack; the queries have ended."""
+        """Write the rest of the histories; the queries have ended."""
         self._history.end(storage, queries)
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
@@ -209,7 +209,7 @@ def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
 
 
 def operator_name(names: Sequence[str], index: int) -> str:
-    """Return what the job calls a query's stateful operator, by its place in the plan."""
+    """Return the job's name of a query's stateful operator, by its position in the plan."""
     return names[index] if index < len(names) else str(index)
 
 
@@ -236,7 +236,7 @@ class HistoryWriter:
             self._write(storage, query, at_end=False)
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Put all that was not put; the attempt ends.
+        """Write the rest of all histories; the attempt ends.
 
         Crash safety: see :meth:`write_due`.
         Idempotent: each batch is taken once.
@@ -290,7 +290,7 @@ class _QueryHistory:
 
 
 def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
-    """Return what the history keeps of a batch."""
+    """Return a batch's entry in the history."""
     spark, pacing = report.progress, report.pacing or {}
     operators = spark.get("stateOperators")  # None in a report that is not Spark's
     times = {phase: ms for phase, ms in spark.get("durationMs", {}).items() if ms > 0}

@@ -166,7 +166,7 @@ def plan_drain(directory: JobDirectory, query: str) -> None:
 
 
 def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None:
-    """Record that what all queries of a BATCH run have staged is committed. Idempotent."""
+    """Record the commit of what all queries of a BATCH run have staged. Idempotent."""
     run.put_batch_commit(BatchCommit(run_id=run.run_id, token=token, at=to_iso(now)))
     failpoints.hit("batch.committed")
 

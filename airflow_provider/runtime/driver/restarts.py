@@ -77,8 +77,8 @@ class Restarter:
     def after(self, failure: Failure, life: Lifecycle) -> QueryFailed | Failed:
         """Return the event that a failure of a query causes.
 
-        Crash safety: the restart is recorded before it is promised. Where it cannot be, as on a
-        full disk, which may be what has failed, only a driver that is killed forgets it.
+        Crash safety: the restart is recorded before it is promised. If it cannot be recorded, as on
+        a full disk, only a killed driver forgets it.
         """
         query = failure.query
         if query is None or not failure.restartable or not _may_restart(life, query):
@@ -109,10 +109,10 @@ class Restarter:
         )
 
     def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
-        """Whether *queries*, which do not run, may be started again; not if there are none.
+        """Whether *queries*, which do not run, may start again; False if there are none.
 
-        The delay is over, and Spark runs no more tasks of them: what one of those still wrote could
-        be taken for the next run's of the same batch.
+        The delay is over, and Spark runs no more of their tasks, whose output could be taken for
+        the next run's of the same batch.
         """
         waiting = list(queries)
         is_over = bool(waiting) and self._clock.monotonic() >= self._due
@@ -143,7 +143,7 @@ def _may_restart(life: Lifecycle, query: str) -> bool:
 def edges_of(
     queries: Iterable[QueryDefinition], upstream: Mapping[str, Collection[str]]
 ) -> list[Edge]:
-    """Return which query reads what which other one writes.
+    """Return the pairs of queries of which one reads the other one's output.
 
     Spark's own sinks show rows before the batch has committed; the others do not.
     """

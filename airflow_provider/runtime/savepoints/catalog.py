@@ -165,7 +165,7 @@ def last_of_each_origin(names: Iterable[str]) -> list[str]:
 
 
 def look_at(place: Storage) -> Savepoint | IncompleteSavepoint | None:
-    """Return what one folder is; None for what has no mark of a savepoint."""
+    """Return the savepoint, or leftover, in one folder; None without the mark of a savepoint."""
     try:
         names = place.list("")
     except OSError as error:

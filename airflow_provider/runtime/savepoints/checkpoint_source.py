@@ -65,10 +65,10 @@ class SourceQuery:
         return CheckpointLogs(self.checkpoint)
 
     def published(self) -> int | None:
-        """Return the newest epoch that every sink has published; None when nobody records it.
+        """Return the newest epoch that every sink has published; None if unknown.
 
         Raises:
-            CheckpointError: what the query wrote was reverted and the checkpoint not restored.
+            CheckpointError: the query's output was reverted and the checkpoint not restored.
         """
         records = self._records()
         if records is None:
@@ -128,16 +128,15 @@ class SourceQuery:
         return marks_of(topology, gone, drained=drained or finished)
 
     def fingerprint(self, batch: int) -> Fingerprint | None:
-        """Return what made its state after a batch; None when that is not known."""
+        """Return the fingerprint of its state after a batch; None if unknown."""
         if self.directory is None:
             return None
         return kept_fingerprint(self.directory, self.name, batch)
 
     def topology(self, lines: int) -> Topology:
-        """Return what it consists of, as far as it is known without Spark.
+        """Return its sources and operators, as far as they are known without Spark.
 
-        Args:
-            lines: how many sources Spark's log has.
+        *lines* is the number of sources in Spark's log.
         """
         kept = kept_topology(self.directory, self.name) if self.directory is not None else None
         if kept is None or len(kept.sources) != lines:
@@ -299,7 +298,7 @@ class CheckpointLook:
 
     @property
     def complete(self) -> int:
-        """Return the newest batch that is committed and whose output is published; -1 for none."""
+        """Return the newest batch whose output is committed and published; -1 for none."""
         last = self.position.last_commit
         return last if self.published is None else min(last, self.published)
 
@@ -319,7 +318,7 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class NothingYet:
-    """No batch has committed, or none is published, and nobody is at it."""
+    """No batch has committed, or none is published, and no driver is running."""
 
 
 Choice = Take | Wait | NothingYet

@@ -190,7 +190,7 @@ def readers(place: Storage) -> Iterator[ReaderRecord]:
 
 
 def forget_readers(place: Storage) -> None:
-    """Remove what dead readers have left; the caller has seen that none is alive. Idempotent."""
+    """Remove the documents of dead readers; the caller has seen that none is alive. Idempotent."""
     for name in reader_names(place.list("")):
         place.delete(name)
 

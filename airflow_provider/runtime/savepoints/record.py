@@ -140,7 +140,7 @@ class QuerySavepoint:
 
     @property
     def topology(self) -> Topology:
-        """Return what a query must consist of to go on from it."""
+        """Return the sources and operators that a query must have to continue from it."""
         shapes = tuple(
             OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
         )
@@ -217,7 +217,7 @@ class SavepointRecord(Document):
 
     @property
     def drained(self) -> bool:
-        """Return whether the job had ended for good, with every query."""
+        """Whether the job had ended permanently, with every query."""
         return all(query.drained or query.finished for query in self.queries.values())
 
     @property

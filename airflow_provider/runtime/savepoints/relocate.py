@@ -97,7 +97,7 @@ def copy_needed(
     *,
     batch: int,
 ) -> None:
-    """Copy files of a checkpoint to a folder, and put those whose content is another one there.
+    """Copy files of a checkpoint to a folder; *changed* has the files with another content there.
 
     Raises:
         MissingStateError: Spark has removed or replaced a file meanwhile.

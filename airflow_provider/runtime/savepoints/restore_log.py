@@ -55,7 +55,7 @@ class Restores:
         return next(self.newest_first(), None)
 
     def start(self) -> RestoreRecord | None:
-        """Return the newest one that is not the rewind of a run: what the job began from."""
+        """Return the newest restore that is not the rewind of a run: the job's beginning."""
         for record in self.newest_first():
             is_rewind = record.savepoint is None or record.savepoint.startswith(self._rewinds)
             if not is_rewind:
@@ -173,10 +173,10 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
 
 
 def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
-    """Choose what becomes of a query that starts over while its output is kept.
+    """Plan the start-over of a query whose output is kept.
 
     Raises:
-        ConfigError: it has committed what is not published yet, which nobody could publish then.
+        ConfigError: it has a committed epoch that is not published, and never would be.
     """
     logs = CheckpointLogs(directory.checkpoint(name))
     query_id, last = logs.query_id(), logs.position().last_commit

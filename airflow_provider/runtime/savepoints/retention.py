@@ -97,7 +97,7 @@ class Retention:
     just_taken: Savepoint | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse invalid values.
 
         Raises:
             ConfigError: nothing is configured, or a number is out of range.
@@ -277,7 +277,7 @@ def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
 
 
 def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
-    """Do for one folder what :func:`collect_garbage` does for all; the others are not looked at."""
+    """Do for one folder what :func:`collect_garbage` does for all."""
     found = look_at(open_storage(url))
     if isinstance(found, IncompleteSavepoint):
         _collect(found, clock or SystemClock())
@@ -380,10 +380,10 @@ class SharedFiles:
 
 
 def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
-    """Return what the savepoints beside *target* hold; no files on a local filesystem.
+    """Return the files of the savepoints beside *target*; none on a local filesystem.
 
-    Call it with *target* claimed: the garbage collector claims that first and looks for takers'
-    claims then. So either it sees this one and removes nothing shared, or this sees it.
+    Call it with *target* claimed: the garbage collector claims a folder first and then looks for
+    takers' claims. So either it sees this claim and removes nothing shared, or this sees its claim.
     """
     root = open_storage(target.url.rpartition("/")[0])
     if local_path_of(target.url) is not None:

@@ -236,7 +236,7 @@ class OutputOfQuery(Protocol):
 
 
 def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
-    """Refuse to revert what Spark's own sink of a query has written after an epoch.
+    """Refuse to revert the output of one of Spark's own sinks after an epoch.
 
     Raises:
         RevertError: it may have written.
@@ -248,7 +248,7 @@ def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) ->
 def reverts_of(
     directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
 ) -> list[Revert]:
-    """Return what removes, under every id that a query had, what it has written after an epoch."""
+    """Return the reverts of a query's output after an epoch, under each of its ids."""
     return revert_after(
         query.name,
         storage=directory.committables(query.name),

@@ -86,10 +86,10 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class QueryEnded:
-    """A query stopped without an error; *next_step* is what its logs ask for.
+    """A query stopped without an error; *next_step* follows from its logs.
 
     Attributes:
-        has_more: whether another start may read what this one has not asked its sources for.
+        has_more: whether another start may read input that this one has not requested.
     """
 
     query: str
@@ -112,14 +112,14 @@ class QueryFailed:
 
 @dataclasses.dataclass(frozen=True)
 class RestartDue:
-    """The while is over; *steps* is what the logs of the queries ask for that were draining."""
+    """The delay is over; *steps* follow from the logs of the queries that were draining."""
 
     steps: Mapping[str, DrainStep]
 
 
 @dataclasses.dataclass(frozen=True)
 class IntentStored:
-    """The intent to drain the query is durable; *next_step* is what its logs ask for."""
+    """The intent to drain the query is durable; *next_step* follows from its logs."""
 
     query: str
     next_step: DrainStep
@@ -171,7 +171,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class CancelRequested:
-    """Somebody wants the attempt to stop at once and keep what is committed."""
+    """A caller wants the attempt to stop immediately and keep what is committed."""
 
 
 Event = (
@@ -216,7 +216,7 @@ class RestartQuery:
 
 @dataclasses.dataclass(frozen=True)
 class StopQuery:
-    """Stop the query at once, and give up the batch in which it was: that will run again."""
+    """Stop the query immediately, in the middle of a batch, which will run again."""
 
     query: str
 

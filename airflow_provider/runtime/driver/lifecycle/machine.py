@@ -167,14 +167,14 @@ class Lifecycle:
 
     @property
     def keeps_run(self) -> bool:
-        """Whether the run goes on with a later attempt, though somebody has stopped it."""
+        """Whether the run continues with a later attempt, although a caller has stopped it."""
         return self.stop is not None and self.stop.keeps_run
 
     def handle(self, event: Event) -> tuple[Lifecycle, Instructions]:
-        """Return the next state and what is to be done, in order.
+        """Return the next state and the instructions, in order.
 
         Raises:
-            IllegalTransitionError: the event has no place in this phase.
+            IllegalTransitionError: the phase does not know the event.
         """
         if isinstance(event, (Failed, CancelRequested)):
             return self._on_interruption(event)
