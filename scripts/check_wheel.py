@@ -24,8 +24,8 @@ PACKAGE = "airflow_provider"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 # They are made of tests: who uses them has pytest, which is no dependency of the package.
 NEEDS_PYTEST = (
-    f"{PACKAGE}.runtime.testing",
-    f"{PACKAGE}.runtime.control.launchers.testing",
+    f"{PACKAGE}.runtime.testing.launchers",
+    f"{PACKAGE}.runtime.testing.sinks",
 )
 
 # Runs in the new environment, with the names of modules as its arguments.

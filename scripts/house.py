@@ -45,7 +45,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/base": 1950,
     "runtime/checkpoint": 2050,
     "runtime/cli": 2150,
-    "runtime/control": 1250,
+    "runtime/control": 1050,
     "runtime/driver": 3910,
     "runtime/errors": 550,
     "runtime/failures": 1500,
@@ -57,6 +57,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/sinks": 1310,
     "runtime/spark": 1200,
     "runtime/storage": 2100,
+    "runtime/testing": 550,
     "sensors": 100,
     "triggers": 800,
 }

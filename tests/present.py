@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_provider.runtime.jobdir.identity import PATH, IdentityRecord
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider.runtime.control.launchers.protocol import Launcher
+    from airflow_provider.runtime.api.launchers import Launcher
 
 
 @runtime_checkable

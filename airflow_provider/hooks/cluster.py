@@ -13,14 +13,13 @@ from airflow_provider.hooks.connection_checks import check_job_root
 from airflow_provider.hooks.launchers import LauncherChoice, get_connection
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.storage_connection import credentials_of
+from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
 from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.spark_streaming import DriverRequest
     from airflow_provider.hooks.submit_options import SubmitOptions
+    from airflow_provider.runtime.api.launchers import Launcher
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Launcher
 
 _OF_SPARK_SUBMIT: Final = (
     *("deploy_mode", "keytab", "principal", "properties_file", "proxy_user"),
@@ -74,7 +73,7 @@ class ClusterHook(SparkStreamingHook):
         """
         return self._choice.open()
 
-    def ask(self, handle: HandleRecord) -> LaunchStatus:
+    def ask(self, handle: Handle) -> LaunchStatus:
         """Return what the launcher says; a connection that cannot be used says nothing."""
         try:
             return self.launcher.poll(handle)
@@ -141,7 +140,7 @@ class ClusterHook(SparkStreamingHook):
             ConfigError: see :meth:`check`.
             LauncherAwayError: the cluster does not answer; perhaps it has started the driver.
 
-        Crash safety: see the table of :mod:`~.control.launchers.protocol`.
+        Crash safety: see the table of :mod:`~airflow_provider.runtime.api.launchers`.
         """
         self.check(spec.job_dir, spec.entry, has_secrets=bool(secrets))
         run = directory_at(spec.job_dir).run(run_id)
@@ -221,7 +220,7 @@ class ClusterHook(SparkStreamingHook):
             self.log.warning("The driver's log cannot be read: %s", error)
         return lines
 
-    def _end_launched(self, handle: HandleRecord) -> None:
+    def _end_launched(self, handle: Handle) -> None:
         try:
             self.launcher.end(handle)
         except (SparkStreamError, AirflowException) as error:

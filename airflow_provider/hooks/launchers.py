@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.hooks.api import LauncherKind
-    from airflow_provider.runtime.control.launchers.protocol import Launcher
+    from airflow_provider.runtime.api.launchers import Launcher
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from airflow_provider.runtime.typed_json import NonNegative
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage.base import Storage
 
 _CHUNK_BYTES: Final = (
     1 << 16

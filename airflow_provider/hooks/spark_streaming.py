@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
     from airflow_provider.runtime.observe.observer import RunWatcher
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -86,7 +85,7 @@ class SparkStreamingHook(CheckedHook):
     default_conn_name = "spark_default"
     conn_type = "spark"
     hook_name = "Spark Streaming"
-    ask: Callable[[HandleRecord], LaunchStatus] | None = None
+    ask: Callable[[Handle], LaunchStatus] | None = None
     """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(

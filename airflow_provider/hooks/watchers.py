@@ -13,9 +13,8 @@ from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Super
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 
 def bootstrap_of(target: str, digest: str) -> dict[str, str]:
@@ -31,7 +30,7 @@ def open_watcher(
     *,
     request: Mapping[str, str] | None,
     supervision: Mapping[str, Any] | None,
-    ask: Callable[[HandleRecord], LaunchStatus] | None,
+    ask: Callable[[Handle], LaunchStatus] | None,
 ) -> RunWatcher:
     """Return a watcher of a run; see :meth:`.SparkStreamingHook.watcher`."""
     storage = directory_at(job_dir).storage

@@ -16,7 +16,7 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _SUFFIX: Final = ".json"
 _MOST_CHARS: Final = 200_000  # more stalls a browser; the rest is for other tools

@@ -15,7 +15,6 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.endings import silent_failure
-from airflow_provider.runtime.observe.launch_status import LaunchStatus
 from airflow_provider.runtime.observe.state import ending_of
 
 if TYPE_CHECKING:
@@ -109,10 +108,10 @@ def _silent_end(
         record, handle = run.launch_status_of(driver_id), run.handle_of(driver_id)
         if record is None or handle is None:
             return
-        if not LaunchStatus.of(record).is_over or record.exit_code == EXIT_OK:
+        if not record.status().is_over or record.exit_code == EXIT_OK:
             return
         host = attempt.host if attempt is not None else ""
-        said = answer_without_log(LaunchStatus.of(record)).describe(handle)
+        said = answer_without_log(record.status()).describe(handle)
         failure, at = silent_failure(record.exit_code, host=host, cluster=said), record.at
     shown, occurrence = _occurrence(run, attempt, failure, is_restarted=False)
     yield shown, occurrence.model_copy(update={"at": at, "driver_id": driver_id})

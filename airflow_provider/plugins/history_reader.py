@@ -18,7 +18,7 @@ from airflow_provider.runtime.typed_json import is_name, read_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 class BatchTime(NamedTuple):

@@ -18,10 +18,10 @@ from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.api.launchers import LaunchStatus
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
     from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 

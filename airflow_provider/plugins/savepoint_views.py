@@ -15,10 +15,10 @@ from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
-    from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_KEPT: Final = 5000  # a view is a kilobyte

@@ -19,7 +19,7 @@ APPLICATION: Final = "spark_stream_driver.py"
 _HEADING: Final = "# Made by 'spark-stream package', which replaces it when it is given again.\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
 # What needs pytest, and what needs Airflow: no cluster has them.
-_STAYS = ("testing.py", "hook.py", "view.py", "operator.py")
+_STAYS = {"hook.py", "view.py", "operator.py", "testing"}
 _COMMENT = b"made by spark-stream, sha256 "
 
 
@@ -98,7 +98,7 @@ def _contents() -> tuple[list[tuple[str, bytes]], str]:
         for room in ("runtime", "extensions")
         for kind in ("*.py", "*.txt")
         for path in (root / room).rglob(kind)
-        if path.name not in _STAYS
+        if not _STAYS & set(path.parts[len(root.parts) :])
     ]
     sources = [root / "__init__.py", *sorted(found)]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]

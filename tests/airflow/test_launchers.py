@@ -23,16 +23,14 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.plugins.failure_views import read_failures
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.run_views import RunViews
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LogPart
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import submit
-from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
 from airflow_provider.runtime.observe import observer
-from airflow_provider.runtime.observe.launch_status import LaunchState
 from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.runtime_zip import write_package
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -47,8 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_provider.runtime.control.launchers.protocol import Launcher
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
+    from airflow_provider.runtime.api.launchers import Launcher, LaunchStatus
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
@@ -642,12 +639,12 @@ def test_a_log_that_never_ends_is_read_to_a_limit(tmp_path: Path) -> None:
     """
     asked: list[int] = []
 
-    def log(_handle: HandleRecord, offset: int) -> LogPart:
+    def log(_handle: Handle, offset: int) -> LogPart:
         asked.append(offset)
         return LogPart((f"line {offset}",), min(offset + 1, last))
 
     run = JobDirectory(LocalStorage(str(tmp_path))).run("r1")
-    run.put_handle(HandleRecord(driver_id="d1", launcher="livy", id="7", place={}))
+    run.put_handle(Handle(driver_id="d1", launcher="livy", id="7", place={}))
     hook = ClusterHook(LauncherChoice("livy", "cluster", {}))
     hook.__dict__["launcher"] = SimpleNamespace(log=log)
     last = 10**9

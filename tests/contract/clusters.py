@@ -18,12 +18,11 @@ from airflow_provider.extensions.emr_serverless.launcher import (
     EmrServerlessLauncher,
 )
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.runtime.api.launchers import Application, Handle, LaunchStatus
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
-from airflow_provider.runtime.observe.launch_status import LaunchStatus
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.emr_user import KEY, SECRET
@@ -43,7 +42,7 @@ def an_application(exit_code: int | None) -> Application:
 class IntendingLauncher(SparkSubmitLauncher):
     """Puts the intent first, as who submits does."""
 
-    def submit(self, application: Application, token: str) -> HandleRecord:
+    def submit(self, application: Application, token: str) -> Handle:
         record = SubmissionRecord(driver_id=token, run_id="r1", submitted=AT, log=None)
         self.run.put_submission(record)
         return super().submit(application, token)

@@ -24,7 +24,7 @@ from tests.contract.conftest import ACCOUNT_KEY, BUCKET
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
     from tests.contract.conftest import StoreServer
 
 LARGE = 120_000  # Google's little server rewrites it in three requests, Azure's is late with it

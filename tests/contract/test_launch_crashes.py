@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import submit
-from airflow_provider.runtime.control.launchers.protocol import Application
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import submit_through, unsubmitted
 from airflow_provider.runtime.errors import EXIT_LEASE, LauncherAwayError

@@ -16,21 +16,18 @@ from airflow_provider.extensions.emr_serverless.launcher import (
     EmrServerlessLauncher,
 )
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
-from airflow_provider.runtime import errors
-from airflow_provider.runtime.control.launchers import protocol
-from airflow_provider.runtime.control.launchers.testing import (
-    LauncherContract,
-    RacingLauncherContract,
-    RemoteLauncherContract,
-    a_token,
-)
+from airflow_provider.runtime.api.launchers import Handle, LaunchState
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
     SubmissionRefusedError,
 )
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState
+from airflow_provider.runtime.testing.launchers import (
+    LauncherContract,
+    RacingLauncherContract,
+    RemoteLauncherContract,
+    a_token,
+)
 from tests.contract.clusters import (
     PROGRAM,
     LivyCluster,
@@ -140,10 +137,8 @@ class ServiceCase:
     def __init__(self, folder):
         self.folder, self.service = folder, Service(folder)
         page = (ROOT / "docs" / "launchers.md").read_text()
-        code = re.search(r"```python\n(class MyLauncher:.*?)```", page, re.DOTALL)
-        names = {**vars(protocol), **vars(errors), "HandleRecord": HandleRecord}
-        states = {"running": LaunchState.RUNNING, "ended": LaunchState.ENDED}
-        self.names = {**names, "STATES": states, "ENDED": {"ended"}}
+        code = re.search(r"```python\n([^`]*class MyLauncher:.*?)```", page, re.DOTALL)
+        self.names: dict[str, Any] = {}
         exec(present(code)[1], self.names)  # noqa: S102 - the page's own example
 
     def open(self, service=None):
@@ -324,7 +319,7 @@ def test_a_handle_of_another_server_is_not_asked_for(tmp_path):
     Who can write in a job directory cannot send a login elsewhere: the address is the connection's.
     """
     cluster = LivyCluster(tmp_path)
-    handle = HandleRecord(
+    handle = Handle(
         driver_id=a_token(), launcher="livy", id="0", place={"server": "livy http://evil:1"}
     )
     status = cluster.open().poll(handle)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider.runtime.api.storages import Storage
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     ConfigError,
@@ -18,7 +19,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import last_token
-from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
 from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
 from airflow_provider.runtime.storage.objects import ObjectStorage

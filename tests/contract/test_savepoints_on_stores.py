@@ -33,7 +33,7 @@ from tests.unit.support import FakeClock
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
     from tests.contract.conftest import StoreServer
 
 BIG = 100_000

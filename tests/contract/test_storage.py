@@ -22,7 +22,7 @@ from tests.pipes import stdin_of, stdout_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 RACERS = 8
 RACING_PROCESS = """

@@ -31,9 +31,9 @@ from tests.unit.jobs import a_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-    from airflow_provider.runtime.storage.base import Storage
 
 TIMEOUT_S = 1.0
 BEAT_S = 0.1

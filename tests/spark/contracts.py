@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.testing import RevertibleSinkContract, SinkBench
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract, SinkBench
 
 
 class DyingElsewhere(RevertibleSinkContract):

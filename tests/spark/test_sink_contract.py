@@ -12,7 +12,7 @@ from stores import told_to_workers
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing import RevertibleSinkContract
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.present import present
 
 COLUMNS = ", columns={'id': 'BIGINT', 'name': 'VARCHAR'}"

@@ -25,7 +25,7 @@ from tests.present import identified
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 NOW = "2026-01-01T00:00:00.000Z"
 

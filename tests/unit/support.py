@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence, Sink
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.storage.base import Storage
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 # A process of another machine, of which only its heartbeat tells whether it lives.

@@ -12,7 +12,7 @@ from airflow_provider.runtime.jobdir.end_of_input import check_of_no_job
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 @pytest.fixture

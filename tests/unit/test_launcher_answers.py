@@ -22,15 +22,14 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 )
 from airflow_provider.extensions.livy import launcher as livy
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
-from airflow_provider.runtime.control.launchers.protocol import Application, WrongAnswerError
+from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState
+from airflow_provider.runtime.control.launchers.answers import WrongAnswerError
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
     SparkStreamError,
     SubmissionRefusedError,
 )
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState
 from tests.unit.support import FakeClock
 
 TOKEN, NAME, PASSWORD = "t", "spark-stream-t", "s3cr3t"
@@ -102,7 +101,7 @@ class Service:
 
     def handle(self, kind="livy"):
         places = {"livy": {"server": f"livy {self.url}"}, "emr-serverless": {"application_id": "a"}}
-        return HandleRecord(driver_id=TOKEN, launcher=kind, id="7", place=places[kind])
+        return Handle(driver_id=TOKEN, launcher=kind, id="7", place=places[kind])
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +220,7 @@ def test_no_answer_of_livy_is_a_traceback(monkeypatch):
     Whatever a part of an answer is replaced by, each call returns, or raises an error of ours.
     """
     launcher = LivyLauncher(LivyOptions(entry_point="e", runtime="r"), "http://livy:1")
-    handle = HandleRecord(
+    handle = Handle(
         driver_id=TOKEN, launcher="livy", id="7", place={"server": "livy http://livy:1"}
     )
     valid = {**BATCH, **LOG, **PAGE, "state": "dead"}

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.launchers.protocol import exit_code_in, reason_in
+from airflow_provider.runtime.control.launchers.answers import exit_code_in, reason_in
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import (
     check_not_revoked,
@@ -24,9 +25,8 @@ from airflow_provider.runtime.failures.messages import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
+from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
 from airflow_provider.runtime.observe.endings import KILLED
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.observe.observer import (
     AWAY_TIMEOUT_S,
     LAUNCH_S,
@@ -40,7 +40,7 @@ from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_a
 from tests.unit.support import take_lease
 
 SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
-HANDLE = HandleRecord(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
+HANDLE = Handle(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
 NOTHING = RunSnapshot(
     final=None,
     lease=None,
@@ -53,7 +53,7 @@ NOTHING = RunSnapshot(
 )
 QUEUED, RUNNING = LaunchStatus(LaunchState.QUEUED), LaunchStatus(LaunchState.RUNNING)
 BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
-Answer = Callable[[HandleRecord], LaunchStatus]
+Answer = Callable[[Handle], LaunchStatus]
 
 
 class Cluster:
@@ -68,7 +68,7 @@ class Cluster:
         self.says, self.asked = says, 0
         self.before: Callable[[], None] | None = None
 
-    def __call__(self, handle: HandleRecord) -> LaunchStatus:
+    def __call__(self, handle: Handle) -> LaunchStatus:
         assert HANDLE == handle
         self.asked += 1
         if self.before is not None:
@@ -323,7 +323,7 @@ def test_a_state_of_a_newer_version_is_unknown() -> None:
     """
     A word that this version does not know is no end.
     """
-    assert LaunchState.UNKNOWN is LaunchStatus.of(LaunchStatusRecord(state="paused", at=NOW)).state
+    assert LaunchState.UNKNOWN is LaunchStatusRecord(state="paused", at=NOW).status().state
 
 
 # --- intents ----------------------------------------------------------------------------------

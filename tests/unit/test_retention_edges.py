@@ -39,7 +39,7 @@ from tests.present import present
 from tests.unit.support import FakeClock
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 SHARED = "s1/queries/q/shared"
 OWN = "s1/queries/q/own"

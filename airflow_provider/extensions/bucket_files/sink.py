@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.api.storages import GoOn
     from airflow_provider.runtime.storage.objects import ObjectStorage
-    from airflow_provider.runtime.storage.parallel import GoOn
 
 _AT_ONCE: Final = 32  # requests; more only earns "slow down" from the store
 _MOST_FILES: Final = 100_000

@@ -25,9 +25,9 @@ from airflow_provider.extensions.emr_serverless.answers import (
     StartedAnswer,
 )
 from airflow_provider.extensions.emr_serverless.gzip_tail import Tail, gzip_tail
-from airflow_provider.runtime.control.launchers.protocol import (
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
+from airflow_provider.runtime.control.launchers.answers import (
     ANSWER_S,
-    LogPart,
     WrongAnswerError,
     answer_as,
     exit_code_in,
@@ -40,13 +40,11 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.extras import require_extra
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.control.launchers.protocol import Application
+    from airflow_provider.runtime.api.launchers import Application
 
 T = TypeVar("T")
 
@@ -170,7 +168,7 @@ class EmrServerlessLauncher:
             msg = f"{self._named} is {application.state}; start it, or name another one"
             raise SubmissionRefusedError(msg)
 
-    def submit(self, application: Application, token: str) -> HandleRecord:
+    def submit(self, application: Application, token: str) -> Handle:
         """Start a job run, or return the one that has this token.
 
         Idempotent: by *token*: the run has it as its name, and the request as its client token.
@@ -182,9 +180,9 @@ class EmrServerlessLauncher:
             asked = self._request(application, token, files)
             found = self._ask("start_job_run", StartedAnswer, asked).jobRunId
         place = {"application_id": self._options.application_id}
-        return HandleRecord(driver_id=token, launcher=self.kind, id=found, place=place)
+        return Handle(driver_id=token, launcher=self.kind, id=found, place=place)
 
-    def poll(self, handle: HandleRecord) -> LaunchStatus:
+    def poll(self, handle: Handle) -> LaunchStatus:
         """Return how the job run is, with the service's own details."""
         try:
             run = self._run(handle)
@@ -199,7 +197,7 @@ class EmrServerlessLauncher:
             code = 0
         return LaunchStatus(state, code, first_line(f"{run.state} {details}"))
 
-    def end(self, handle: HandleRecord) -> None:
+    def end(self, handle: Handle) -> None:
         """Cancel the job run, unless it has ended."""
         run = self._run(handle)
         if run is None or _STATES.get(run.state) is LaunchState.ENDED:
@@ -210,7 +208,7 @@ class EmrServerlessLauncher:
         asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
         self._ask("cancel_job_run", dict[str, Any], asked)
 
-    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+    def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return what is in S3 of the driver's output, which the service brings there.
 
         Spark's Python runner writes all of Python's into the standard output; what is in the other
@@ -290,7 +288,7 @@ class EmrServerlessLauncher:
         msg = f"{self._named}: list_job_runs: no end after {_MOST_PAGES} answers"
         raise WrongAnswerError(msg)
 
-    def _run(self, handle: HandleRecord) -> JobRunState | None:
+    def _run(self, handle: Handle) -> JobRunState | None:
         asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
         found = self._call(self._client, "get_job_run", asked, missing=_NOT_THERE)
         return self._answer(JobRunAnswer, found, "get_job_run").jobRun if found else None
@@ -373,7 +371,7 @@ def _name(token: str) -> str:
     return f"spark-stream-{token}"
 
 
-def _application_of(handle: HandleRecord) -> str:
+def _application_of(handle: Handle) -> str:
     return handle.place.get("application_id", "")
 
 

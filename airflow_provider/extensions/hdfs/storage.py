@@ -25,8 +25,7 @@ from airflow_provider.runtime.storage.store_errors import checked_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from airflow_provider.runtime.storage.base import RemoteStorage
-    from airflow_provider.runtime.storage.parallel import GoOn
+    from airflow_provider.runtime.api.storages import GoOn, RemoteStorage
 
 T = TypeVar("T")
 _Data = Union[bytes, "Iterable[bytes]"]

@@ -23,10 +23,10 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.launchers.protocol import (
+from airflow_provider.runtime.control.launchers.answers import (
     ANSWER_S,
-    LogPart,
     WrongAnswerError,
     answer_as,
     exit_code_in,
@@ -39,8 +39,6 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.typed_json import NonNegative, at_most, read_json
 
@@ -48,8 +46,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
+    from airflow_provider.runtime.api.launchers import Application
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Application
 
 T = TypeVar("T")
 
@@ -189,7 +187,7 @@ class LivyLauncher:
             msg = f"{error}; is it a Livy server?"
             raise SubmissionRefusedError(msg) from None
 
-    def submit(self, application: Application, token: str) -> HandleRecord:
+    def submit(self, application: Application, token: str) -> Handle:
         """Make a batch, or return the one that has this token.
 
         Idempotent: by *token*, which is the batch's name.
@@ -205,11 +203,11 @@ class LivyLauncher:
                     raise
             else:
                 found = made.id
-        return HandleRecord(
+        return Handle(
             driver_id=token, launcher=self.kind, id=str(found), place={"server": self._named}
         )
 
-    def poll(self, handle: HandleRecord) -> LaunchStatus:
+    def poll(self, handle: Handle) -> LaunchStatus:
         """Return how the batch is; why it has ended is in the last lines of its log."""
         try:
             batch = self._batch(handle)
@@ -225,7 +223,7 @@ class LivyLauncher:
         code = 0 if batch.state == "success" else exit_code_in("\n".join(lines))
         return LaunchStatus(state, code, first_line(f"{batch.state} {reason_in(_saying(lines))}"))
 
-    def end(self, handle: HandleRecord) -> None:
+    def end(self, handle: Handle) -> None:
         """Remove the batch, which ends its application, unless it has ended."""
         batch = self._batch(handle)
         if batch is None or _STATES.get(batch.state) is LaunchState.ENDED:
@@ -233,7 +231,7 @@ class LivyLauncher:
         with contextlib.suppress(_MissingError):
             self._ask("DELETE", f"/batches/{_number(handle)}", dict[str, Any])
 
-    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+    def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return the next lines of the server's log of the batch, of which it keeps the last ones.
 
         *offset* is in lines.
@@ -274,7 +272,7 @@ class LivyLauncher:
         msg = f"{self._named}: GET /batches: {total} batches, and {begin} in {_MOST_PAGES} answers"
         raise WrongAnswerError(msg)
 
-    def _batch(self, handle: HandleRecord) -> _Batch | None:
+    def _batch(self, handle: Handle) -> _Batch | None:
         """Return the batch of the handle; None when it is not there, or another has its number."""
         if handle.place.get("server") != self._named:
             msg = f"{self._named}: batch {handle.id} is one of {handle.place.get('server')}"
@@ -285,7 +283,7 @@ class LivyLauncher:
             return None
         return found if found.name == _name(handle.driver_id) else None
 
-    def _lines(self, handle: HandleRecord, begin: int, size: int) -> tuple[int, tuple[str, ...]]:
+    def _lines(self, handle: Handle, begin: int, size: int) -> tuple[int, tuple[str, ...]]:
         path = f"/batches/{_number(handle)}/log?from={begin}&size={size}"
         try:
             found = self._ask("GET", path, _Log)
@@ -361,7 +359,7 @@ def _name(token: str) -> str:
     return f"spark-stream-{token}"
 
 
-def _number(handle: HandleRecord) -> int:
+def _number(handle: Handle) -> int:
     """Return the batch's number, which becomes a part of a path."""
     if not handle.id.isdigit():
         msg = f"livy: batch {handle.id!r} is no number; the handle was not made by this launcher"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.state_tools.rewrite_plan import QueryPlan
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 Names = dict[str, str]
 """By what a column of the key may be called, its name in the state."""

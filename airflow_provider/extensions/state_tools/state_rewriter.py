@@ -21,8 +21,8 @@ from airflow_provider.runtime.spark.versions import Ability, as_stored_option, c
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, StateIds
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

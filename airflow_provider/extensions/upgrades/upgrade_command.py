@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _OURS: Final = ("from_savepoint", "replays", "run_id", "until", "state_partitions")
 

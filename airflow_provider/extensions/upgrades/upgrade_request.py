@@ -30,9 +30,8 @@ from airflow_provider.runtime.typed_json import Address, Seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ class UpgradeWatcher(RunWatcher):
         clock: Clock,
         *,
         driver_id: str | None = None,
-        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus] | None = None,
     ) -> None:
         new = open_storage(to)
         super().__init__(
@@ -176,7 +175,7 @@ def open_upgrade_watcher(
     clock: Clock,
     *,
     driver_id: str | None,
-    ask: Callable[[HandleRecord], LaunchStatus] | None,
+    ask: Callable[[Handle], LaunchStatus] | None,
 ) -> UpgradeWatcher:
     """Return the watcher of a request that :func:`upgrade_to` made."""
     return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)

@@ -13,7 +13,7 @@ again. The life of an epoch in one sink::
       │            └── abort: the batch ran again, and its new staging counts instead
       └── recover: no record names the staging                                     revert ──┘
 
-``airflow_provider.runtime.testing`` has the contract as a test class, which an implementation
+``airflow_provider.runtime.testing.sinks`` has the contract as a test class, which an implementation
 subclasses.
 """
 

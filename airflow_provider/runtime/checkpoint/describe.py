@@ -11,7 +11,7 @@ from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _SHOWN_BATCHES = 10
 

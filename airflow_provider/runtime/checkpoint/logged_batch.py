@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 _VERSIONS = frozenset({"v1", "v2"})

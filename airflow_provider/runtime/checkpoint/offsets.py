@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 ANEW: Final = "-"
 """The line of a source that has no offset: it begins from its beginning."""

@@ -34,8 +34,8 @@ from airflow_provider.runtime.typed_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
-    from airflow_provider.runtime.storage.base import Storage
 
 
 _VERSIONS = frozenset({"v1", "v2"})

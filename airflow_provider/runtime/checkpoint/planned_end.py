@@ -24,9 +24,9 @@ from airflow_provider.runtime.errors import CheckpointError, MissingStateError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.checkpoint.source_end import SourceEnd
-    from airflow_provider.runtime.storage.base import Storage
 
 
 class PlannedEnds:

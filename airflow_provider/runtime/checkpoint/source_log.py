@@ -26,7 +26,7 @@ from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _VERSION: Final = "v1"
 _COMPACT: Final = ".compact"

@@ -39,9 +39,8 @@ from airflow_provider.runtime.typed_json import Address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"
@@ -322,7 +321,7 @@ class BootstrapWatcher(RunWatcher):
         target: str,
         digest: str,
         driver_id: str | None = None,
-        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus] | None = None,
     ) -> None:
         super().__init__(directory.storage, run_id, clock, driver_id, ask=ask)
         self._target = target

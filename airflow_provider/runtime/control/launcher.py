@@ -48,8 +48,8 @@ from airflow_provider.runtime.typed_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import RunDirectory
-    from airflow_provider.runtime.storage.base import Storage
 
 _AGAIN_S: Final = 2.0
 _SLOT_POLL_S: Final = 0.5

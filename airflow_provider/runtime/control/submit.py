@@ -1,7 +1,7 @@
 """Submission of a driver: from the intent to the run on its cluster; nothing is lost in between.
 
 :func:`submit_through` is the same for every launcher; what a crash leaves of a run on a cluster is
-in the table of :mod:`~airflow_provider.runtime.control.launchers.protocol`. For ``spark-submit``:
+in the table of :mod:`~airflow_provider.runtime.api.launchers`. For ``spark-submit``:
 ``submissions/<driver id>.process.json`` is put if absent, by the process that is about to start
 it, or by the next try that finds an intent and nobody behind it. One of the two wins,
 whatever has died or is only late; no clock is read.
@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.control.launchers.protocol import Application
+from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
 from airflow_provider.runtime.host import identify, identify_this
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from airflow_provider.runtime.api.launchers import Handle, Launcher
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.launchers.protocol import Launcher
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 # Who holds a worker has Airflow's retries, too, and each of them submits the same token again.
 AGAIN: Final = RetryPolicy(first_s=1.0, longest_s=8.0, for_s=60.0, failures=5)
@@ -93,7 +93,7 @@ def submit_through(
     record: SubmissionRecord,
     spec: DriverSpec,
     clock: Clock,
-) -> HandleRecord:
+) -> Handle:
     """Store the intent and the request, submit the driver to a cluster, and store its handle.
 
     Args:
@@ -119,9 +119,7 @@ def submit_through(
     return handle
 
 
-def _submit(
-    launcher: Launcher, application: Application, token: str, retries: Retries
-) -> HandleRecord:
+def _submit(launcher: Launcher, application: Application, token: str, retries: Retries) -> Handle:
     while True:
         try:
             return launcher.submit(application, token)

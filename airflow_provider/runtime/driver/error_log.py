@@ -23,11 +23,11 @@ from airflow_provider.runtime.storage.open import local_path_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

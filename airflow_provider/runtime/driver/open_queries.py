@@ -36,6 +36,7 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.storage.base import Storage
 
 
 log = logging.getLogger(__name__)

@@ -34,6 +34,7 @@ from airflow_provider.runtime.queries.batch_reports import backlog_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

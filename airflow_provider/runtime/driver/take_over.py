@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.repartition import Repartition
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Posi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _RECORD: Final = re.compile(r"([1-9][0-9]{0,17})\.json")
 _PLACE: Final = re.compile(r"checkpoint(?:-([1-9][0-9]{0,17}))?")

@@ -29,7 +29,7 @@ from airflow_provider.runtime.storage.numbered_files import NUMBER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 Span = tuple[int, int]
 """First and last epoch of a folded document."""

@@ -34,9 +34,9 @@ from airflow_provider.runtime.typed_json import NonNegative, is_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from airflow_provider.runtime.typed_json import IsoTime, Name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 PATH: Final = "identity.json"
 PREDECESSORS: Final = "predecessors"

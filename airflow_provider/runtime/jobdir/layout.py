@@ -47,6 +47,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.api.launchers import Handle
 from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
@@ -79,7 +80,7 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 class JobDirectory:
@@ -302,12 +303,14 @@ class RunDirectory:
         """Return the process that looks after the driver; None before it has started."""
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
 
-    def handle_of(self, driver_id: str) -> HandleRecord | None:
+    def handle_of(self, driver_id: str) -> Handle | None:
         """Return the driver's run on a cluster; None while it is not known."""
-        return HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
+        record = HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
+        return Handle(**vars(record)) if record is not None else None
 
-    def put_handle(self, record: HandleRecord) -> None:
-        """Record it. Idempotent: the first one stays, and each try gets the same."""
+    def put_handle(self, handle: Handle) -> None:
+        """Store the handle. Idempotent: the first one stays, and each try gets the same."""
+        record = HandleRecord(**vars(handle))
         record.put_if_absent(self.storage, f"submissions/{record.driver_id}.handle.json")
 
     def launch_status_of(self, driver_id: str) -> LaunchStatusRecord | None:

@@ -44,9 +44,9 @@ from airflow_provider.runtime.jobdir.lease_records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.host import ProcessIdentity
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 log = logging.getLogger(__name__)
 

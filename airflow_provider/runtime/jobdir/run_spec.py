@@ -52,7 +52,7 @@ from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, Seconds
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 S = TypeVar("S", bound="DriverSpec")
 

@@ -19,10 +19,10 @@ from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lea
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.storage.base import Storage
 
 
 RECENT: Final = 10

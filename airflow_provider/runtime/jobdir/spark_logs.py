@@ -9,8 +9,8 @@ from airflow_provider.runtime.checkpoint.logged_batch import changed_offsets, ch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

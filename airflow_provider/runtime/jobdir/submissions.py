@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Seconds
@@ -112,39 +112,29 @@ class ExitRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HandleRecord(Document):
+class HandleRecord(Handle, Document):
     """``submissions/<driver id>.handle.json``: the driver's run on a cluster; put once.
 
     It holds no secret. With it and the launcher's connection any process can ask about the run.
-
-    Attributes:
-        driver_id: the token, by which the cluster knows the run as well.
-        launcher: the launcher's kind.
-        id: of the run, as the cluster calls it.
-        place: what else finds it there, such as the application that it belongs to.
     """
 
     CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.handle.json",)
 
     driver_id: Name
-    launcher: str
-    id: str
-    place: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchStatusRecord(Document):
-    """``submissions/<driver id>.status.json``: what a launcher has said of the run last.
+    """``submissions/<driver id>.status.json``: a launcher's last answer about the run.
 
-    Watchers put it when it has changed, for those who have no connection to the cluster.
+    Watchers put it when it has changed, for processes that have no connection to the cluster.
 
     Attributes:
         state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first of those that
             do not change any more stays.
-        exit_code: of the driver's process; None where the cluster does not say.
-        reason: one line of the cluster's own, which may be a line of the driver's log; empty for
-            nothing.
+        exit_code: of the driver's process; None if the cluster reports none.
+        reason: one line of the cluster's own, which may be a line of the driver's log; or empty.
         at: when a watcher was answered, by its clock; for people.
     """
 
@@ -155,3 +145,16 @@ class LaunchStatusRecord(Document):
     exit_code: int | None = None
     reason: str = ""
     at: str
+
+    @classmethod
+    def of(cls, status: LaunchStatus, at: str) -> LaunchStatusRecord:
+        """Return the document of an answer."""
+        return cls(
+            state=status.state.value, exit_code=status.exit_code, reason=status.reason, at=at
+        )
+
+    def status(self) -> LaunchStatus:
+        """Return the answer; a state of a newer version is ``UNKNOWN``."""
+        known = {each.value for each in LaunchState}
+        state = LaunchState(self.state) if self.state in known else LaunchState.UNKNOWN
+        return LaunchStatus(state, self.exit_code, self.reason)

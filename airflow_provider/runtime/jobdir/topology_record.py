@@ -19,8 +19,8 @@ from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due, to_iso
 from airflow_provider.runtime.errors import SparkStreamError
@@ -18,13 +19,12 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.submissions import (
-    HandleRecord,
+    LaunchStatusRecord,
     ProcessRecord,
     SubmissionRecord,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.observe.endings import Remains
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 from airflow_provider.runtime.observe.state import (
     Assessment,
     RunSnapshot,
@@ -38,9 +38,9 @@ from airflow_provider.runtime.storage.open import local_path_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RewoundRecord
-    from airflow_provider.runtime.storage.base import Storage
 
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
 _PROCESS_TIMEOUT_S: Final = (
@@ -80,7 +80,7 @@ class RunWatcher:
         driver_id: str | None = None,
         *,
         observer: LeaseObserver | None = None,
-        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus] | None = None,
     ) -> None:
         self._storage = storage
         self._directory = JobDirectory(storage)
@@ -144,9 +144,9 @@ class RunWatcher:
             remains=_remains_of(self._directory) if is_over else None,
         )
 
-    def _recorded_launch(self, handle: HandleRecord | None) -> LaunchStatus | None:
+    def _recorded_launch(self, handle: Handle | None) -> LaunchStatus | None:
         record = self._run.launch_status_of(handle.driver_id) if handle is not None else None
-        return LaunchStatus.of(record) if record is not None else None
+        return record.status() if record is not None else None
 
     def decide(self, view: RunSnapshot) -> Assessment:
         """Decide from one look."""
@@ -226,13 +226,13 @@ class RunWatcher:
         view = dataclasses.replace(view, launch=self._launch)
         return view, self.decide(view)
 
-    def _answer(self, answer: LaunchStatus, handle: HandleRecord) -> LaunchStatus:
+    def _answer(self, answer: LaunchStatus, handle: Handle) -> LaunchStatus:
         """Return the launcher's answer, and store it for others when it has changed."""
         with contextlib.suppress(OSError):  # the next watcher asks, too
             before = self._recorded_launch(handle)
             if answer != before:
                 self._run.put_launch_status(
-                    handle.driver_id, answer.record(to_iso(self._clock.now()))
+                    handle.driver_id, LaunchStatusRecord.of(answer, to_iso(self._clock.now()))
                 )
         return answer
 

@@ -20,6 +20,7 @@ from airflow_provider.runtime.observe.endings import recorded_failure, silent_fa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import (
         AttemptRecord,
@@ -27,13 +28,8 @@ if TYPE_CHECKING:
         ProgressRecord,
         RewoundRecord,
     )
-    from airflow_provider.runtime.jobdir.submissions import (
-        ExitRecord,
-        HandleRecord,
-        SubmissionRecord,
-    )
+    from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
     from airflow_provider.runtime.observe.endings import Remains
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
 
 STATES: Final = (
     "absent",
@@ -111,7 +107,7 @@ class RunSnapshot:
     progress: ProgressRecord | None = None
     submission_started: bool = True
     submission_lost: bool = False
-    handle: HandleRecord | None = None
+    handle: Handle | None = None
     launch: LaunchStatus | None = None
     host: str = ""
     waits_for: str = ""

@@ -27,13 +27,12 @@ from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
-    from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.observe.launch_status import LaunchStatus
-    from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query
 _LOOKS_PER_LIMIT: Final = 10
@@ -97,7 +96,7 @@ class SupervisingWatcher(RunWatcher):
         supervision: Supervision,
         driver_id: str | None = None,
         *,
-        ask: Callable[[HandleRecord], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus] | None = None,
     ) -> None:
         super().__init__(storage, run_id, clock, driver_id, ask=ask)
         self._supervision = supervision

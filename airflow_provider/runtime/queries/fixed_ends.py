@@ -41,12 +41,12 @@ from airflow_provider.runtime.queries.start_mode import StartMode
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -40,12 +40,12 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.spark_state import OperatorRows, TimersAfter
     from airflow_provider.runtime.queries.stateful_plan import PlacedOperator
     from airflow_provider.runtime.queries.streaming import RunningQuery
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from airflow_provider.runtime.queries.read_options import tells_its_end
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.queries.source import SourceDefinition
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

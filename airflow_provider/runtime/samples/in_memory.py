@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.queries.context import JobContext
-    from airflow_provider.runtime.storage.base import Storage
 
 RUN_ID: Final = "sample"
 Job = Callable[["JobContext"], None]

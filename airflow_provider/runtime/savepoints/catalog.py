@@ -34,9 +34,9 @@ from airflow_provider.runtime.storage.open import local_path_of, open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

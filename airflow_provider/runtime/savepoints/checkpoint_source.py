@@ -30,12 +30,12 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition
     from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True)

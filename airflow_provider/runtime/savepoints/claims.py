@@ -29,8 +29,8 @@ from airflow_provider.runtime.typed_json import IsoTime, Positive
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage.base import Storage
 
 TAKE: Final = "take"
 REMOVE: Final = "remove"

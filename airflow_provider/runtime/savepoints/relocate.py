@@ -51,9 +51,9 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
 
 log = logging.getLogger(__name__)

@@ -67,10 +67,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

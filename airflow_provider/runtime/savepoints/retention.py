@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.inventory import NeededFile
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
 
 

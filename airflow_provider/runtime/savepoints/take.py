@@ -55,9 +55,9 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.inventory import Inventory
     from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
-    from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
 
 log = logging.getLogger(__name__)

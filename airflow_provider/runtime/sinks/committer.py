@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.api.sinks import Writer
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

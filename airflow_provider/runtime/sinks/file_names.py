@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.api.sinks import Committable, EpochId
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 # Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.

@@ -23,9 +23,9 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.epochs import EpochListing
     from airflow_provider.runtime.jobdir.lease import Lease
-    from airflow_provider.runtime.storage.base import Storage
 
 
 Precommit = tuple[int, int]  # epoch and token

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.api.sinks import Committable, Fence, Sink
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 def revert_after(

@@ -10,7 +10,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 @dataclasses.dataclass(frozen=True)

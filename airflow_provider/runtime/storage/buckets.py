@@ -33,8 +33,8 @@ from airflow_provider.runtime.storage.store_errors import is_without_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider.runtime.api.storages import GoOn
     from airflow_provider.runtime.storage.credentials import StoreCredentials
-    from airflow_provider.runtime.storage.parallel import GoOn
 
 _DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
 _S3_DELETE_LIMIT = 1000  # objects that one DeleteObjects may name

@@ -25,7 +25,7 @@ from airflow_provider.runtime.storage.store_errors import ConflictError, answer_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider.runtime.storage.parallel import GoOn
+    from airflow_provider.runtime.api.storages import GoOn
 
 _EXISTS: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"})
 _NOT_COPIED: Final = frozenset({"aborted", "failed"})

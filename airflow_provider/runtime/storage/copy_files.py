@@ -32,8 +32,7 @@ from airflow_provider.runtime.storage.parallel import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider.runtime.storage.base import RemoteStorage, Storage
-    from airflow_provider.runtime.storage.parallel import GoOn
+    from airflow_provider.runtime.api.storages import GoOn, RemoteStorage, Storage
 
 _File = tuple[str, int]  # its name and bytes
 

@@ -25,7 +25,7 @@ from airflow_provider.runtime.typed_json import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 D = TypeVar("D", bound="Document")
 

@@ -19,7 +19,7 @@ from airflow_provider.runtime.storage.open import local_folder_of, local_path_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 
 def files_under(place: str | Storage) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ from airflow_provider.runtime.storage.mounts import NO_LINKS, TEMPORARY, check_f
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.api.storages import Storage
 
 _MOST_BYTES = 1 << 32  # of what is read as a whole, into memory; such as a file of state
 

@@ -26,7 +26,7 @@ from airflow_provider.runtime.storage.parallel import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_provider.runtime.storage.parallel import GoOn
+    from airflow_provider.runtime.api.storages import GoOn
 
 # No link across devices, none of somebody else's file (fs.protected_hardlinks), too many already,
 # or a filesystem that has none.

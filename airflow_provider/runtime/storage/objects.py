@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Sequence
 
-    from airflow_provider.runtime.storage.base import RemoteStorage
+    from airflow_provider.runtime.api.storages import GoOn, RemoteStorage
     from airflow_provider.runtime.storage.buckets import Bucket
-    from airflow_provider.runtime.storage.parallel import GoOn
 
 # A store that says "conflict" has another conditional write under way, which takes milliseconds.
 _IN_THE_WAY = RetryPolicy(first_s=0.05, longest_s=1.0, failures=8)

@@ -20,7 +20,7 @@ from airflow_provider.runtime.storage.mounts import check_folder, full_disk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.storage.base import RemoteStorage, Storage
+    from airflow_provider.runtime.api.storages import RemoteStorage, Storage
     from airflow_provider.runtime.storage.objects import ObjectStorage
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+
+    from airflow_provider.runtime.api.storages import GoOn
 
 Item = TypeVar("Item")
 
 _LOOK_S: Final = 0.2
-
-GoOn = Callable[[], None]
-"""Called between two steps of a long piece of work; raises `GivenUpError` to end it."""
 
 
 class GivenUpError(Exception):

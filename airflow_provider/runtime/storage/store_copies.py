@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.storage.parallel import GivenUpError
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage.parallel import GoOn
+    from airflow_provider.runtime.api.storages import GoOn
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # before the next look at a copy of Azure's
 

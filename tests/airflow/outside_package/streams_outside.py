@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 
 from airflow_provider.hooks.api import Link, Section, Table
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.api.sinks import Committable, Dataset, Staged
-from airflow_provider.runtime.control.launchers.protocol import LogPart
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
 
 api_version = 1
 
@@ -42,7 +40,7 @@ class ProcessLauncher:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def submit(self, application, token):
-        handle = HandleRecord(driver_id=token, launcher=self.kind, id=token)
+        handle = Handle(driver_id=token, launcher=self.kind, id=token)
         try:
             (self._folder / f"{token}.began").open("x").close()
         except FileExistsError:

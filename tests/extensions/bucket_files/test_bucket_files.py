@@ -41,7 +41,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import check_writers
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing import QUERY_ID, OpenFence, RevertibleSinkContract
+from airflow_provider.runtime.testing.sinks import QUERY_ID, OpenFence, RevertibleSinkContract
 from tests.contract.conftest import BUCKET
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider.extensions.hdfs.storage import HdfsStorage
 from airflow_provider.extensions.hdfs.webhdfs import NameNode
+from airflow_provider.runtime.api.storages import Storage
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.file_tree import (
     facts_under,
     files_under,

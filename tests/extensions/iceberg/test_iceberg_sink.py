@@ -30,7 +30,7 @@ from airflow_provider.runtime.errors import (
     RevertError,
     SinkError,
 )
-from airflow_provider.runtime.testing import Child, LosingFence
+from airflow_provider.runtime.testing.sinks import Child, LosingFence
 from tests.extensions.iceberg.iceberg_support import (
     QUERY_ID,
     SCHEMA,

@@ -24,7 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType, Ti
 from airflow_provider.extensions.iceberg.sink import iceberg
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.testing import RevertibleSinkContract
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 
 pytestmark = pytest.mark.spark
 

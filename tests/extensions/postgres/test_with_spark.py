@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId
-from airflow_provider.runtime.testing import RevertibleSinkContract
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.postgres.sql_support import QUERY_ID, Fence, postgres
 
 pytestmark = pytest.mark.spark

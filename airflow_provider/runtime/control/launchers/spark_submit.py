@@ -17,11 +17,11 @@ import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.control.launchers.protocol import LogPart, reason_in
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
+from airflow_provider.runtime.control.launchers.answers import reason_in
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.host import identify
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
-from airflow_provider.runtime.observe.launch_status import LaunchState, LaunchStatus
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_java
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from airflow_provider.runtime.control.launchers.protocol import Application
+    from airflow_provider.runtime.api.launchers import Application
     from airflow_provider.runtime.jobdir.layout import RunDirectory
 
 _PROCESS: str = "airflow_provider.runtime.control.launcher"
@@ -67,20 +67,20 @@ class SparkSubmitLauncher:
         """
         check_java(self.environment)
 
-    def submit(self, application: Application, token: str) -> HandleRecord:
+    def submit(self, application: Application, token: str) -> Handle:
         """Start what looks after the driver, unless it has been, and return at once.
 
         Crash safety: the process says itself that it is there; of two one goes on.
         Idempotent: by *token*.
         """
-        handle = HandleRecord(driver_id=token, launcher=self.kind, id=token)
+        handle = Handle(driver_id=token, launcher=self.kind, id=token)
         if self.run.process_of(token) is not None or self.run.exit_of(token) is not None:
             return handle
         self._start(self.command(application), token)
         failpoints.hit("submission.launched")
         return handle
 
-    def poll(self, handle: HandleRecord) -> LaunchStatus:
+    def poll(self, handle: Handle) -> LaunchStatus:
         """Return how the process is, by the records that it has left."""
         try:
             ended = self.run.exit_of(handle.driver_id)
@@ -105,7 +105,7 @@ class SparkSubmitLauncher:
             return LaunchStatus(LaunchState.GONE, None, "its processes have ended without a word")
         return LaunchStatus(LaunchState.RUNNING)
 
-    def end(self, handle: HandleRecord) -> None:
+    def end(self, handle: Handle) -> None:
         """End what the process has started, which then records how it ended.
 
         Raises:
@@ -129,7 +129,7 @@ class SparkSubmitLauncher:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
 
-    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+    def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return the next whole lines of the log file; *handle* is one of this launcher's."""
         try:
             with self.log_file.open("rb") as file:

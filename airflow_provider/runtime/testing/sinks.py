@@ -108,7 +108,7 @@ class Child:
         with tempfile.TemporaryFile() as task:
             task.write(_pickled((sink, action, list(committables), token)))
             task.seek(0)
-            program = "from airflow_provider.runtime.testing import act; act()"
+            program = "from airflow_provider.runtime.testing.sinks import act; act()"
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program], stdin=task, stderr=self._stderr, env=env
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider.runtime.storage.parallel import GoOn
+GoOn = Callable[[], None]
+"""Called between two steps of a long piece of work; it raises an error to end the work."""
 
 
 class Storage(Protocol):
