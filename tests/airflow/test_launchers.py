@@ -236,7 +236,7 @@ def test_a_task_runs_on_a_cluster(place: Place) -> None:
 
     assert ("FINISHED", RUN) == (shown["outcome"], shown["run_id"])
     assert place.kind == handle.launcher
-    assert place.cluster.secrets[0] not in handle.to_bytes().decode()
+    assert place.cluster.secrets[0] not in str(handle)
     assert 1 == place.cluster.runs()
 
 
