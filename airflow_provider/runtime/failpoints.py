@@ -1,6 +1,7 @@
 """Failpoints: places where a test makes a process die or stop, if the environment arms one.
 
-Each name is a row of the crash table in ARCHITECTURE.md.
+The comment of each says what a crash there leaves, and who repairs it; ``scripts/crash_table.py``
+writes docs/crash-table.md from them.
 """
 
 from __future__ import annotations
@@ -10,93 +11,236 @@ import signal
 from typing import Final
 
 ALL: Final = (
+    #: An intent without a process: the next try revokes it (`.process.json`, put if absent) and
+    #: submits; a launcher that comes up later starts nothing.
     "submission.intended",
+    #: The same, or a launcher that comes up: the first one to put `.process.json` wins.
     "submission.launched",
+    #: `.process.json` of a dead launcher, and no driver: the next try submits.
     "submission.entered",
+    #: A driver without a launcher: the next try adopts it.
     "submission.started",
+    #: An intent for a cluster, and a run there or none: the next try submits again with the same
+    #: token, which is one run there.
     "launch.requested",
+    #: A run on the cluster without `.handle.json`: the next try submits again with the same token.
     "launch.submitted",
+    #: `identity.json`, which no other document names yet: the next submission or driver uses it.
     "identity.put",
+    #: A lease without a heartbeat: the next driver takes over when the process is gone, or silent
+    #: for 20 seconds.
     "lease.acquired",
+    #: `run.json` without an attempt: the next attempt finds it.
     "run.recorded",
+    #: An attempt without an end, as any killed attempt leaves it: nothing to repair.
     "attempt.recorded",
+    #: The recorded ends of a run, its first batch planned, nothing staged: the next attempt ends
+    #: at the same place.
     "ends.recorded",
+    #: A planned batch beyond the ends: the next start checks an open batch before it starts the
+    #: query, and replaces it.
     "plan.refused",
+    #: The same, with one file of a source's log replaced: the next start replaces the rest,
+    #: because a position's own file is the last to change.
     "plan.replaced_one",
+    #: A planned batch within the ends: the next start runs it.
     "plan.replaced",
+    #: Staged rows that no reader sees and no record names: the next start, or `spark-stream
+    #: cleanup`, removes them.
     "sink.staged",
+    #: The pre-commit `<N>.<token>.json` of an open batch: without `commits/N` Spark runs batch N
+    #: again, and the new staging counts.
     "sink.precommitted",
+    #: Epoch N visible in all sinks, without its record: the next start publishes it again, which
+    #: changes nothing.
     "sink.published",
+    #: `<N>.json`, and the pre-commit that it replaces: the next start removes the pre-commit.
     "sink.committed",
+    #: A published epoch with its record: nothing to repair.
     "sink.forgotten",
+    #: What the driver before has left: the next start plans the same recovery.
     "recover.planned",
+    #: Obsolete stagings removed, perhaps not their records: the next start removes them again.
     "recover.aborted",
+    #: All that Spark has committed published, and garbage: the next start removes it.
     "recover.published",
+    #: Old records that are not folded: the next start folds them.
     "recover.cleaned",
+    #: A folded record (`<first>-<last>.json` or `.packed.json`) and the records that it covers:
+    #: the next fold removes them.
     "recover.folded",
+    #: `revert.json`, open, and nothing removed: no driver runs the job until the same command has
+    #: completed the revert.
     "revert.intended",
+    #: One sink of the query reverted, others not: the same command reverts the others.
     "revert.removed_one",
+    #: `revert.json`, done: nothing to repair, but the checkpoint must be restored before the query
+    #: runs.
     "revert.done",
+    #: Some files of epoch N visible, each of them whole: the next start finds `commits/N` and
+    #: publishes the rest.
     "files.published_one",
+    #: Some files of the epoch removed: the same command removes the rest.
     "files.reverted_one",
+    #: A copy that no reader sees, in S3 an upload without its end: the next start copies again and
+    #: aborts the upload.
     "bucket.publishing_one",
+    #: Some files of epoch N visible, each of them whole: the next start publishes the rest,
+    #: because the store refuses a copy to an existing name.
     "bucket.published_one",
+    #: All staged files and some published ones removed: the same command removes the rest.
     "bucket.reverted_one",
+    #: An open transaction, so epoch N is not visible: the next start publishes it.
     "sql.committing",
+    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
+    #: table.
     "sql.committed",
+    #: An open transaction, so the table is unchanged: the same command reverts it.
     "sql.reverting",
+    #: The epochs removed from the table, and refused from then on: the same command finds them
+    #: removed.
     "sql.reverted",
+    #: Epoch N not visible: the next start publishes it.
     "delta.committing",
+    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
+    #: table.
     "delta.committed",
+    #: The table unchanged: the same command reverts it.
     "delta.reverting",
+    #: The epochs removed from the table, and refused from then on: the same command finds them
+    #: removed.
     "delta.reverted",
+    #: Epoch N not visible: the next start publishes it.
     "iceberg.committing",
+    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
+    #: table.
     "iceberg.committed",
+    #: The table unchanged: the same command reverts it.
     "iceberg.reverting",
+    #: The epochs removed from the table, and refused from then on: the same command finds them
+    #: removed.
     "iceberg.reverted",
+    #: `stop.json`, an accepted drain: the next attempt reads no more and drains.
     "stop.promised",
+    #: The requested savepoint without a final checkpoint: after a drain the next attempt finds it
+    #: by the request's id; without a drain the next attempt reads on.
     "stop.saved",
+    #: `ended/<query id>.json`, sources read to their end but not announced: the next attempt does
+    #: not read them again, and announces them.
     "sources.ended",
+    #: `drains/<query id>.json` of a query that has read its input: the next attempt does not read
+    #: it again, and plans the drain.
     "drain.intended",
+    #: `offsets/<N+1>` with MAX_WATERMARK: the next attempt runs this batch with `once`, never with
+    #: `availableNow`.
     "drain.planned",
+    #: `commits/<N+1>` of the drain, its epoch perhaps not published: the next attempt publishes it
+    #: and calls finish().
     "drain.ended",
+    #: `batch.json` of a BATCH run, nothing published: the next attempt runs no query, calls
+    #: finish() and publishes.
     "batch.committed",
+    #: finish() was called, no final checkpoint: the next attempt calls finish() again.
     "final.finished",
+    #: The next lease, which carries the final checkpoint, without `final.json`: the next driver
+    #: puts it before its own lease.
     "final.sealed",
+    #: `final.json` and a lease without a holder: nothing to repair, the same command returns the
+    #: final checkpoint.
     "final.put",
+    #: A claimed folder: retention or the next `take` of that name removes it, because the claim's
+    #: process is gone.
     "savepoint.claimed",
+    #: Files of some queries without `savepoint.json`, which is no savepoint: retention or the next
+    #: `take` removes them.
     "savepoint.copied_one",
+    #: Files of all queries without `savepoint.json`, which is no savepoint: retention or the next
+    #: `take` removes them.
     "savepoint.copied",
+    #: A savepoint, and a claim without effect: nothing to repair, a removal puts a claim of its
+    #: own.
     "savepoint.put",
+    #: A savepoint, and the `reader.<nonce>.json` of a dead restore: a removal sees that the
+    #: reader's process is gone.
     "savepoint.pinned",
+    #: A savepoint with a claim: the next removal removes it.
     "savepoint.removing",
+    #: A claim that marks garbage, without `savepoint.json`: retention collects it.
     "savepoint.removed",
+    #: A claim that marks garbage: the next retention collects it.
     "savepoint.collecting",
+    #: An empty claimed folder: the next retention removes it.
     "savepoint.collected",
+    #: The run's rows reverted in every sink, and no driver runs the job: the same command finds
+    #: them reverted.
     "rewind.reverted",
+    #: `restores/<n>.json`, open, and no driver runs the job: the same command finds the intent.
     "rewind.intended",
+    #: `runs/<id>/rewound.json`, and no driver runs the job: the same command ends the restore.
     "rewind.recorded",
+    #: A restore record that names queries to relocate, still in their old places: the next driver
+    #: relocates them under number n+1.
     "relocation.intended",
+    #: The same, with files in `checkpoint-<n>/`: the next driver relocates under number n+1 and
+    #: removes the copy, which no record names.
     "relocation.copied",
+    #: The queries in new places, and the old places: the next start removes the old ones.
     "relocation.done",
+    #: An open restore record and a copy without `metadata`; no driver runs the job: the same
+    #: command takes number n+1 and a place of its own.
     "restore.copied",
+    #: The same, with a batch that repartitions the state (`--state-partitions`): the same command
+    #: takes number n+1.
     "restore.repartitioned",
+    #: The same, with the number from which epochs continue: the same command takes number n+1.
     "restore.numbered",
+    #: One query restored, others perhaps not: the same command takes number n+1 and finds the
+    #: query restored.
     "restore.restored_one",
+    #: A lease without a holder, former checkpoints, with `claim` still the savepoint: the next
+    #: driver removes places that the record does not name, `savepoint dispose` the savepoint.
     "restore.done",
+    #: A lease without a holder, with `claim` still the savepoint: the next driver goes on,
+    #: `savepoint dispose` removes the savepoint.
     "restore.removed",
+    #: A scratch job directory in which nothing has started: the same command goes on; one with
+    #: another history is refused.
     "bootstrap.recorded",
+    #: History read, with `final.json` of the scratch job directory, and the offsets of the
+    #: sources: the same command removes the offsets.
     "bootstrap.read",
+    #: The offsets of one query removed, those of others not, and no savepoint: the same command
+    #: removes all.
     "bootstrap.reset_one",
+    #: A claim on a folder without `savepoint.json`: the same command starts over, or retention
+    #: removes it.
     "rewrite.claimed",
+    #: A changed copy beside a folder without `savepoint.json`: the same command starts over, or
+    #: retention removes it.
     "rewrite.changed",
+    #: `upgrades/<n>.json`, stopping, and the old version running: the same command requests the
+    #: same stop; no other process starts the old version when it ends.
     "upgrade.stopping",
+    #: The savepoint of the old version, which has ended or is about to: the same command takes
+    #: this savepoint.
     "upgrade.stopped",
+    #: `upgrades/<n>.json`, trial, and neither version running: the same command resumes the new
+    #: version.
     "upgrade.trial",
+    #: A decision that no document holds, the new version half way: the same command tries it
+    #: again.
     "upgrade.decided",
+    #: `upgrades/<n>.json`, accepted: the same command, or another driver of the new version,
+    #: continues when the driver of the trial is dead.
     "upgrade.accepted",
+    #: `upgrades/<n>.json`, rejected, and rows of the rejected version: the same command reverts
+    #: them; no process starts either version before.
     "upgrade.rejected",
+    #: The rows of the rejected version reverted, the record still open: the same command finds
+    #: them reverted.
     "upgrade.reverted",
+    #: `upgrades/<n>.json`, rolled back: the same command, or another driver of the old version,
+    #: runs the old version.
     "upgrade.rolled_back",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -11,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime import failpoints
+from tests.present import present
 
 SOURCE = Path(failpoints.__file__).parent
-ARCHITECTURE = SOURCE.parent.parent / "ARCHITECTURE.md"
+_SPEC = importlib.util.spec_from_file_location(
+    "crash_table", SOURCE.parent.parent / "scripts" / "crash_table.py"
+)
+crash_table = importlib.util.module_from_spec(present(_SPEC))
+present(present(_SPEC).loader).exec_module(crash_table)
 PROGRAM = """
 from airflow_provider.runtime import failpoints
 for number in range(3):
@@ -36,15 +42,15 @@ def test_every_failpoint_in_the_source_is_listed():
     assert len(set(failpoints.ALL)) == len(failpoints.ALL)
 
 
-def test_every_failpoint_is_a_row_of_the_crash_table():
+def test_the_crash_table_says_what_a_crash_at_each_failpoint_leaves():
     """
-    Whoever reads the crash table reads about every place where a test kills a process.
+    Each failpoint has a comment beside its declaration, of which the page is made.
     """
-    section = ARCHITECTURE.read_text().partition("## Crash table")[2].partition("**BATCH.**")[0]
-    table = [line for line in section.splitlines() if line.startswith("| `")]
-    named = [name for line in table for name in re.findall(r"`([\w.]+)`", line.split("|")[1])]
+    said = crash_table.sentences()
 
-    assert sorted(failpoints.ALL) == sorted(named)
+    assert list(failpoints.ALL) == list(said)
+    assert [] == [name for name, text in said.items() if ": " not in text or not text.endswith(".")]
+    assert crash_table.page() == crash_table.PAGE.read_text(), "run scripts/crash_table.py"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def run_job(
         RunFailedError: the attempt failed; what was committed stays, the same request resumes.
         RunCancelledError: the attempt was cancelled; the same request resumes.
 
-    Crash safety: the same request resumes from any point; see the crash table in ARCHITECTURE.md.
+    Crash safety: the same request resumes from any point; see docs/crash-table.md.
     """
     with addressing(form=form_of(spec.entry)):
         return _run_job(

@@ -1,0 +1,48 @@
+"""Write docs/crash-table.md: what a crash leaves at each failpoint, and what repairs it.
+
+The text comes from the comments in ``airflow_provider/runtime/failpoints.py``. Run it after a
+change of them; a test compares what it would write with what is there.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+SOURCE: Final = ROOT / "airflow_provider" / "runtime" / "failpoints.py"
+PAGE: Final = ROOT / "docs" / "crash-table.md"
+_DECLARATION: Final = re.compile(r'((?:^    #: .*\n)+)    "([\w.]+)",$', re.MULTILINE)
+_ABOUT: Final = """\
+# Crash table
+
+`scripts/crash_table.py` makes this page from `airflow_provider/runtime/failpoints.py`.
+
+A *failpoint* is a place where a test makes a process die. `tests/crash` kills a real process at
+each of them, and the next start repairs what it has left. `N` is the epoch. A step of an epoch
+comes in this order: staged, pre-committed, Spark's own commit (`commits/N`), published. In BATCH
+one batch job per query takes the place of Spark's micro-batches, and `batch.json`, for all queries
+together, that of `commits/N`.
+
+| failpoint | a crash there leaves | what follows |
+|---|---|---|
+"""
+
+
+def sentences() -> dict[str, str]:
+    """Return the comment of each failpoint, by its name, in their order."""
+    return {
+        name: " ".join(comment.replace("    #: ", "").split())
+        for comment, name in _DECLARATION.findall(SOURCE.read_text(encoding="utf-8"))
+    }
+
+
+def page() -> str:
+    """Return the page."""
+    rows = ((name, *text.removesuffix(".").split(": ", 1)) for name, text in sentences().items())
+    return _ABOUT + "".join(f"| `{name}` | {left} | {follows} |\n" for name, left, follows in rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
