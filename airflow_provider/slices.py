@@ -20,9 +20,9 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.base.clock import from_iso
+from airflow_provider.runtime.base.names import derive_run_id
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.names import derive_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Write docs/crash-table.md: what a crash leaves at each failpoint, and what repairs it.
 
-The text comes from the comments in ``airflow_provider/runtime/failpoints.py``. Run it after a
+The text comes from the comments in ``airflow_provider/runtime/base/failpoints.py``. Run it after a
 change of them; a test compares what it would write with what is there.
 """
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SOURCE: Final = ROOT / "airflow_provider" / "runtime" / "failpoints.py"
+SOURCE: Final = ROOT / "airflow_provider" / "runtime" / "base" / "failpoints.py"
 PAGE: Final = ROOT / "docs" / "crash-table.md"
 _DECLARATION: Final = re.compile(r'((?:^    #: .*\n)+)    "([\w.]+)",$', re.MULTILINE)
 _ABOUT: Final = """\
 # Crash table
 
-`scripts/crash_table.py` makes this page from `airflow_provider/runtime/failpoints.py`.
+`scripts/crash_table.py` makes this page from `airflow_provider/runtime/base/failpoints.py`.
 
 A *failpoint* is a place where a test makes a process die. `tests/crash` kills a real process at
 each of them, and the next start repairs what it has left. `N` is the epoch. A step of an epoch

@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
+from airflow_provider.runtime.base.typed_json import DEEPEST, Check
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.typed_json import DEEPEST, Check
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     Any: {},
@@ -110,7 +110,7 @@ def schema_of_document(kind: type[Document]) -> dict[str, Any]:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type that :mod:`airflow_provider.runtime.typed_json` reads."""
+    """Return the JSON Schema of a type that :mod:`~.runtime.base.typed_json` reads."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     origin, args = typing.get_origin(kind), typing.get_args(kind)

@@ -42,12 +42,13 @@ BUDGET: Final[dict[str, int]] = {
     "operators": 1600,
     "plugins": 2500,
     "runtime/api": 400,
-    "runtime/base": 1950,
+    "runtime": 420,
+    "runtime/base": 950,
     "runtime/checkpoint": 2050,
     "runtime/cli": 2150,
     "runtime/control": 1050,
     "runtime/driver": 3910,
-    "runtime/errors": 550,
+    "runtime/errors": 770,
     "runtime/failures": 1500,
     "runtime/jobdir": 3800,
     "runtime/observe": 1465,
@@ -103,13 +104,13 @@ def count(path: Path) -> Count:
 def room_of(path: Path) -> str:
     """Return the room of a module: a folder of the package, of the runtime or of the extensions.
 
-    A module of the runtime that lies in no folder belongs to the room ``runtime/base``.
+    A module that lies in the runtime itself belongs to the room ``runtime``.
     """
     *folders, _ = path.relative_to(PACKAGE).parts
     if not folders:
         return "."
     if folders[0] in {"runtime", "extensions"}:
-        return "/".join(folders[:2]) if len(folders) > 1 else f"{folders[0]}/base"
+        return "/".join(folders[:2])
     return folders[0]
 
 
@@ -141,9 +142,9 @@ def main() -> None:
     counted = rooms()
     print(f"{'room':32} {'files':>6} {'code':>7} {'imports':>8} {'docstrings':>11}")
     parts = {
-        "kernel": [c for room, c in counted.items() if room.startswith("runtime/")],
-        "extensions": [c for room, c in counted.items() if room.startswith("extensions/")],
-        "Airflow side": [c for room, c in counted.items() if "/" not in room],
+        "kernel": [c for room, c in counted.items() if room.startswith("runtime")],
+        "extensions": [c for room, c in counted.items() if room.startswith("extensions")],
+        "Airflow side": [c for room, c in counted.items() if "/" not in room and room != "runtime"],
         "in all": list(counted.values()),
     }
     for name, each in {**counted, **{name: total(part) for name, part in parts.items()}}.items():

@@ -43,7 +43,7 @@ PROTOCOL: Final = (
     "jobdir/lease.py",
     "jobdir/lease_records.py",
     "jobdir/checkpoint_places.py",
-    "host.py",
+    "base/host.py",
     "jobdir/requests.py",
     "jobdir/expiry.py",
     "savepoints/rewind.py",
@@ -71,7 +71,7 @@ PROTOCOL: Final = (
     "storage/objects.py",
     "storage/file_tree.py",
     "control/submit.py",
-    "typed_json.py",
+    "base/typed_json.py",
     "jobdir/watches.py",
     "jobdir/upgrade_record.py",
     "extensions/upgrades/upgrade_steps.py",
@@ -87,7 +87,7 @@ PROTOCOL: Final = (
 LINES: Final[Mapping[str, str]] = {
     "jobdir/lease.py": "current is_lost _check _is_known _take_next release",
     "jobdir/lease_records.py": "read_lease read_heartbeat _check_token is_there has_ended",
-    "host.py": "ProcessIdentity _has_ended _is_unused",
+    "base/host.py": "ProcessIdentity _has_ended _is_unused",
     "extensions/delta/sink.py": "recover commit abort revert _remove _published _has "
     "_check_all_after",
     "sinks/committer.py": "EpochCommitter",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from airflow_provider.runtime import redaction
+from airflow_provider.runtime.errors import redaction
 
 # How fast a machine is says nothing about the code. `make test-all` takes the profile `whole`.
 for profile, examples in {"choice": 25, "whole": 100}.items():

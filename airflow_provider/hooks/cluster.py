@@ -14,7 +14,7 @@ from airflow_provider.hooks.launchers import LauncherChoice, get_connection
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState, LaunchStatus
-from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
 from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.spark_streaming import DriverRequest
     from airflow_provider.hooks.submit_options import SubmitOptions
     from airflow_provider.runtime.api.launchers import Launcher
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 _OF_SPARK_SUBMIT: Final = (
     *("deploy_mode", "keytab", "principal", "properties_file", "proxy_user"),

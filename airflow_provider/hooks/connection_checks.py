@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.shown_address import shown_address
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
 from airflow_provider.runtime.spark.settings import check_names
 from airflow_provider.runtime.storage.credentials import using

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import LOG_TIME
+from airflow_provider.runtime.base.clock import LOG_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

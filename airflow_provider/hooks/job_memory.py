@@ -21,7 +21,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import key_of
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import OutageError
 from airflow_provider.runtime.jobdir.identity import (
     add_predecessors,

@@ -10,8 +10,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.extension_points import load_extension, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ class LauncherChoice:
         """The kind of launcher, as its package describes it.
 
         Raises:
-            ConfigError: see :func:`~.runtime.extension_points.load_extension`.
+            ConfigError: see :func:`~.runtime.base.extensions.load_extension`.
         """
         return _kind(self.kind)
 

@@ -15,18 +15,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.clock import Due, SystemClock
+from airflow_provider.runtime.base.clock import Due, SystemClock
+from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 _CHUNK_BYTES: Final = (
     1 << 16

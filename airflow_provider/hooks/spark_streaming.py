@@ -23,7 +23,9 @@ from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.hooks.watchers import open_watcher
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.base.host import current_umask
+from airflow_provider.runtime.base.runtime_zip import runtime_zip
 from airflow_provider.runtime.control.driver_slots import LIMIT, machine_limits
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
@@ -35,8 +37,6 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
 from airflow_provider.runtime.observe.state import COMING_UP, RunState, driver_at_work
-from airflow_provider.runtime.python_process import current_umask
-from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
     configured,

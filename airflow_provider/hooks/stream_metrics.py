@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.airflow_versions import conf, send_gauge
 from airflow_provider.hooks import airflow_settings
-from airflow_provider.runtime.clock import Due, SystemClock
+from airflow_provider.runtime.base.clock import Due, SystemClock
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.samples import Sample, StreamReader
 from airflow_provider.runtime.observe.state import RunState
@@ -17,7 +17,7 @@ from airflow_provider.runtime.observe.state import RunState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 log = logging.getLogger(__name__)
 

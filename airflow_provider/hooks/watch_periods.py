@@ -32,10 +32,10 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, from_iso, to_iso
+from airflow_provider.runtime.base.clock import Clock, from_iso, to_iso
+from airflow_provider.runtime.base.typed_json import IsoTime, Name
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory

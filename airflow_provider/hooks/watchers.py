@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.extensions import WATCHERS, load_known
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.known_extensions import WATCHERS, load
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 
 def bootstrap_of(target: str, digest: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ def open_watcher(
         return RunWatcher(storage, run_id, clock, driver_id, ask=ask)
     directory = JobDirectory(storage)
     if request["command"] in WATCHERS:
-        opens = load(WATCHERS, request["command"])
+        opens = load_known(WATCHERS, request["command"])
         watcher: RunWatcher = opens(directory, request, clock, driver_id=driver_id, ask=ask)
         return watcher
     return BootstrapWatcher(

@@ -17,7 +17,9 @@ from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.names import check_name, derive_run_id
+from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.entry_point import check_entry
@@ -25,9 +27,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
-from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, driver_at_work
-from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.sliced import SlicedOperator
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use, using
 from airflow_provider.runtime.storage.open import is_in_s3
 

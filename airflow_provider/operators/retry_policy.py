@@ -15,7 +15,7 @@ from airflow_provider.airflow_versions import (
     RetryPolicy,
     check_retry_policies,
 )
-from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.errors.ways_out import Caller, addressing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.operators.base import check_choice
-from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import mask_secret
-from airflow_provider.runtime import redaction
+from airflow_provider.runtime.errors import redaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

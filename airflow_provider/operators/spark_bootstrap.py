@@ -9,7 +9,7 @@ from airflow_provider.operators.base import DriverOperator, check_choice, check_
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapSpec,
     BootstrapWatcher,

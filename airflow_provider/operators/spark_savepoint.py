@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.airflow_versions import AirflowFailException, AirflowSkipException
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
-from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.base.clock import SystemClock, parse_duration
+from airflow_provider.runtime.base.names import derive_run_id
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -16,7 +17,6 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.record import SERIES, check_origin

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
-from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.base.clock import SystemClock, parse_duration
+from airflow_provider.runtime.base.names import derive_run_id
 from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError
-from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 

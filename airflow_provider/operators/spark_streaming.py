@@ -26,7 +26,7 @@ from airflow_provider.operators.supervision import (
     parse_max_runtime,
     tell,
 )
-from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import ActionView
 from airflow_provider.plugins.savepoint_views import savepoint_names
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE
@@ -17,7 +18,6 @@ from airflow_provider.runtime.jobdir.requests import (
     put_request,
     read_reply,
 )
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.retention import dispose
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.observed_jobs import ObservedJobs
     from airflow_provider.plugins.responses import ActionBody
     from airflow_provider.plugins.savepoint_views import SavepointCache
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 

@@ -21,7 +21,7 @@ from airflow_provider.plugins.read_routes import (
 )
 from airflow_provider.plugins.service import StreamService
 from airflow_provider.plugins.static_files import content_version, static_files
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from airflow_provider.plugins.task_index import IndexedTask
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _KEPT_S: Final = 60.0  # a secrets backend is not asked with each look of each page

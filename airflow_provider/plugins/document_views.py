@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import DocumentView, FolderView
+from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
+from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
 from airflow_provider.runtime.observe.samples import largest_backlog
 from airflow_provider.runtime.storage.documents import read_stored
-from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView, SliceView
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.responses import Category
     from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import (
         FinalCheckpoint,

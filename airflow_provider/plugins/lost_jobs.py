@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.hooks.job_memory import identity_in, variable_of
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory

@@ -15,8 +15,8 @@ from airflow_provider.plugins.responses import (
     QueryView,
     ReplacementView,
 )
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named, operator_title
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.responses import JobView
     from airflow_provider.plugins.savepoint_views import SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 

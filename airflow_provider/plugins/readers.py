@@ -20,7 +20,7 @@ from airflow_provider.runtime.storage.open import local_path_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 T = TypeVar("T")
 READ_LIMIT_S: Final = 5.0

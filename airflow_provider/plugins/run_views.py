@@ -19,6 +19,8 @@ from airflow_provider.plugins.responses import (
     RunsView,
     RunView,
 )
+from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
 from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
@@ -27,14 +29,13 @@ from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_f
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import IN_AIRFLOW, damaged, launch_line, run_condition
 from airflow_provider.runtime.storage.documents import read_stored
-from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from airflow_provider.plugins.observed_jobs import ObservedJobs
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord

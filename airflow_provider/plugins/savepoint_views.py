@@ -7,16 +7,16 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
+from airflow_provider.runtime.base.clock import from_iso
+from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
-from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.file_tree import folders_in
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.storage.credentials import StoreCredentials

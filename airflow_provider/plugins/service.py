@@ -29,7 +29,7 @@ from airflow_provider.plugins.readers import Readers, StorageSilentError, place_
 from airflow_provider.plugins.responses import JobList, JobView
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.savepoint_views import SavepointCache
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from airflow_provider.plugins.task_index import IndexedTask
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from fastapi import HTTPException
 
 from airflow_provider.hooks.api import VIEWS, View
 from airflow_provider.plugins.responses import SectionsView, TabsView, TabView
+from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.extension_points import load_extension, names_in
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.service import StreamService

@@ -21,10 +21,10 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.checkpoint.offsets import can_reset, reset_positions
 from airflow_provider.runtime.checkpoint.topology import mismatches
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import (
     DOCUMENT,
     LABEL,

@@ -9,11 +9,11 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.storage_connection import opening_storage
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.base.clock import from_iso
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.completeness import Completeness, completeness
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_watermark import SparkWatermarkTrigger

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.cluster import hook_of
 from airflow_provider.hooks.stream_metrics import metrics_of
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.retry import STORAGE_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.observe.state import Assessment, RunState
-from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.hooks.storage_connection import TaskStorage
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
@@ -18,7 +18,7 @@ from airflow_provider.triggers.polling import delay_event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 
 class SparkStopTrigger(BaseTrigger):

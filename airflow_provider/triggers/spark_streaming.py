@@ -10,7 +10,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from airflow_provider.airflow_versions import BaseXCom, tells_triggers_of_kills
 from airflow_provider.hooks.driver_lines import log_driver_lines
 from airflow_provider.hooks.storage_connection import TaskStorage
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.cancellation import is_killed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.hooks.storage_connection import TaskStorage
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import delay_event, poll_until
 

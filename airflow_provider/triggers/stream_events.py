@@ -42,9 +42,9 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.hooks.storage_connection import TaskStorage
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.base.clock import from_iso
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.event_position import MEMBER, Position, position_key
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import poll_until

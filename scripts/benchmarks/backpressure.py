@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.clock import Clock
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "backpressure"
@@ -83,7 +83,7 @@ def measure_savepoints(spark: SparkSession, paced: int) -> None:
 
 def measure_stops(spark: SparkSession, rounds: int) -> bool:
     """Stop both jobs again and again, print a table; tell whether they are quick enough."""
-    from airflow_provider.runtime.clock import SystemClock
+    from airflow_provider.runtime.base.clock import SystemClock
 
     whole: dict[str, Any] = {"files_per_batch": str(FILES_PER_BATCH)}
     kinds: list[tuple[str, float | None, int, int, dict[str, Any]]] = [
@@ -186,7 +186,7 @@ class Job:
 
     def savepoint(self, aligned_timeout_s: float) -> tuple[float, bool]:
         """Return how long a savepoint took, and whether it is aligned."""
-        from airflow_provider.runtime.clock import SystemClock
+        from airflow_provider.runtime.base.clock import SystemClock
         from airflow_provider.runtime.savepoints.checkpoint_source import job_source
         from airflow_provider.runtime.savepoints.take import take_savepoint
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime.clock import SystemClock, to_iso
-from airflow_provider.runtime.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.base.clock import SystemClock, to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import HEARTBEAT_S, TIMEOUT_S, Lease
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord

@@ -101,7 +101,7 @@ def measure_end(spark: SparkSession, job: str, place: Path) -> float:
 
 def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
     """Run a job that has no end; return the seconds from a stop with drain to its answer."""
-    from airflow_provider.runtime.clock import SystemClock
+    from airflow_provider.runtime.base.clock import SystemClock
     from airflow_provider.runtime.control.stop import request_stop
     from airflow_provider.runtime.driver.run import run_job
 

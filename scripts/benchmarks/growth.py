@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "growth"
 sys.path.insert(0, str(ROOT))
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli import main as main_module
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old

@@ -151,7 +151,7 @@ def tuple_source() -> Any:
     from airflow_provider.extensions.kafka.client import opened
     from airflow_provider.extensions.kafka.fetch import RangeFetcher
     from airflow_provider.extensions.kafka.source import BatchReader, KafkaDataSource
-    from airflow_provider.runtime.clock import SystemClock
+    from airflow_provider.runtime.base.clock import SystemClock
 
     class TupleReader(BatchReader):
         def read(self, partition: Any) -> Any:

@@ -31,8 +31,8 @@ from handmade_page import PageJob, reporting
 from page_browser import open_browser
 from page_server import page_server, silent_store
 
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.host import identify
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.storage.local import LocalStorage
 

@@ -215,7 +215,7 @@ class Bench:
 
     def change(self) -> None:
         """Let the live job begin from savepoint A, and take savepoint B."""
-        from airflow_provider.runtime.clock import SystemClock
+        from airflow_provider.runtime.base.clock import SystemClock
         from airflow_provider.runtime.driver.run import run_job
         from airflow_provider.runtime.jobdir.run_spec import RunSpec
         from airflow_provider.runtime.savepoints.checkpoint_source import job_source

@@ -10,8 +10,8 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.clock import SystemClock, to_iso
-from airflow_provider.runtime.host import ProcessIdentity, identify
+from airflow_provider.runtime.base.clock import SystemClock, to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity, identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.requests import CANCEL, requests_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from handmade import Job
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.jobdir.batch_history import BatchEntry, BatchHistory, HourEntry
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, JobRecord

@@ -14,9 +14,9 @@ import psutil
 import psycopg2
 
 from airflow_provider.runtime.api.storages import Storage
+from airflow_provider.runtime.base.names import derive_run_id
 from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.open import open_storage
 
 TASK = "job"

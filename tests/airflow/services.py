@@ -286,8 +286,8 @@ def end_process(process: subprocess.Popen[bytes], first: int, *, within: float) 
 
 def end_drivers(folder: Path) -> None:
     """Kill the drivers of the jobs under *folder* that still live, and what looks after them."""
-    from airflow_provider.runtime.host import ProcessIdentity
-    from airflow_provider.runtime.typed_json import decode
+    from airflow_provider.runtime.base.host import ProcessIdentity
+    from airflow_provider.runtime.base.typed_json import decode
 
     documents = [*folder.rglob("submissions/*.process.json"), *folder.rglob("leases/*.json")]
     for document in documents:

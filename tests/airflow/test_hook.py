@@ -25,6 +25,8 @@ from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import NOT_TAKEN, SubmitOptions
 from airflow_provider.operators.secret_params import SecretParams
+from airflow_provider.runtime.base.host import current_umask
+from airflow_provider.runtime.base.runtime_zip import runtime_zip
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -32,8 +34,6 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.python_process import current_umask
-from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
     UMASK,

@@ -18,7 +18,7 @@ from handmade_streams import Stream
 from services import HERE, ROOT, Airflow, postgres, wait_for
 
 from airflow_provider.airflow_versions import has_asset_state
-from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.observe.event_position import position_key
 from airflow_provider.triggers.stream_events import SparkCompleteTrigger
 

@@ -24,15 +24,15 @@ from airflow_provider.plugins.failure_views import read_failures
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LogPart
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.retry import RetryPolicy
+from airflow_provider.runtime.base.runtime_zip import write_package
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import submit
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.observe import observer
-from airflow_provider.runtime.retry import RetryPolicy
-from airflow_provider.runtime.runtime_zip import write_package
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import polling
 from tests.contract.clusters import AT, BUCKET, PROGRAM, EmrCluster, LivyCluster, serve_emr

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from page_browser import NEEDS_BROWSER, VIEWS, open_browser
 from services import ENDED, Airflow, end_drivers, wait_for
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.upgrade_record import upgrade_id
 from airflow_provider.runtime.storage.open import open_storage

@@ -26,10 +26,10 @@ from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime import redaction
 from airflow_provider.runtime.api.sinks import key_of
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageError
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.names import check_name, derive_run_id
+from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageError, redaction
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
@@ -39,7 +39,6 @@ from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.names import check_name, derive_run_id
 from tests.present import identified, present
 from tests.unit.jobs import a_run, an_exit
 

@@ -17,7 +17,7 @@ from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from services import Airflow, wait_for
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.operators.spark_stop import SparkStopOperator
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import reply, requests_of
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RequestRecord

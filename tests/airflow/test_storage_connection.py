@@ -30,7 +30,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.plugins.service import StreamService
 from airflow_provider.plugins.task_index import IndexedTask
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor

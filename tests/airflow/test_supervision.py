@@ -18,7 +18,7 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.watch_periods import Period, PeriodRecord
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel, put_request
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord

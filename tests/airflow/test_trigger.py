@@ -14,8 +14,8 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_provider.runtime.host import ProcessIdentity
+    from airflow_provider.runtime.base.host import ProcessIdentity
 
 FIRST, SECOND = 1, 2
 

@@ -26,14 +26,14 @@ from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentErro
 from airflow_provider.plugins.savepoint_views import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
-from airflow_provider.runtime import extension_points, redaction
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.base import extensions
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError, redaction
+from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
-from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
 from airflow_provider.slices import Slice
 from tests.present import present
@@ -815,7 +815,7 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the package from outside into this process, for one test."""
-    cached = (extension_points._entry_points, extension_points.load_extension)
+    cached = (extensions._entry_points, extensions.load_extension)
     monkeypatch.syspath_prepend(install(tmp_path))
     for each in cached:
         each.cache_clear()

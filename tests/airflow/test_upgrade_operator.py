@@ -25,9 +25,9 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import is_leaving

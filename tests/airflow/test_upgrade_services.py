@@ -13,7 +13,7 @@ import pytest
 from chaos import family, send
 from services import Airflow, wait_for
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.upgrade_record import upgrade_id
 from airflow_provider.runtime.storage.open import open_storage

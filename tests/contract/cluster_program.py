@@ -31,9 +31,9 @@ def main() -> int:
 
 
 def drive(_kind: str, job_dir: str, run_id: str, driver_id: str, digest: str) -> int:
-    from airflow_provider.runtime.clock import SystemClock
+    from airflow_provider.runtime.base.clock import SystemClock
+    from airflow_provider.runtime.base.host import identify_this
     from airflow_provider.runtime.errors import LeaseHeldError
-    from airflow_provider.runtime.host import identify_this
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import acquire_lease
     from airflow_provider.runtime.jobdir.run_spec import RunSpec

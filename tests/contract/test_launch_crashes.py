@@ -14,7 +14,8 @@ import pytest
 
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.api.launchers import Application
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.retry import RetryPolicy
 from airflow_provider.runtime.control import submit
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import submit_through, unsubmitted
@@ -24,7 +25,6 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState
-from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.clusters import AT, PROGRAM, LivyCluster
 from tests.present import present

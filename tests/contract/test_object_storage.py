@@ -43,10 +43,10 @@ os._exit(0)
 """
 LEASING_PROCESS = """
 import sys
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import LeaseHeldError
 from airflow_provider.runtime.jobdir.lease import acquire_lease
-from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.storage.open import open_storage
 
 storage = open_storage(sys.argv[1])

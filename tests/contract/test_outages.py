@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import StoreServer, forget_clients

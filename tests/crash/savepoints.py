@@ -8,8 +8,8 @@ from pathlib import Path
 from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
 from airflow_provider.extensions.state_tools.rewrite_plan import Changes
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import pinned_savepoint

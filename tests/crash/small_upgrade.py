@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, StopError
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 
 TIMEOUT_S = 1.0

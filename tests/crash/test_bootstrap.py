@@ -7,7 +7,7 @@ import json
 import pytest
 from streams import CONF, JOBS, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.jvm import jvm_options
 

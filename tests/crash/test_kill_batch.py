@@ -6,7 +6,7 @@ import pytest
 from drivers import Watcher
 from streams import START, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -24,7 +24,7 @@ from streams import (
     write_events,
 )
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,

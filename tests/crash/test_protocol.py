@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from tests.crash.forking import run_forked
 from tests.crash.protocol import SINKS, open_job, rows_of
 from tests.unit.support import HandStagedFiles

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
 from tests.crash.rewinding import Job, rows_of
 from tests.extensions.postgres.sql_support import postgres

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streams import START, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_OK
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole]

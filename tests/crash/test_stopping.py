@@ -10,7 +10,7 @@ import pytest
 from drivers import Driver, Drivers, await_that
 from streams import Place, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_OK
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.crash.small_upgrade import ALL, NEW, OLD, World

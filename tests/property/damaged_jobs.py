@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_provider.hooks.replays import TriesRecord
 from airflow_provider.hooks.watch_periods import PeriodRecord
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.batch_history import (
     BatchEntry,
     BatchHistory,

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord

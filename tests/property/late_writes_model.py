@@ -26,10 +26,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord

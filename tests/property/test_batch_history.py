@@ -8,7 +8,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.jobdir.batch_history import (
     FULL,
     HOURS,

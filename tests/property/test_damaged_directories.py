@@ -25,8 +25,8 @@ from airflow_provider.extensions.state_tools import state_output
 from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
-from airflow_provider.runtime import clock
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.base import clock
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.reconciler import reconcile
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, check_before_spark

@@ -21,7 +21,7 @@ from hypothesis import given, seed, settings
 from job_inputs import FAMILIES, SETTINGS
 from streams import Place, Rows, read_with_pandas, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     ConfigError,
     RunCancelledError,

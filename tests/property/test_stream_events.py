@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.observe.completeness import Completeness
 from airflow_provider.runtime.observe.event_position import Position
 from airflow_provider.runtime.observe.events import CompletePeriods, State

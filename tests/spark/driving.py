@@ -10,8 +10,8 @@ from typing import Any
 
 from streams import Place
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.storage.open import open_storage

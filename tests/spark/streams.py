@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.failures.restart_strategy import RestartStrategy
 from airflow_provider.runtime.jobdir.layout import JobDirectory

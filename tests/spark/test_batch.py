@@ -13,7 +13,7 @@ import pytest
 from streams import START, failing_at, read_with_pandas, windows_of, write_events
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (

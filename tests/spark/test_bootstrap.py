@@ -11,7 +11,7 @@ import state_jobs
 from driving import Driver
 from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.driver.run import run_job

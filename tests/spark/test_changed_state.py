@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from streams import Place, read_with_pandas, write_events
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from streams import new_session, read_with_pandas, windows_of, write_events
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError

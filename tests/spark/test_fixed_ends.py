@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from streams import START, SUSPEND, Event, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay

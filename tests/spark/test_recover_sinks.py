@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli import main
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import recover_sinks
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError

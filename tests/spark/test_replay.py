@@ -7,8 +7,8 @@ import shutil
 import pytest
 from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import EXIT_FATAL, RevertError
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source

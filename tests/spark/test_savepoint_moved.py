@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
 from airflow_provider.runtime.savepoints.catalog import Savepoint, verify_savepoint

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.snippets import Block, python_of

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.functions import udf
 from streams import write_events
 
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.start_mode import StartMode

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.screens import Screen
 

@@ -15,7 +15,7 @@ from streams import Place, failing_at, read_with_pandas, windows_of, write_event
 
 from airflow_provider.extensions.upgrades import upgrade_steps
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import SUSPENDED

@@ -11,9 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.storage.open import open_storage
 

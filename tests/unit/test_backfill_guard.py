@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill, is_backfill
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.storage.open import open_storage

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.driver.progress import PUT_S, HistoryWriter, entry_of
 from airflow_provider.runtime.jobdir.batch_history import (
     FULL,

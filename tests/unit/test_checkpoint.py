@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.drain_step import (
@@ -19,7 +20,6 @@ from airflow_provider.runtime.checkpoint.drain_step import (
     next_drain_step,
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     CorruptDocumentError,

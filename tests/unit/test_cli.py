@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import job_commands
 from airflow_provider.runtime.cli.main import is_shown, main
 from airflow_provider.runtime.cli.status_command import follow
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.batch_history import (
     TOTAL,
     BatchEntry,

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.runtime.clock import SystemClock, millis_to_iso, to_iso
+from airflow_provider.runtime.base.clock import SystemClock, millis_to_iso, to_iso
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.api.sinks import EpochId
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.driver.open_queries import close_quietly
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended
 from airflow_provider.runtime.queries.context import JobContext

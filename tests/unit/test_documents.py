@@ -17,6 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider.runtime.base.typed_json import (
+    DEEPEST,
+    Address,
+    IsoTime,
+    Mismatch,
+    Name,
+    NonNegative,
+    RelativePath,
+    decode,
+    read_json,
+)
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_USAGE,
@@ -40,17 +51,6 @@ from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRe
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
-from airflow_provider.runtime.typed_json import (
-    DEEPEST,
-    Address,
-    IsoTime,
-    Mismatch,
-    Name,
-    NonNegative,
-    RelativePath,
-    decode,
-    read_json,
-)
 
 ALL = [
     AttemptRecord,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from airflow_provider.hooks.driver_lines import driver_line, log_driver_lines
-from airflow_provider.runtime.clock import log_formatter
+from airflow_provider.runtime.base.clock import log_formatter
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from tests.present import present
 
-SOURCE = Path(failpoints.__file__).parent
+SOURCE = Path(failpoints.__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location(
     "crash_table", SOURCE.parent.parent / "scripts" / "crash_table.py"
 )
 crash_table = importlib.util.module_from_spec(present(_SPEC))
 present(present(_SPEC).loader).exec_module(crash_table)
 PROGRAM = """
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 for number in range(3):
     failpoints.hit("sink.staged")
     print(number, flush=True)

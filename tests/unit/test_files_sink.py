@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider.runtime import failpoints, files
+from airflow_provider.runtime import files
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
+from airflow_provider.runtime.base.host import ProcessIdentity, identify, identify_this
 from tests.pipes import stdin_of
 
 
@@ -158,7 +158,9 @@ def test_of_a_foreign_proc_nothing_is_known():
     """
     Where /proc is that of another PID namespace its numbers mean other processes.
     """
-    ask = "from airflow_provider.runtime.host import identify_this; print(identify_this().space)"
+    ask = (
+        "from airflow_provider.runtime.base.host import identify_this; print(identify_this().space)"
+    )
 
     assert "None\n" == _unshared("--pid", "--fork", sys.executable, "-c", ask)
 
@@ -169,7 +171,7 @@ def test_in_another_time_namespace_nothing_is_known(child):
     """
     ask = (
         "import json, sys\n"
-        "from airflow_provider.runtime.host import ProcessIdentity\n"
+        "from airflow_provider.runtime.base.host import ProcessIdentity\n"
         "print(ProcessIdentity.from_dict(json.loads(sys.argv[1])).is_gone())\n"
     )
     asking = (sys.executable, "-c", ask, json.dumps(identify([child.pid]).to_dict()))
@@ -181,7 +183,7 @@ def _owner_another_user(identity: ProcessIdentity, hidden: int) -> str:
     """Return what another user says of the processes where /proc is mounted with ``hidepid``."""
     ask = (
         "import json, os, sys\n"
-        "from airflow_provider.runtime.host import ProcessIdentity\n"
+        "from airflow_provider.runtime.base.host import ProcessIdentity\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(ProcessIdentity.from_dict(json.loads(sys.argv[1])).is_gone())\n"
     )

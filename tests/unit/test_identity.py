@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.api.sinks import MarkedSink, OpenFence, Writer
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LeaseLostError
 from airflow_provider.runtime.jobdir.identity import (
     add_predecessors,

@@ -8,6 +8,7 @@ import datetime as dt
 import pytest
 
 from airflow_provider.hooks.replays import current_run
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.end_of_input import (
     drain_intent,
@@ -25,7 +26,6 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, ReplayRecord
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.rewind import runs_since
 from tests.present import present
 from tests.unit.jobs import (

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime import redaction
+from airflow_provider.runtime.base.retry import RetryBudget
 from airflow_provider.runtime.control.launcher import main
 from airflow_provider.runtime.control.submit import revoke_unstarted
-from airflow_provider.runtime.errors import EXIT_LEASE
+from airflow_provider.runtime.errors import EXIT_LEASE, redaction
+from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
-from airflow_provider.runtime.redaction import Secrets
-from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.storage.local_folder import NotAFileError
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
+from airflow_provider.runtime.base.runtime_zip import runtime_zip, write_package
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.launchers.answers import exit_code_in, reason_in
 from airflow_provider.runtime.control.reconciler import Action, reconcile
@@ -34,7 +35,6 @@ from airflow_provider.runtime.observe.observer import (
     RunWatcher,
 )
 from airflow_provider.runtime.observe.state import RunSnapshot, RunState, assess
-from airflow_provider.runtime.runtime_zip import runtime_zip, write_package
 from tests.present import present
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt
 from tests.unit.support import take_lease

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,
     CorruptDocumentError,
     LeaseHeldError,
     LeaseLostError,
 )
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import (
     Lease,

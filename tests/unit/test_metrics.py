@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.prometheus_text import PREFIX, prometheus_text
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.batch_history import (
     TOTAL,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.base.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
-from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import airflow_provider
-from airflow_provider.runtime.python_process import current_umask, module_command
+from airflow_provider.runtime.base.host import current_umask, module_command
 
 PACKAGE = Path(airflow_provider.__file__).parent
 STARTED = (
@@ -71,7 +71,7 @@ def test_every_process_of_python_is_started_so():
     """
     No other part of the package runs a module by itself.
     """
-    others = [path for path in PACKAGE.rglob("*.py") if path.name != "python_process.py"]
+    others = [path for path in PACKAGE.rglob("*.py") if path.name != "host.py"]
     found = [str(p) for p in others if re.search(r"executable,\s*\"-m\"", p.read_text("utf-8"))]
 
     assert [] == found

@@ -103,13 +103,13 @@ def test_a_reference_to_nothing_is_found() -> None:
     """
     A module that is gone, a misspelt member, and a name that is not imported do not resolve.
     """
-    path = ROOT / "airflow_provider" / "runtime" / "clock.py"
+    path = ROOT / "airflow_provider" / "runtime" / "base" / "clock.py"
 
     assert [False, False, False, True, True] == [
         is_known(target, path)
         for target in (
             ".gone.Clock",
-            "airflow_provider.runtime.clock.Clok",
+            "airflow_provider.runtime.base.clock.Clok",
             "RunSpec",
             ".clock.Clock",
             "subprocess.Popen",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import airflow_provider
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import EXIT_LEASE
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from tests.unit.jobs import HandMadeJob, a_submission

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places

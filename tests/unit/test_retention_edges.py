@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.checkpoint.inventory import NeededFile
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.claims import (
     REMOVE,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.retry import Retries, RetryPolicy
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from tests.unit.support import FakeClock
 
 MANY = st.integers(1, 5000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, RevertError
 from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords

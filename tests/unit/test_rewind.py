@@ -9,7 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import (
     describe_restored,
@@ -22,7 +23,6 @@ from airflow_provider.runtime.errors import (
     SavepointBusyError,
     UnknownJobError,
 )
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord, RevertRecord

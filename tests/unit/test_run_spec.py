@@ -8,8 +8,8 @@ import types
 
 import pytest
 
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver.execution_mode import ExecutionPlan, resolve_plan
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.driver.run import run_job

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.base.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.spark.installation import check_classic
 from airflow_provider.runtime.spark.session import ship_runtime
 
@@ -62,7 +62,7 @@ def test_a_driver_out_of_the_zip_gives_nothing_more(tmp_path):
     """
     A driver that was submitted with the zip knows that its executors have it.
     """
-    program = "from airflow_provider.runtime.runtime_zip import is_packed; print(is_packed())"
+    program = "from airflow_provider.runtime.base.runtime_zip import is_packed; print(is_packed())"
     archive = str(runtime_zip(tmp_path))
     told = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {archive!r}); {program}"],

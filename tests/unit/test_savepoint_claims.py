@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -295,7 +295,7 @@ def test_a_dead_reader_holds_nothing(job, root):
     """
     saved = take(job)
     program = (
-        "import os, sys; from airflow_provider.runtime.clock import SystemClock\n"
+        "import os, sys; from airflow_provider.runtime.base.clock import SystemClock\n"
         "from airflow_provider.runtime.savepoints.catalog import pinned_savepoint\n"
         "with pinned_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )

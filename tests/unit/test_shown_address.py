@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.shown_address import shown_address, without_credentials
+from airflow_provider.runtime.errors.redaction import shown_address, without_credentials
 
 
 @pytest.mark.parametrize(

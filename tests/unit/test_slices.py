@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.slices import (
     NoSliceError,
     RunFacts,

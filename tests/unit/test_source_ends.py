@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.planned_end import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import (
     SourceEnd,

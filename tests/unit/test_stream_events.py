@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
 from airflow_provider.runtime.jobdir.runs import RECENT
 from airflow_provider.runtime.observe.events import (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.observe.health import Limits

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
+from airflow_provider.runtime.base.retry import RetryBudget
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState
-from airflow_provider.runtime.retry import RetryBudget
 from tests.present import present
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S

@@ -27,8 +27,8 @@ pytestmark = [
 USER = """
 import contextlib, io, json, os, sys
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.host import identify
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import STOP, put_request
 from airflow_provider.runtime.jobdir.run_records import JobRecord

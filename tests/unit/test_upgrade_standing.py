@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions

@@ -29,11 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Texts that only a user of a shell gets, and the command lines that launchers put together.
 ONLY_IN_A_SHELL = [
+    "runtime/base/runtime_zip.py",
     "runtime/control/launcher.py",
     "runtime/control/launchers/spark_submit.py",
     "runtime/jobdir/end_of_input.py",
     "runtime/jobdir/run_options.py",
-    "runtime/runtime_zip.py",
 ]
 NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):

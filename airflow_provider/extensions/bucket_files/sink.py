@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.bucket_files.rows import RowFormat
 from airflow_provider.extensions.bucket_files.upload import Uploaded, UploadTask, run_upload
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -22,6 +21,7 @@ from airflow_provider.runtime.api.sinks import (
     reading,
     tampered_record_error,
 )
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset

@@ -40,7 +40,6 @@ from airflow_provider.extensions.delta.schema import (
     check_fits,
     check_partitions,
 )
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -50,17 +49,18 @@ from airflow_provider.runtime.api.sinks import (
     Staged,
     skipped_epoch_error,
 )
-from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import (
     ConfigError,
     RevertError,
     SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.staging import (
     PARQUET,
     check_append_only,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Final
 
-from airflow_provider.runtime.typed_json import at_most
+from airflow_provider.runtime.base.typed_json import at_most
 
 MOST_LISTED: Final = 10_000
 """How many job runs one answer may have; the service gives fifty."""

@@ -26,6 +26,7 @@ from airflow_provider.extensions.emr_serverless.answers import (
 )
 from airflow_provider.extensions.emr_serverless.gzip_tail import Tail, gzip_tail
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
+from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.control.launchers.answers import (
     ANSWER_S,
     WrongAnswerError,
@@ -39,7 +40,6 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.extras import require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

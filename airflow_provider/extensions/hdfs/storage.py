@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, Union
 
 from airflow_provider.extensions.hdfs.webhdfs import NameNode, Status, name_node
-from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.retry import Retries, RetryPolicy
-from airflow_provider.runtime.shown_address import shown_address
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.storage.mounts import TEMPORARY
 from airflow_provider.runtime.storage.parallel import for_each
 from airflow_provider.runtime.storage.store_errors import checked_size

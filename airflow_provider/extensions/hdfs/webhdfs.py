@@ -17,8 +17,7 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.typed_json import (
+from airflow_provider.runtime.base.typed_json import (
     MOST_BYTES,
     Check,
     Mismatch,
@@ -26,6 +25,7 @@ from airflow_provider.runtime.typed_json import (
     decode,
     read_json,
 )
+from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

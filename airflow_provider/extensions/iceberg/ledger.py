@@ -20,8 +20,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import key_of
+from airflow_provider.runtime.base.typed_json import Batch, Mismatch, NonNegative, decode, read_json
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.typed_json import Batch, Mismatch, NonNegative, decode, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

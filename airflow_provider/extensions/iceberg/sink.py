@@ -41,7 +41,6 @@ from airflow_provider.extensions.iceberg.tables import (
     paths_of,
     swap,
 )
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -52,17 +51,18 @@ from airflow_provider.runtime.api.sinks import (
     skipped_epoch_error,
     tampered_record_error,
 )
-from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import (
     ConfigError,
     RevertError,
     SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.staging import (
     PARQUET,
     StagedFiles,

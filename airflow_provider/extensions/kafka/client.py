@@ -12,16 +12,16 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from airflow_provider.extensions.kafka.offsets import listed
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
-from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.jobdir.kafka_offsets import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.kafka.client import opened
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import OutageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.columns import Columns
     from airflow_provider.extensions.kafka.offsets import Range
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 8 * 2**20  # messages that are held as objects of Python's, and then as Arrow's

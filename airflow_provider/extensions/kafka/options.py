@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.properties import PREFIX, client_properties
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT, Partition, from_json
-from airflow_provider.runtime.shown_address import shown_address
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from airflow_provider.extensions.kafka.offsets import (
     not_after,
     split,
 )
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.client import Found
     from airflow_provider.extensions.kafka.offsets import Range
     from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.kafka_offsets import Offsets, Partition
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from typing import (
 from urllib.parse import urlsplit
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.typed_json import NonNegative, at_most, read_json
 from airflow_provider.runtime.control.launchers.answers import (
     ANSWER_S,
     WrongAnswerError,
@@ -39,15 +40,14 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.shown_address import shown_address
-from airflow_provider.runtime.typed_json import NonNegative, at_most, read_json
+from airflow_provider.runtime.errors.redaction import shown_address
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
     from airflow_provider.runtime.api.launchers import Application
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 T = TypeVar("T")
 

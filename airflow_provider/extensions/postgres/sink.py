@@ -28,10 +28,10 @@ from airflow_provider.runtime.api.sinks import (
     Staged,
     lost_commit_error,
 )
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.jobdir.datasets import table_dataset
-from airflow_provider.runtime.retry import Retries, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.postgres.columns import TargetColumn
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

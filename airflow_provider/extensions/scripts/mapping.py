@@ -6,9 +6,9 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.extensions import WRITER_SINKS, load_known
+from airflow_provider.runtime.base.names import UNSAFE, name_of
 from airflow_provider.runtime.errors.ways_out import set_option
-from airflow_provider.runtime.known_extensions import WRITER_SINKS, load
-from airflow_provider.runtime.names import UNSAFE, name_of
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
 from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
@@ -134,7 +134,7 @@ def _sink_of_format(
         return spark_sink(kind, calls.options, calls.partition_by)
     if kind == "delta":
         kept = {k: v for k, v in calls.options.items() if k.lower() not in _DELTA_ONLY}
-        made: Sink = load(WRITER_SINKS, kind)(calls.path, calls.partition_by, options=kept)
+        made: Sink = load_known(WRITER_SINKS, kind)(calls.path, calls.partition_by, options=kept)
         return made
     known = BUCKET_FORMATS if is_in_bucket(calls.path) else FORMATS
     is_reached = is_in_bucket(calls.path) or local_path_of(calls.path) is not None

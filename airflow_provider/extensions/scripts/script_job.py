@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.scripts.call_sites import CallSites, late_starts, swallowed_ends
 from airflow_provider.extensions.scripts.mapping import unused
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.run_options import ARGUMENTS
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:

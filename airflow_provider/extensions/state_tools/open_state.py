@@ -16,13 +16,13 @@ from airflow_provider.extensions.state_tools.contents import (
     State,
 )
 from airflow_provider.extensions.state_tools.layouts import tables_of
+from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, infer_operator
 from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas
-from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

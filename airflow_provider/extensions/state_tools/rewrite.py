@@ -28,8 +28,10 @@ from airflow_provider.extensions.state_tools.rewrite_plan import (
 )
 from airflow_provider.extensions.state_tools.rewrite_rows import Chooser, Deleted, QueryRows
 from airflow_provider.extensions.state_tools.state_rewriter import check_rewriter
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
 from airflow_provider.runtime.checkpoint.operators import (
@@ -37,12 +39,10 @@ from airflow_provider.runtime.checkpoint.operators import (
     fingerprint_without,
     topology_without,
 )
-from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint, put_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery

@@ -11,13 +11,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.names import check_name
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import check_partitions
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.repartition import PROVIDER
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,12 +17,12 @@ from airflow_provider.extensions.state_tools.state_output import (
     print_frame,
     state_session,
 )
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.cli import bootstrap_command
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.storage.open import open_storage, spark_url
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
-from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_provider.runtime.base.typed_json import Address, Seconds
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_options import duration_option, option
@@ -25,13 +26,12 @@ from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
 from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import Address, Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import LeaseHeldError, StopError, StopRefusedError
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.lease import (
     HEARTBEAT_S,
     TIMEOUT_S,
@@ -35,7 +35,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin, worker_of
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria, Probation
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.open_queries import starting_point
@@ -32,7 +33,6 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.errors.ways_out import addressing
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.driver.attempt import OnProgress
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec

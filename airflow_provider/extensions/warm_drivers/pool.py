@@ -33,11 +33,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import airflow_provider
+from airflow_provider.runtime.base.host import check_user_folder, current_umask, user_folder
+from airflow_provider.runtime.base.runtime_zip import APPLICATION
+from airflow_provider.runtime.base.typed_json import Mismatch, decode, encode, read_json
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
-from airflow_provider.runtime.python_process import current_umask
-from airflow_provider.runtime.runtime_zip import APPLICATION
-from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json
-from airflow_provider.runtime.user_folder import check_user_folder, user_folder
 
 IsStatic = Callable[[str], bool]
 

@@ -24,14 +24,12 @@ from airflow_provider.extensions.warm_drivers.pool import (
     send,
     standby_socket,
 )
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import file_lock, module_command, user_folder
 from airflow_provider.runtime.cli.output import print_json, text_table
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.host import file_lock
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
-from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_classic, check_java
-from airflow_provider.runtime.user_folder import user_folder
 
 if TYPE_CHECKING:
     import argparse

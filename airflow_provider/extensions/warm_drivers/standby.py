@@ -30,12 +30,12 @@ from airflow_provider.extensions.warm_drivers.pool import (
     send,
     standby_socket,
 )
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.driver.warm_up import warm_up
 from airflow_provider.runtime.spark.jvm_environment import environment_table, replace_environment
 from airflow_provider.runtime.spark.session import start_spark
 from airflow_provider.runtime.spark.spark_log import SparkLog
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from airflow_provider.extensions.warm_drivers.pool import (
     StandbySpec,
     hand_over,
 )
-from airflow_provider.runtime.user_folder import user_folder
+from airflow_provider.runtime.base.host import user_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ import functools
 import zlib
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

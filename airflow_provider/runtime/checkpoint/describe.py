@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 

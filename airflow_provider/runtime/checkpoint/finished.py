@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from airflow_provider.runtime.typed_json import among
+from airflow_provider.runtime.base.typed_json import among
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -22,6 +22,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
+from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -29,7 +30,6 @@ from airflow_provider.runtime.errors import (
     UnknownFormatError,
 )
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,6 +21,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operator_kinds import JOIN, UNKNOWN
 from airflow_provider.runtime.checkpoint.state_files import DEFAULT_STORE
@@ -29,7 +30,6 @@ from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatE
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

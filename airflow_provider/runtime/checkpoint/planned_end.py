@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, is_reached, limited
 from airflow_provider.runtime.checkpoint.source_log import LoggedFile, SourceLog, position_of

@@ -12,7 +12,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from airflow_provider.runtime.typed_json import NonNegative, PathPart, read_json
+from airflow_provider.runtime.base.typed_json import NonNegative, PathPart, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

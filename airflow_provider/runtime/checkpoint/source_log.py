@@ -17,11 +17,11 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

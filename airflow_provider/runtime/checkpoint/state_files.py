@@ -23,9 +23,9 @@ import re
 import zipfile
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 from airflow_provider.runtime.storage.numbered_files import number_in
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -16,8 +16,8 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.extensions import REQUESTS, load_known
 from airflow_provider.runtime.cli.run_command import drive
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
@@ -13,7 +14,6 @@ from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.known_extensions import REQUESTS, load
 
 _REQUESTS: Final = (RunSpec.COMMAND, BootstrapSpec.COMMAND, *REQUESTS)
 
@@ -49,7 +49,7 @@ def _drive(arguments: argparse.Namespace) -> int:
         return bootstrap(BootstrapSpec.receive(*which))
     with _keeping_details(run.storage, arguments.driver_id):
         if arguments.request in REQUESTS:
-            return int(load(REQUESTS, arguments.request)(*which, spark=arguments.spark))
+            return int(load_known(REQUESTS, arguments.request)(*which, spark=arguments.spark))
         return drive(RunSpec.receive(*which), spark=arguments.spark)
 
 

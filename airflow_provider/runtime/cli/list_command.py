@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import SystemClock, utc_text
 from airflow_provider.runtime.cli.output import print_json, text_table
-from airflow_provider.runtime.clock import SystemClock, utc_text
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run

@@ -7,12 +7,12 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.cli.command_parser import add_job_dir
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_or_submitted_job
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 
 _SPARK: Final = ".spark.log"

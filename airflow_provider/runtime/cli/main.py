@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
 from airflow_provider.runtime.api.commands import COMMANDS
+from airflow_provider.runtime.base.clock import log_formatter
+from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.cli.command_parser import CommandParser, follow_upgrades
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.cli.program_options import not_of_a_script, split_arguments
-from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     EXIT_RETRY,
@@ -28,8 +29,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING
-from airflow_provider.runtime.extension_points import load_extension, names_in
-from airflow_provider.runtime.redaction import redacted_output
+from airflow_provider.runtime.errors.redaction import redacted_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

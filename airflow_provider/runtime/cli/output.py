@@ -11,8 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from airflow_provider.runtime.base.clock import Due, SystemClock
 from airflow_provider.runtime.cli.progress_lines import Rates, plain_line, progress_lines
-from airflow_provider.runtime.clock import Due, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

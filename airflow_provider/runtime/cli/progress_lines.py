@@ -7,7 +7,7 @@ from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.clock import utc_text
+from airflow_provider.runtime.base.clock import utc_text
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK, UNREAD_FILES
 from airflow_provider.runtime.observe.samples import largest_backlog
@@ -15,7 +15,7 @@ from airflow_provider.runtime.observe.samples import largest_backlog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.batch_history import BatchEntry
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord

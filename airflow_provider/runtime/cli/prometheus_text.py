@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.samples import METRICS, Sample, StreamReader
 from airflow_provider.runtime.observe.state import RunState, run_condition

@@ -8,13 +8,13 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
 from airflow_provider.runtime.cli.program_options import add_programs, named_program
 from airflow_provider.runtime.cli.request_options import add_options, read_options
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.known_extensions import WARM_DRIVERS, load
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
 
@@ -91,7 +91,7 @@ def _add_run(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None
 def _run(arguments: argparse.Namespace) -> int:
     spec = read_options(named_program(arguments), RunSpec)
     if arguments.pool and arguments.spark is None:
-        code: int | None = load(WARM_DRIVERS, "run")(spec)
+        code: int | None = load_known(WARM_DRIVERS, "run")(spec)
         if code is not None:
             return code
     code = drive(spec, as_json=arguments.json, spark=arguments.spark)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json
-from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.savepoints.catalog import (

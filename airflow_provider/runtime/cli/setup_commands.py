@@ -11,9 +11,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.runtime_zip import is_packed, write_package
 from airflow_provider.runtime.cli.examples import commands_of
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.runtime_zip import is_packed, write_package
 
 if TYPE_CHECKING:
     import argparse

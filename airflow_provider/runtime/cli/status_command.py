@@ -6,6 +6,9 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import SystemClock, utc_text
+from airflow_provider.runtime.base.names import check_name, is_name
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import live_block, print_json
 from airflow_provider.runtime.cli.progress_lines import (
@@ -15,7 +18,6 @@ from airflow_provider.runtime.cli.progress_lines import (
     plain_line,
     progress_lines,
 )
-from airflow_provider.runtime.clock import SystemClock, utc_text
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -31,18 +33,16 @@ from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState, damaged, launch_line, run_condition
-from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.cli.output import LiveBlock
     from airflow_provider.runtime.cli.progress_lines import Batches, QueryPace
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 

@@ -12,6 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from airflow_provider.runtime.base.names import check_name
+from airflow_provider.runtime.base.typed_json import Address
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
@@ -26,7 +28,6 @@ from airflow_provider.runtime.jobdir.run_options import (
 )
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
@@ -34,13 +35,12 @@ from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.user_folder import check_user_folder, user_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
-from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.base.clock import SystemClock, to_iso
+from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
+from airflow_provider.runtime.base.retry import RetryBudget
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.control.driver_slots import (
     DriverSlot,
     SlotQueue,
@@ -34,16 +37,13 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING
+from airflow_provider.runtime.errors.redaction import redact, remember_own
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
-from airflow_provider.runtime.known_extensions import WARM_DRIVERS, load
-from airflow_provider.runtime.redaction import redact, remember_own
-from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
 from airflow_provider.runtime.storage.open import local_folder_of
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +242,7 @@ def _run(
 
 def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]) -> Any:
     """Give the run to a warm driver, if one matches; the log says why not."""
-    taken = load(WARM_DRIVERS, "submission")(command, output, standby)
+    taken = load_known(WARM_DRIVERS, "submission")(command, output, standby)
     if not isinstance(taken, str):
         return taken
     output.write(f"no warm driver: {taken}; starting one\n".encode())

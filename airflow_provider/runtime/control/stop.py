@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import (
     EXIT_RETRY,
     EXIT_USAGE,
@@ -26,12 +27,11 @@ from airflow_provider.runtime.jobdir.requests import (
     savepoint_is_complete,
 )
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord

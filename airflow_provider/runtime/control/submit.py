@@ -25,20 +25,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.launchers import Application
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.host import identify, identify_this
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
-from airflow_provider.runtime.host import identify, identify_this
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
-from airflow_provider.runtime.retry import Retries, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from airflow_provider.runtime.api.launchers import Handle, Launcher
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord

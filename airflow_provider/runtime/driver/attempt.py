@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, Due, to_iso
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.driver import lifecycle
 from airflow_provider.runtime.driver.error_log import ErrorLog
 from airflow_provider.runtime.driver.open_queries import (
@@ -45,7 +46,6 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease

@@ -14,9 +14,8 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import redaction
 from airflow_provider.runtime.api.sinks import LocatedSink, MarkedSink, Writer
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.identity import check_writers, identity_of, lineage_of

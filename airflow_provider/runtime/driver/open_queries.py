@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     resolve_plan,
@@ -50,7 +51,6 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.known_extensions import PROGRAMS, load
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.driver.initial_state import StartingPoint
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
@@ -134,7 +134,7 @@ def check_before_spark(
         UnknownJobError: there is no savepoint where the job is to begin from one.
     """
     if is_program(spec.entry):
-        load(PROGRAMS, "check")(spec)
+        load_known(PROGRAMS, "check")(spec)
     if spec.replays is not None:
         check_start(directory, spec.replays)
     if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
@@ -324,7 +324,7 @@ def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
 
 
 def _load(spec: RunSpec) -> Callable[[JobContext], None]:
-    return load(PROGRAMS, "load")(spec) if is_program(spec.entry) else load_entry(spec.entry)
+    return load_known(PROGRAMS, "load")(spec) if is_program(spec.entry) else load_entry(spec.entry)
 
 
 def declared_queries(

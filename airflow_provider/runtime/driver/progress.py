@@ -12,8 +12,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import Clock, Due, from_iso, to_iso
 from airflow_provider.runtime.checkpoint.finished import marks_of
-from airflow_provider.runtime.clock import Clock, Due, from_iso, to_iso
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import (

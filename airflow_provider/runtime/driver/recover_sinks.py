@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.driver.job_checks import writer_of
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, load_job_in
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
 from airflow_provider.runtime.jobdir.layout import open_job_directory

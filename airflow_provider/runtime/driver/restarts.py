@@ -19,7 +19,7 @@ from airflow_provider.runtime.failures.restart_strategy import RestartState, def
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors.failure import Failure

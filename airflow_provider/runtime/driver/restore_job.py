@@ -7,11 +7,12 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso, utc_text
+from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso, utc_text
+from airflow_provider.runtime.base.host import identify_this
+from airflow_provider.runtime.base.names import derive_run_id
 from airflow_provider.runtime.driver.initial_state import match_queries
 from airflow_provider.runtime.driver.prepare import declared_queries
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
-from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
@@ -19,7 +20,6 @@ from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST

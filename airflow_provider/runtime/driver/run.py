@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, SystemClock, utc_text
+from airflow_provider.runtime.base.clock import Clock, SystemClock, utc_text
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
 from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.open_queries import starting_point

@@ -18,8 +18,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CancelRequested,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.repartition import Repartition

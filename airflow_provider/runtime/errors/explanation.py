@@ -21,8 +21,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.redaction import redact
-from airflow_provider.runtime.shown_address import without_credentials
+from airflow_provider.runtime.errors.redaction import redact, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

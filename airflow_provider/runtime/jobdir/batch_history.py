@@ -12,10 +12,10 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import redaction
-from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.base.clock import from_iso, to_iso
+from airflow_provider.runtime.base.typed_json import IsoTime, Name, NonNegative, Positive
+from airflow_provider.runtime.errors import redaction
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import IsoTime, Name, NonNegative, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,9 +15,9 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative, Positive
 from airflow_provider.runtime.jobdir.record_shapes import RestoredQueryValues, SkippedBatchValues
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

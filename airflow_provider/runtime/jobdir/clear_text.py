@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.redaction import Secrets
-from airflow_provider.runtime.typed_json import encode
+from airflow_provider.runtime.errors.redaction import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

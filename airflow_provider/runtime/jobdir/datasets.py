@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import Dataset
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
-from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider.runtime.base.typed_json import Batch, Name, NameOrNone
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
@@ -22,7 +23,6 @@ from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.watermark_markers import marker_name
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
-from airflow_provider.runtime.typed_json import Batch, Name, NameOrNone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

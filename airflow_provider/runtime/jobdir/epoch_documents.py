@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Name, NameOrNone, NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

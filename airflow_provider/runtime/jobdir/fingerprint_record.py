@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.typed_json import Name, NonNegative
 from airflow_provider.runtime.checkpoint.fingerprint import (
     Fingerprint,  # noqa: TC001 - the document is read by its annotations
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Name, NonNegative
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory

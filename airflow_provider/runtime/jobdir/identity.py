@@ -34,12 +34,12 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
+from airflow_provider.runtime.base.typed_json import IsoTime, Name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -46,8 +46,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.launchers import Handle
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
@@ -77,7 +78,6 @@ from airflow_provider.runtime.jobdir.submissions import (
 from airflow_provider.runtime.storage.local import anchored
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

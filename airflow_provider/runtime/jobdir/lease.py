@@ -25,8 +25,8 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError, SparkStreamError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.host import ProcessIdentity
+    from airflow_provider.runtime.base.host import ProcessIdentity
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.host import ProcessIdentity
+from airflow_provider.runtime.base.host import ProcessIdentity
+from airflow_provider.runtime.base.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

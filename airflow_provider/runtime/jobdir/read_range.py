@@ -11,11 +11,10 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
+from airflow_provider.runtime.base.typed_json import shaped
+from airflow_provider.runtime.errors.redaction import redact, shown_address
 from airflow_provider.runtime.jobdir.kafka_offsets import CONNECTOR, FORMAT
-from airflow_provider.runtime.redaction import redact
-from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.runtime.typed_json import shaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
+from airflow_provider.runtime.base.typed_json import (
+    Batch,
+    Check,
+    Name,
+    NonNegative,
+    Seconds,
+    shaped,
+)
 from airflow_provider.runtime.checkpoint.finished import AnyMark  # noqa: TC001 - what they are read by
-from airflow_provider.runtime.typed_json import Batch, Check, Name, NonNegative, Seconds, shaped
 
 
 class _Failure(TypedDict, total=False):

@@ -13,11 +13,11 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.base.clock import Clock, Due, to_iso
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import parse_interval
 from airflow_provider.runtime.jobdir.run_records import (

@@ -7,12 +7,11 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import redaction
-from airflow_provider.runtime.clock import from_iso, parse_duration
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.base.clock import from_iso, parse_duration
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.identity import is_identity
-from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,6 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Final
 
+from airflow_provider.runtime.base.typed_json import (
+    Address,
+    Batch,
+    Name,
+    NonNegative,
+    Positive,
+    Seconds,
+    among,
+)
 from airflow_provider.runtime.errors import EXIT_FATAL
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, WAIT
@@ -18,15 +27,6 @@ from airflow_provider.runtime.jobdir.record_shapes import (
 )
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import (
-    Address,
-    Batch,
-    Name,
-    NonNegative,
-    Positive,
-    Seconds,
-    among,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.names import check_name
+from airflow_provider.runtime.base.typed_json import Address, Name, Seconds
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
@@ -47,9 +49,7 @@ from airflow_provider.runtime.jobdir.run_options import (
     parse_target_batch_time,
     read_secrets,
 )
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Address, Name, Seconds
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

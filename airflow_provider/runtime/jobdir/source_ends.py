@@ -31,10 +31,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.typed_json import Batch, IsoTime, Name, NonNegative
 from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document
-from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory

@@ -6,9 +6,9 @@ import dataclasses
 from typing import ClassVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
-from airflow_provider.runtime.host import ProcessIdentity
+from airflow_provider.runtime.base.host import ProcessIdentity
+from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative, Seconds
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

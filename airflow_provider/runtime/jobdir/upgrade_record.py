@@ -49,6 +49,8 @@ import errno
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.names import UNSAFE
+from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, Positive
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -57,10 +59,8 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.names import UNSAFE
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.numbered_files import numbers_in
-from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

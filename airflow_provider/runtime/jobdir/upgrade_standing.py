@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord, SubmissionRecord

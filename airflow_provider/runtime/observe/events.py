@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.run_records import FAILED

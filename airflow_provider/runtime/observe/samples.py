@@ -11,7 +11,9 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.clock import Due, from_iso, to_iso
+from airflow_provider.runtime.base.clock import Due, from_iso, to_iso
+from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.batch_history import BatchEntry, history_path, without_older
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
@@ -19,12 +21,11 @@ from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
-from airflow_provider.runtime.typed_json import Mismatch, decode, is_name, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 

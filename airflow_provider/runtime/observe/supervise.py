@@ -10,8 +10,8 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import Due
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_leaving, is_requested
 from airflow_provider.runtime.observe.health import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord

@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
 from airflow_provider.runtime.jobdir.kafka_offsets import from_json

@@ -16,12 +16,12 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import redaction
 from airflow_provider.runtime.checkpoint.fingerprint import (
     Fingerprint,
     OperatorFingerprint,
     Watermark,
 )
+from airflow_provider.runtime.errors import redaction
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.canonical_expressions import (
     Node,

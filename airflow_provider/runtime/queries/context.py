@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
-from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import is_streaming, operations

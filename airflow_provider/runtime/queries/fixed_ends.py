@@ -27,10 +27,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.planned_end import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, has_order
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.query import QueryDefinition

@@ -19,6 +19,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import (
     DrainStep,
     is_of_drain,
@@ -26,7 +27,6 @@ from airflow_provider.runtime.checkpoint.drain_step import (
     next_watermark,
 )
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named
-from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.spark_state import (
     count_state,

@@ -24,7 +24,7 @@ from airflow_provider.runtime.queries.plan import items, rows_of, source_of, sou
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
 

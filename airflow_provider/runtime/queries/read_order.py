@@ -16,7 +16,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker

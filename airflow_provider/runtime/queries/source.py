@@ -7,19 +7,18 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import known_extensions
 from airflow_provider.runtime.api.sources import TimedSource
+from airflow_provider.runtime.base.extensions import SOURCES, load_known
 from airflow_provider.runtime.errors import AbsentInputError
 from airflow_provider.runtime.errors.explanation import Explanation
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
 from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadLocation
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
-from airflow_provider.runtime.known_extensions import SOURCES
 from airflow_provider.runtime.queries import kafka_connector
 from airflow_provider.runtime.queries.read_options import ANY_AGE, MODIFIED, NAME
-from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class SourceDefinition:
     def known_format(self) -> Any:
         """The format's :class:`~.api.sources.Source`; None for a format that only Spark knows."""
         kind = self.format.lower()
-        return known_extensions.load(SOURCES, kind) if kind in SOURCES else None
+        return load_known(SOURCES, kind) if kind in SOURCES else None
 
     def timed_end(self) -> Mapping[str, Mapping[str, int]] | None:
         """Return the offsets at which it ends, where ``ends`` is a moment; None for other ends.

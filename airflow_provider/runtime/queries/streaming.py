@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.late_rows import LateCount
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds

@@ -17,7 +17,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.watermark_markers import END_MS, is_marker, put_marker
 from airflow_provider.runtime.queries.plan import executed, items, leaves, rows_of, source_of
@@ -25,7 +25,7 @@ from airflow_provider.runtime.queries.plan import executed, items, leaves, rows_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt
 from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.prepare import Declaration

@@ -9,7 +9,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.errors import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
 
 log = logging.getLogger(__name__)

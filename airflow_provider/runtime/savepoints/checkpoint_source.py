@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
@@ -23,7 +24,6 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.spark_logs import replaced_offsets
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition
     from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.finished import Marks
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 

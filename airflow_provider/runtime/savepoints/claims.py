@@ -19,18 +19,18 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.base.clock import from_iso, to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.base.typed_json import IsoTime, Positive
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
-from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.runtime.typed_json import IsoTime, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 TAKE: Final = "take"
 REMOVE: Final = "remove"

@@ -20,6 +20,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+from airflow_provider.runtime.base.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
 from airflow_provider.runtime.checkpoint.fingerprint import (
     Fingerprint,  # noqa: TC001 - the document is read by its annotations
 )
@@ -29,7 +30,6 @@ from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document
-from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
 
 if TYPE_CHECKING:
     import builtins

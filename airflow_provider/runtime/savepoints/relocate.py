@@ -26,11 +26,11 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import readdress
-from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import (
     RestoreRecord,

@@ -30,10 +30,10 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import readdress
-from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,

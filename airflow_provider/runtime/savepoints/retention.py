@@ -22,8 +22,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, SystemClock, from_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock, from_iso
+from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -61,15 +62,14 @@ from airflow_provider.runtime.storage.file_tree import (
     remove_tree,
 )
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
-from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.inventory import NeededFile
-    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.storage.file_tree import FileFacts
 
 

@@ -24,9 +24,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     ConfigError,
     RevertError,

@@ -12,9 +12,10 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso, to_iso
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
-from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -23,7 +24,6 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.jobdir.identity import lineage_of
-from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import VERIFIED_BYTES, Savepoint, find_damage
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.claims import (

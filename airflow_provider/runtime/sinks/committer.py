@@ -14,7 +14,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     EpochId,
@@ -23,7 +22,8 @@ from airflow_provider.runtime.api.sinks import (
     Sink,
     Staged,
 )
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold

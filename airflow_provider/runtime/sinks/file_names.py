@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import key_of
+from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.typed_json import Address, Name, NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -29,9 +28,10 @@ from airflow_provider.runtime.api.sinks import (
     reading,
     tampered_record_error,
 )
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.extensions import FILE_SINKS, load_known
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.known_extensions import FILE_SINKS, load
 from airflow_provider.runtime.sinks.file_names import (
     final_name,
     is_final_name,
@@ -86,7 +86,7 @@ def files(
         raise ConfigError(msg)
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if is_in_bucket(path):
-        made: FolderSink = load(FILE_SINKS, "objects")(
+        made: FolderSink = load_known(FILE_SINKS, "objects")(
             path, format, partition_columns, dict(options or {})
         )
         return made

@@ -21,8 +21,8 @@ from airflow_provider.runtime.api.sinks import (
     LocatedSink,
     Staged,
 )
+from airflow_provider.runtime.base.names import name_of
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.names import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids

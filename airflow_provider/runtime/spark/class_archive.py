@@ -26,9 +26,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.host import file_lock, module_command
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.host import file_lock
-from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import find_java, spark_home
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.errors.ways_out import of_caller
-from airflow_provider.runtime.shown_address import shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

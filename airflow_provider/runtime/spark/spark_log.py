@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from airflow_provider.runtime.clock import LOG_TIME
+from airflow_provider.runtime.base.clock import LOG_TIME
 from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
 from airflow_provider.runtime.spark.secrecy import redact_log
 

@@ -9,19 +9,19 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_provider.runtime import redaction
-from airflow_provider.runtime.errors import (
-    ConfigError,
-    CorruptDocumentError,
-    UnsupportedVersionError,
-)
-from airflow_provider.runtime.typed_json import (
+from airflow_provider.runtime.base.typed_json import (
     MOST_BYTES,
     Mismatch,
     decode,
     encode,
     read_json,
     shown,
+)
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    UnsupportedVersionError,
+    redaction,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Contents(enum.Enum):
 class Document:
     """Base of every document: a JSON object whose first member is ``version``.
 
-    Its members are what its annotations say (:mod:`~airflow_provider.runtime.typed_json`). Readers
-    refuse anything else and versions newer than their own; they ignore members they do not know.
+    Its members are what its annotations say (:mod:`~.runtime.base.typed_json`). Readers refuse
+    anything else and versions newer than their own; they ignore members they do not know.
 
     Attributes:
         CONTENTS: which right a reader in Airflow needs; every class declares it.

@@ -6,9 +6,9 @@ import errno
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.storage.buckets import Entry
 from airflow_provider.runtime.storage.store_errors import (
     ConflictError,

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from airflow_provider.runtime.base.extensions import STORAGES, load_known
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.known_extensions import STORAGES, load
-from airflow_provider.runtime.shown_address import shown_address
+from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
@@ -118,7 +118,7 @@ def _objects(url: str) -> ObjectStorage:
 
 def _hdfs(url: str) -> RemoteStorage:
     try:
-        opened: RemoteStorage = load(STORAGES, _HDFS)(url)
+        opened: RemoteStorage = load_known(STORAGES, _HDFS)(url)
     except ImportError as error:
         msg = (
             f"{url}: the scheme 'webhdfs' needs the extra 'hdfs': "

@@ -29,7 +29,7 @@ from airflow_provider.runtime.api.launchers import (
     LaunchState,
     LaunchStatus,
 )
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 

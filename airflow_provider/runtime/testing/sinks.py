@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import (
     Committable,
     EpochId,
@@ -29,6 +28,7 @@ from airflow_provider.runtime.api.sinks import (
     RevertibleSink,
     Sink,
 )
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

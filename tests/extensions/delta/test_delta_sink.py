@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 from airflow_provider.extensions.delta.add_file import partition_of
 from airflow_provider.extensions.delta.log import DeltaLog
 from airflow_provider.extensions.delta.sink import delta
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import Committable, EpochId
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

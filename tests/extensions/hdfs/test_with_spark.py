@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from streams import ROCKSDB, STATE, SUSPEND, Place, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from airflow_provider.extensions.kafka import client
-from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,

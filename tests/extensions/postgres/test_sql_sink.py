@@ -25,8 +25,8 @@ from airflow_provider.extensions.postgres.columns import (
     is_own_type,
 )
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
+from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

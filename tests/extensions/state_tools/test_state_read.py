@@ -30,9 +30,9 @@ from airflow_provider.extensions.state_tools import (
     query_state,
     state_growth,
 )
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.spark_state import read_state_operators, reported_state
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

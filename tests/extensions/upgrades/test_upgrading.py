@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,

@@ -36,8 +36,8 @@ from airflow_provider.extensions.warm_drivers.pool import (
     standby_socket,
 )
 from airflow_provider.extensions.warm_drivers.standby import Run, wait_for_run
+from airflow_provider.runtime.base.host import user_folder
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
-from airflow_provider.runtime.user_folder import user_folder
 from tests.pipes import stdin_of, stdout_of
 from tests.present import present
 

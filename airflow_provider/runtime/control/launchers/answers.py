@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final, TypeVar
 
+from airflow_provider.runtime.base.typed_json import Mismatch, decode
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.errors.explanation import line_in
 from airflow_provider.runtime.errors.failure import first_line
-from airflow_provider.runtime.typed_json import Mismatch, decode
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
     """Return an answer of a service as the type of which it has to be.
 
     Args:
-        kind: a type that :mod:`~airflow_provider.runtime.typed_json` reads.
+        kind: a type that :mod:`~airflow_provider.runtime.base.typed_json` reads.
         raw: values of JSON.
         where: the service and what it was asked, without a secret.
 

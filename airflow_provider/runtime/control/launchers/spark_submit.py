@@ -16,13 +16,12 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.host import identify, module_command
 from airflow_provider.runtime.control.launchers.answers import reason_in
 from airflow_provider.runtime.errors import LauncherAwayError
-from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
-from airflow_provider.runtime.python_process import module_command
 from airflow_provider.runtime.spark.installation import check_java
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""This machine's processes: who one is, whether it is certainly gone, locks that end with it."""
+"""This machine: its processes, their locks and umask, and the folder of the user."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import fcntl
 import functools
 import os
 import socket
+import stat
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from airflow_provider.runtime.typed_json import NonNegative, between, decode, encode
+from airflow_provider.runtime.base.typed_json import NonNegative, between, decode, encode
+from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_STATUS: Final = Path("/proc/self/status")  # Linux has it
 Pid = Annotated[int, between(1, 2**31 - 1)]
 
 
@@ -143,3 +147,54 @@ def file_lock(path: Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+def module_command(module: str) -> list[str]:
+    """Return the command that runs a module of Python.
+
+    ``python -m`` puts the working directory in front of the import path, so that a ``uuid.py``
+    there would run in place of Python's own; this command imports nothing from it.
+    """
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-m", module]
+    # ``sys`` is built in; no other import comes before the working directory has left the path.
+    program = (
+        "import sys; sys.path[:1] = []; import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", program]
+
+
+def current_umask() -> int:
+    """Return this process's umask."""
+    try:
+        lines = _STATUS.read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration):
+        umask = os.umask(0o077)  # for a moment, which other threads may see
+        os.umask(umask)
+        return umask
+
+
+def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return this user's folder, for sockets of warm drivers and slots; it may not exist."""
+    if own := environ.get("SPARK_STREAM_POOL"):
+        return Path(own)
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "spark-stream"
+    return Path(f"/tmp/spark-stream-{os.geteuid()}")  # noqa: S108 - checked before it is used
+
+
+def check_user_folder(folder: Path) -> None:
+    """Refuse a folder that another user could have made, or can read.
+
+    Raises:
+        ConfigError: the message says what is wrong with it.
+    """
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        msg = (
+            f"{folder}: a pool's folder must be this user's alone (mode 0700); remove it, or name "
+            "another one in the variable SPARK_STREAM_POOL"
+        )
+        raise ConfigError(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.base.clock import Clock
 
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Names that may be parts of a path: checked, or made of other texts."""
+"""Names and relative paths: checked, or made of other texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ import re
 from typing import Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.typed_json import is_name
 
-_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.+=-]+")
-"""What a name cannot have in it."""
+"""Characters that a name cannot contain."""
+CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
+
+
+def is_name(text: str) -> bool:
+    """Whether *text* can name a file or a folder everywhere, and no other place."""
+    return NAME.fullmatch(text) is not None
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path stays in the folder that it begins in."""
+    parts = path.split("/")
+    return not CONTROLS.search(path) and not {"", ".", ".."} & set(parts)
+
+
+def is_one_part(text: str) -> bool:
+    """Whether *text* names something in a folder, and nothing outside or further in."""
+    return is_inside(text) and "/" not in text
 
 
 def check_name(name: str, *, what: str) -> str:
@@ -39,7 +56,7 @@ def derive_run_id(text: str) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return what a function is called, also behind ``functools.partial``; else its type."""
+    """Return the name of a function, also behind ``functools.partial``; else of its type."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))

@@ -16,12 +16,12 @@ import enum
 import functools
 import json
 import math
-import re
 import types
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.base.clock import from_iso
+from airflow_provider.runtime.base.names import CONTROLS, NAME, is_inside, is_name, is_one_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,8 +36,6 @@ MOST_BYTES: Final = 64 << 20
 _TOO_DEEP: Final = "lists and objects too deep inside one another"
 _SHOWN_CHARS: Final = 40
 _INT_BITS: Final = 63
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
-_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Mismatch(Exception):  # noqa: N818 - it never leaves this package's readers
@@ -105,22 +103,6 @@ def shaped(kind: Any) -> Check:
     return Check(f"what {kind.__name__} has", holds, shape=kind)
 
 
-def is_name(text: str) -> bool:
-    """Whether *text* can name a file or a folder everywhere, and no other place."""
-    return _NAME.fullmatch(text) is not None
-
-
-def is_one_part(text: str) -> bool:
-    """Whether *text* names something in a folder, and nothing outside or further in."""
-    return is_inside(text) and "/" not in text
-
-
-def is_inside(path: str) -> bool:
-    """Whether a relative path stays in the folder that it begins in."""
-    parts = path.split("/")
-    return not _CONTROLS.search(path) and not {"", ".", ".."} & set(parts)
-
-
 def _is_time(text: str) -> bool:
     try:
         moment = from_iso(text)
@@ -140,7 +122,7 @@ Name = Annotated[
     Check(
         "a name (letters, digits and _ . + = -, 200 at most)",
         is_name,
-        {"pattern": f"^{_NAME.pattern}$"},
+        {"pattern": f"^{NAME.pattern}$"},
     ),
 ]
 """A text that may be part of a path."""
@@ -156,7 +138,7 @@ IsoTime = Annotated[
 ]
 Address = Annotated[
     str,
-    Check("an address on one line", lambda text: bool(text) and not _CONTROLS.search(text)),
+    Check("an address on one line", lambda text: bool(text) and not CONTROLS.search(text)),
 ]
 """Where something lies: a path, or a URL."""
 

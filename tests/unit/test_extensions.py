@@ -1,4 +1,4 @@
-"""Entry points of installed packages: loaded by name, and a broken one concerns nobody else."""
+"""Extensions: by entry point or by known name; a broken or missing one is named in the error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider.hooks.launchers import refuse_other
-from airflow_provider.runtime import extension_points
 from airflow_provider.runtime.api.commands import COMMANDS
+from airflow_provider.runtime.api.sources import LossySource, Source, TimedSource, TypedSource
+from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import ConfigError
 
@@ -40,8 +41,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         forget_entry_points()
 
     def forget_entry_points() -> None:
-        extension_points._entry_points.cache_clear()
-        extension_points.load_extension.cache_clear()
+        extensions._entry_points.cache_clear()
+        extensions.load_extension.cache_clear()
 
     monkeypatch.syspath_prepend(tmp_path)
     yield put
@@ -60,7 +61,7 @@ def test_an_extension_that_cannot_be_used_is_named(name, install):
     install(LAUNCHERS, name, code)
 
     with pytest.raises(ConfigError, match=f"(?s)spark_streams.launchers: '{name}' .*{message}"):
-        extension_points.load_extension(LAUNCHERS, name)
+        extensions.load_extension(LAUNCHERS, name)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -90,3 +91,50 @@ def test_a_broken_command_does_not_take_the_others_away(name, install, capsys, c
     assert exits.value.code == 0
     assert "upgrade" in capsys.readouterr().out
     assert name in caplog.text
+
+
+TABLES = {
+    name: table
+    for name, table in vars(extensions).items()
+    if isinstance(table, dict) and name.isupper()
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(table, name) for table, names in TABLES.items() for name in names]
+)
+def test_each_name_leads_to_an_object(table, name):
+    """
+    The strings of the tables are checked by no type checker.
+    """
+    assert extensions.load_known(TABLES[table], name) is not None
+
+
+@pytest.mark.parametrize("name", extensions.SOURCES)
+def test_known_sources_implement_the_protocol(name):
+    """
+    Both formats of Kafka can end at a time and have columns of their own; losses of Spark's connector
+    are Spark's.
+    """
+    source = extensions.load_known(extensions.SOURCES, name)
+
+    assert isinstance(source, Source)
+    assert isinstance(source, TimedSource)
+    assert isinstance(source, TypedSource)
+    assert isinstance(source, LossySource) is (name != "kafka")
+
+
+def test_an_extension_that_is_not_installed_is_named(monkeypatch):
+    """
+    A package may be built without some of the folders.
+    """
+    for module in [
+        each for each in sys.modules if each.startswith("airflow_provider.extensions.hdfs")
+    ]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "airflow_provider.extensions.hdfs", None)
+
+    with pytest.raises(
+        ConfigError, match="'webhdfs' needs the extension 'hdfs', which is not inst"
+    ):
+        extensions.load_known(extensions.STORAGES, "webhdfs")

@@ -1,0 +1,1 @@
+"""Foundations of every room: time, retries, JSON, names, processes, failpoints, extensions."""

@@ -1,0 +1,121 @@
+"""Everything optional: extensions by entry point or by known name, and extras of the package.
+
+Entry points do not exist where the runtime travels as a zip. What a driver loads by a name in a
+job, an address or a request therefore stands here in tables of import strings, as the known
+implementations of fsspec do. Commands, launchers and views are entry points (``pyproject.toml``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.api import VERSION
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_HOME: Final = "airflow_provider.extensions"
+STORAGES: Final = {"webhdfs": f"{_HOME}.hdfs.storage:open_hdfs"}
+"""By scheme of an address: what opens the storage."""
+FILE_SINKS: Final = {"objects": f"{_HOME}.bucket_files.sink:BucketFilesSink"}
+"""The sink of ``files(…)`` at an address of an object store."""
+WRITER_SINKS: Final = {"delta": f"{_HOME}.delta:delta"}
+"""By format of a plain script's writer: the sink that takes its place."""
+PROGRAMS: Final = {
+    "check": f"{_HOME}.scripts.program:check_program",
+    "load": f"{_HOME}.scripts.program:load_program",
+}
+"""What checks and what loads a job that is a plain script or a file of SQL."""
+REQUESTS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_command:drive_upgrade"}
+"""By the command of a submission: what carries out a request that is not a run."""
+WATCHERS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_request:open_upgrade_watcher"}
+"""By the command of a submission: what makes the watcher of such a request."""
+WARM_DRIVERS: Final = {
+    "submission": f"{_HOME}.warm_drivers.pool:take_submission",
+    "run": f"{_HOME}.warm_drivers.standby_client:run_by_standby",
+}
+"""What gives a submitted run, or the run of a command, to a warm driver."""
+SOURCES: Final = {
+    "kafka": f"{_HOME}.kafka.formats:SPARKS_KAFKA",
+    "spark-stream-kafka": f"{_HOME}.kafka.formats:PYTHON_KAFKA",
+}
+"""By format, in small letters: what is known of a source (:mod:`~.api.sources`)."""
+
+
+def load_known(known: dict[str, str], name: str) -> Any:
+    """Return the object that a name in one of this module's tables stands for.
+
+    Raises:
+        ConfigError: the extension is not part of this installation.
+    """
+    module, _, attribute = known[name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        msg = f"{name!r} needs the extension {module.split('.')[2]!r}, which is not installed here"
+        raise ConfigError(msg) from error
+
+
+@functools.cache
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    import importlib.metadata
+
+    return {each.name: each for each in importlib.metadata.entry_points(group=group)}
+
+
+def names_in(group: str) -> tuple[str, ...]:
+    """Return the names of a group's entry points, in order; nothing is imported."""
+    return tuple(sorted(_entry_points(group)))
+
+
+@functools.cache
+def load_extension(group: str, name: str) -> Any:
+    """Return the object of an entry point.
+
+    Raises:
+        ConfigError: it cannot be imported, or was written for another version of the interface.
+    """
+    entry_point = _entry_points(group)[name]
+    named = f"{group}: {name!r} ({entry_point.value})"
+    try:
+        extension = entry_point.load()
+    except Exception as error:  # the package is not ours: importing it may raise anything
+        msg = f"{named} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError(msg) from error
+    written_for = getattr(extension, "api_version", "none")
+    if written_for != VERSION:
+        msg = (
+            f"{named} was written for version {written_for} of the interface, and this package "
+            f"has version {VERSION}; install a version that fits"
+        )
+        raise ConfigError(msg)
+    return extension
+
+
+def require_extra(what: str, extra: str, *modules: str, on_executors: bool = False) -> None:
+    """Raise an error that names the extra if one of *modules* cannot be imported.
+
+    Args:
+        what: the subject of the message.
+        extra: the extra of the package that brings the modules.
+        modules: the modules that must be importable.
+        on_executors: whether Spark's executors need them, too.
+
+    Raises:
+        ConfigError: the message says what to install.
+    """
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        where = ", on Spark's executors too" if on_executors else ""
+        msg = (
+            f"{what} needs the extra {extra!r}: "
+            f"pip install 'airflow-provider-spark-streaming[{extra}]'{where}"
+        )
+        raise ConfigError(msg) from error
