@@ -3,10 +3,9 @@
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over
 ``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
-``undo``                  for each row that an upsert changed what it was, and what it became; it
-                          belongs to :class:`UndoLog`
+``undo``                  for each row that an upsert changed: what it was, and what it became
 ``staged``                every staging table that exists, and whose it is
-``staged_partitions``     which of Spark's partitions a staging table holds, each once
+``staged_partitions``     the partitions of Spark that a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
 ``writers``               for each address of a job directory the identity of the directory that
                           has published last
@@ -15,25 +14,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.postgres.statements import Epoch, in_schema, lock_name
+from airflow_provider.extensions.postgres.table import lock_name
 from airflow_provider.runtime.api.sinks import lost_commit_error, reading, tampered_record_error
 from airflow_provider.runtime.errors import LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg import Connection
+    from psycopg import Connection, Cursor
     from psycopg.sql import Composed
 
-    from airflow_provider.extensions.postgres.undo import UndoLog
+    from airflow_provider.extensions.postgres.table import Destination
     from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
 
 
 _OWN_LOCK_WAIT_S: Final = 1
-"""How long our own locks may be held by others before something is done about it."""
+"""How long others may hold the sink's own locks before something is done about it."""
 _TABLE_LOCK_WAIT_S: Final = 60
 """How long other writers may keep an epoch out of the table before it fails."""
 
@@ -59,6 +59,14 @@ CREATE TABLE IF NOT EXISTS {schema}.epochs (
   reverted_at timestamptz,
   UNIQUE (query_id, target, epoch)
 );
+CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
+CREATE TABLE IF NOT EXISTS {schema}.undo (
+  epoch_id bigint NOT NULL,
+  key jsonb NOT NULL,
+  before jsonb,
+  after jsonb NOT NULL
+);
+CREATE INDEX IF NOT EXISTS undo_epoch_id ON {schema}.undo (epoch_id);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   query_id text NOT NULL,
@@ -83,62 +91,88 @@ CREATE TABLE IF NOT EXISTS {schema}.writers (
 _LAST_MADE: Final = "writers"
 
 
-class Bookkeeping:
-    """The tables, in a schema of their own.
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """A row of ``epochs``.
 
-    Args:
-        schema: the schema's name.
-        target: the table that is written to, as the epochs name it.
-        undo: what upserts of it have replaced; its table is beside the others.
+    Attributes:
+        id: the value of the target's epoch column.
+        has_ids: whether its rows in the target carry ``id``.
+        has_undo: whether the undo log still has what its rows replaced.
     """
 
-    def __init__(self, schema: str, target: str, undo: UndoLog) -> None:
+    id: int
+    mode: str
+    rows: int
+    has_ids: bool
+    has_undo: bool
+    is_reverted: bool
+
+
+class Books:
+    """The sink's own tables, in one session.
+
+    Args:
+        connection: the session. Methods work in its open transaction, if there is one.
+        schema: the schema of the tables.
+        to: the table that is written to, and how.
+    """
+
+    def __init__(self, connection: Connection[Any], schema: str, to: Destination) -> None:
+        self.connection = connection
         self.schema = schema
-        self.target = target
-        self.undo = undo
+        self.to = to
+        self.target = to.table.text
 
     def statement(self, text: str, **parts: Any) -> Composed:
-        """Return *text* with ``{schema}`` and *parts* filled in as identifiers or as given."""
-        return in_schema(self.schema, text, **parts)
+        """Fill in ``{schema}`` and *parts*: a text is an identifier, a number is a literal."""
+        from psycopg import sql
 
-    def exists(self, connection: Connection[Any]) -> bool:
+        kinds = {str: sql.Identifier, int: sql.Literal}
+        filled = {k: kinds[type(v)](v) if type(v) in kinds else v for k, v in parts.items()}
+        return sql.SQL(text).format(schema=sql.Identifier(self.schema), **filled)
+
+    def run(self, text: str, values: Any = None, **parts: Any) -> Cursor[Any]:
+        """Execute a :meth:`statement`."""
+        return self.connection.execute(self.statement(text, **parts), values)
+
+    def _value(self, text: str, values: Any) -> Any:
+        row = self.run(text, values).fetchone()
+        return None if row is None else row[0]
+
+    def exists(self) -> bool:
         """Whether the tables have been made."""
-        return self._has_table(connection, _LAST_MADE)
+        return self._has_table(_LAST_MADE)
 
-    def make(self, connection: Connection[Any]) -> None:
+    def make(self) -> None:
         """Make the schema and the tables. Idempotent."""
-        if self.exists(connection):
+        if self.exists():
             return
-        with connection.transaction():
-            lock_name(connection, f"spark-stream bookkeeping {self.schema}")
+        with self.connection.transaction():
+            lock_name(self.connection, f"spark-stream bookkeeping {self.schema}")
             # IF NOT EXISTS would ask for the permission to make one also where there is one.
-            found = connection.execute(
-                "SELECT FROM pg_namespace WHERE nspname = %s", (self.schema,)
-            )
+            found = self.run("SELECT FROM pg_namespace WHERE nspname = %s", (self.schema,))
             if found.rowcount == 0:
-                connection.execute(self.statement("CREATE SCHEMA {schema}"))
-            connection.execute(self.statement(_TABLES))
-            self.undo.make(connection)
+                self.run("CREATE SCHEMA {schema}")
+            self.run(_TABLES)
 
     # --- fence ----------------------------------------------------------------------------------
 
-    def raise_fence(self, connection: Connection[Any], query_id: str, token: int) -> None:
+    def raise_fence(self, query_id: str, token: int) -> None:
         """Shut out drivers with a lower token, and hold the fence until the transaction ends.
 
         Raises:
             LeaseLostError: a driver with a higher token was here.
-            psycopg.errors.LockNotAvailable: another transaction holds it.
+            psycopg.errors.LockNotAvailable: another transaction holds the fence.
         """
-        set_lock_wait(connection, _OWN_LOCK_WAIT_S)
-        raised = connection.execute(
-            self.statement(
-                "INSERT INTO {schema}.fences AS f (query_id, token) VALUES (%s, %s)"
-                " ON CONFLICT (query_id) DO UPDATE SET token = excluded.token"
-                " WHERE f.token <= excluded.token"
-            ),
+        self._set_lock_wait(_OWN_LOCK_WAIT_S)
+        raised = self.run(
+            "INSERT INTO {schema}.fences AS f (query_id, token) VALUES (%s, %s)"
+            " ON CONFLICT (query_id) DO UPDATE SET token = excluded.token"
+            " WHERE f.token <= excluded.token",
             (query_id, token),
         )
-        set_lock_wait(connection, _TABLE_LOCK_WAIT_S)
+        self._set_lock_wait(_TABLE_LOCK_WAIT_S)
         if raised.rowcount == 0:
             msg = (
                 f"{self.target}: a driver with a higher fencing token than {token} writes for "
@@ -148,145 +182,134 @@ class Bookkeeping:
 
     # --- epochs ---------------------------------------------------------------------------------
 
-    def epoch_of(self, connection: Connection[Any], epoch: EpochId) -> Epoch | None:
-        """Return the record of an epoch that was published or reverted, else None."""
-        row = connection.execute(
-            self.statement(
-                "SELECT id, mode, rows, has_ids, has_undo, reverted_at IS NOT NULL"
-                " FROM {schema}.epochs WHERE query_id = %s AND target = %s AND epoch = %s"
-            ),
+    def epoch_of(self, epoch: EpochId) -> Epoch | None:
+        """Return the record of an epoch that was published or reverted."""
+        row = self.run(
+            "SELECT id, mode, rows, has_ids, has_undo, reverted_at IS NOT NULL"
+            " FROM {schema}.epochs WHERE query_id = %s AND target = %s AND epoch = %s",
             (epoch.query_id, self.target, epoch.epoch),
         ).fetchone()
         return None if row is None else Epoch(*row)
 
-    def last_epoch(self, connection: Connection[Any], query_id: str) -> int:
-        """Return the last epoch that was published or reverted; -1 when there is none."""
-        found = _scalar(
-            connection,
-            self.statement(
-                "SELECT max(epoch) FROM {schema}.epochs WHERE query_id = %s AND target = %s"
-            ),
-            (query_id, self.target),
-        )
+    def last_epoch(self, query_id: str) -> int:
+        """Return the last epoch that was published or reverted; -1 for none."""
+        query = "SELECT max(epoch) FROM {schema}.epochs WHERE query_id = %s AND target = %s"
+        found = self._value(query, (query_id, self.target))
         return -1 if found is None else int(found)
 
-    def record_writer(self, connection: Connection[Any], writer: Writer) -> None:
-        """Record which job directory publishes. Idempotent."""
-        connection.execute(
-            self.statement(
-                "INSERT INTO {schema}.writers AS w (target, job_dir, identity) VALUES (%s, %s, %s)"
-                " ON CONFLICT (target, job_dir) DO UPDATE SET identity = excluded.identity"
-                " WHERE w.identity <> excluded.identity"
-            ),
-            (self.target, writer.job_dir, writer.identity),
-        )
-
-    def writers(self, connection: Connection[Any], job_dir: str) -> list[str]:
-        """Return the identity that has published last for a job directory's address."""
-        rows = connection.execute(
-            self.statement(
-                "SELECT identity FROM {schema}.writers WHERE target = %s AND job_dir = %s"
-            ),
-            (self.target, job_dir),
-        ).fetchall()
-        return [str(row[0]) for row in rows]
-
-    def check_kept(self, connection: Connection[Any], query_id: str, epoch: int) -> None:
-        """Refuse a database that does not know an epoch any more, nor a later one of the query.
+    def check_kept(self, query_id: str, epoch: int) -> None:
+        """Refuse a database that has lost an epoch and all later ones of the query.
 
         Raises:
-            CheckpointError: so it is.
+            CheckpointError: it has.
         """
-        if self.last_epoch(connection, query_id) < epoch:
+        if self.last_epoch(query_id) < epoch:
             raise lost_commit_error(self.target, query_id, epoch)
 
     def record_epoch(
         self,
-        connection: Connection[Any],
         epoch: EpochId,
         *,
-        mode: str,
         rows: int,
         has_ids: bool = False,
         has_undo: bool = False,
         is_reverted: bool = False,
     ) -> int:
         """Record an epoch and return its id."""
-        found = _scalar(
-            connection,
-            self.statement(
-                "INSERT INTO {schema}.epochs (query_id, target, epoch, token, query, mode, rows,"
-                " has_ids, has_undo, reverted_at)"
-                " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, CASE WHEN %s THEN now() END)"
-                " RETURNING id"
-            ),
+        found = self._value(
+            "INSERT INTO {schema}.epochs (query_id, target, epoch, token, query, mode, rows,"
+            " has_ids, has_undo, reverted_at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, CASE WHEN %s THEN now() END)"
+            " RETURNING id",
             (
                 *(epoch.query_id, self.target, epoch.epoch, epoch.token, epoch.query),
-                *(mode, rows, has_ids, has_undo, is_reverted),
+                *(self.to.mode, rows, has_ids, has_undo, is_reverted),
             ),
         )
         return int(found)
 
-    def mark_reverted(self, connection: Connection[Any], ids: Sequence[int]) -> None:
-        """Record that epochs count no longer; they stay known, so that nobody publishes them."""
-        reverted = self.statement(
+    def mark_reverted(self, ids: Sequence[int]) -> None:
+        """Record that epochs are reverted. They stay known, so that they are not published."""
+        self._end_undo(
             "UPDATE {schema}.epochs SET reverted_at = now(), has_undo = false"
-            " WHERE id = ANY(%(ids)s) RETURNING id"
+            " WHERE id = ANY(%(ids)s) RETURNING id",
+            ids=list(ids),
         )
-        self.undo.forget(connection, reverted, {"ids": list(ids)})
 
-    def forget(
-        self, connection: Connection[Any], query_id: str, epochs: Sequence[tuple[int, int]]
-    ) -> None:
-        """Remove epochs of a query, but for the newest, with what they had replaced."""
-        old = self.statement(
-            "DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
-            " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
-            " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
-            " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id"
-        )
+    def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
+        """Remove epochs of a query, except the newest, with what they had replaced."""
         for first, last in epochs:
-            values = {"query": query_id, "target": self.target, "first": first, "last": last}
-            self.undo.forget(connection, old, values)
+            self._end_undo(
+                "DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
+                " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
+                " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
+                " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id",
+                query=query_id,
+                target=self.target,
+                first=first,
+                last=last,
+            )
+
+    def keep_undo_of_last(self, epochs: int) -> None:
+        """Remove from the undo log what is older than the target's last *epochs*."""
+        self._end_undo(
+            "UPDATE {schema}.epochs SET has_undo = false"
+            " WHERE target = %(target)s AND has_undo AND id <= (SELECT id FROM {schema}.epochs"
+            " WHERE target = %(target)s AND has_undo ORDER BY id DESC OFFSET %(keep)s LIMIT 1)"
+            " RETURNING id",
+            target=self.target,
+            keep=epochs,
+        )
+
+    def _end_undo(self, change: str, **values: Any) -> None:
+        """Execute a change of ``epochs``; remove the undo log of the ids that it returns."""
+        self.run(
+            "WITH old AS ({change}) DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id",
+            values,
+            change=self.statement(change),
+        )
+
+    # --- writers --------------------------------------------------------------------------------
+
+    def record_writer(self, writer: Writer) -> None:
+        """Record which job directory publishes. Idempotent."""
+        self.run(
+            "INSERT INTO {schema}.writers AS w (target, job_dir, identity) VALUES (%s, %s, %s)"
+            " ON CONFLICT (target, job_dir) DO UPDATE SET identity = excluded.identity"
+            " WHERE w.identity <> excluded.identity",
+            (self.target, writer.job_dir, writer.identity),
+        )
+
+    def writers(self, job_dir: str) -> list[str]:
+        """Return the identity that has published last for a job directory's address."""
+        query = "SELECT identity FROM {schema}.writers WHERE target = %s AND job_dir = %s"
+        return [str(row[0]) for row in self.run(query, (self.target, job_dir))]
 
     # --- staging --------------------------------------------------------------------------------
 
-    def register_staged(self, connection: Connection[Any], epoch: EpochId) -> int:
-        """Record that a staging table is about to be there, and return its id."""
-        found = _scalar(
-            connection,
-            self.statement(
-                "INSERT INTO {schema}.staged (query_id, target, epoch, token)"
-                " VALUES (%s, %s, %s, %s) RETURNING id"
-            ),
+    def register_staged(self, epoch: EpochId) -> int:
+        """Record that a staging table is about to be made, and return its id."""
+        found = self._value(
+            "INSERT INTO {schema}.staged (query_id, target, epoch, token)"
+            " VALUES (%s, %s, %s, %s) RETURNING id",
             (epoch.query_id, self.target, epoch.epoch, epoch.token),
         )
         return int(found)
 
-    def staged_of(self, connection: Connection[Any], query_id: str) -> list[tuple[int, int, int]]:
+    def staged_of(self, query_id: str) -> list[tuple[int, int, int]]:
         """Return id, epoch and token of each staging table of a query for this target."""
-        return connection.execute(
-            self.statement(
-                "SELECT id, epoch, token FROM {schema}.staged"
-                " WHERE query_id = %s AND target = %s ORDER BY id"
-            ),
+        return self.run(
+            "SELECT id, epoch, token FROM {schema}.staged"
+            " WHERE query_id = %s AND target = %s ORDER BY id",
             (query_id, self.target),
         ).fetchall()
 
-    def staged_rows(self, connection: Connection[Any], staged_id: int) -> int:
+    def staged_rows(self, staged_id: int) -> int:
         """Count the rows of a staging table by the partitions that are in it."""
-        return int(
-            _scalar(
-                connection,
-                self.statement(
-                    "SELECT coalesce(sum(rows), 0) FROM {schema}.staged_partitions"
-                    " WHERE staged_id = %s"
-                ),
-                (staged_id,),
-            )
-        )
+        query = "SELECT coalesce(sum(rows), 0) FROM {schema}.staged_partitions WHERE staged_id = %s"
+        return int(self._value(query, (staged_id,)))
 
-    def staged_for(self, connection: Connection[Any], committable: Committable) -> int:
+    def staged_for(self, committable: Committable) -> int:
         """Return the id of the epoch's staging table, which may be gone.
 
         Raises:
@@ -295,59 +318,48 @@ class Bookkeeping:
         epoch = committable.epoch
         with reading(self.target, committable):
             staged_id = int(committable.data["staged_id"])
-        found = connection.execute(
-            self.statement(
-                "SELECT query_id, target, epoch, token FROM {schema}.staged WHERE id = %s"
-            ),
+        found = self.run(
+            "SELECT query_id, target, epoch, token FROM {schema}.staged WHERE id = %s",
             (staged_id,),
         ).fetchone()
         if found not in (None, (epoch.query_id, self.target, epoch.epoch, epoch.token)):
             raise tampered_record_error(self.target, epoch, staged_name(staged_id))
         return staged_id
 
-    def has_staged(self, connection: Connection[Any], staged_id: int) -> bool:
-        """Whether a staging table is there."""
-        return self._has_table(connection, staged_name(staged_id))
+    def has_staged(self, staged_id: int) -> bool:
+        """Whether a staging table exists."""
+        return self._has_table(staged_name(staged_id))
 
-    def drop_staged(self, connection: Connection[Any], staged_id: int) -> bool:
-        """Remove a staging table and what is known of it; leave it if a task still copies into it.
+    def drop_staged(self, staged_id: int) -> bool:
+        """Remove a staging table and its record; leave it if a task still copies into it.
+
+        Idempotent.
 
         Returns:
             Whether it is gone.
-
-        Idempotent.
         """
         import psycopg
 
-        drop = self.statement("DROP TABLE IF EXISTS {schema}.{table}", table=staged_name(staged_id))
-        forget = self.statement("DELETE FROM {schema}.staged WHERE id = %s")
+        table = staged_name(staged_id)
         try:
-            with connection.transaction():
-                set_lock_wait(connection, _OWN_LOCK_WAIT_S)
-                connection.execute(drop)
-                connection.execute(forget, (staged_id,))
+            with self.connection.transaction():
+                self._set_lock_wait(_OWN_LOCK_WAIT_S)
+                self.run("DROP TABLE IF EXISTS {schema}.{table}", table=table)
+                self.run("DELETE FROM {schema}.staged WHERE id = %s", (staged_id,))
         except psycopg.errors.LockNotAvailable:
-            log.warning("%s.%s is still written to", self.schema, staged_name(staged_id))
+            log.warning("%s.%s is still written to", self.schema, table)
             return False
         return True
 
-    def _has_table(self, connection: Connection[Any], name: str) -> bool:
-        found = connection.execute(
-            "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = %s", (self.schema, name)
-        )
-        return found.rowcount > 0
+    def _has_table(self, name: str) -> bool:
+        query = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = %s"
+        return self.run(query, (self.schema, name)).rowcount > 0
+
+    def _set_lock_wait(self, seconds: int) -> None:
+        """Limit how long statements wait for locks, until the transaction or savepoint ends."""
+        self.run("SELECT set_config('lock_timeout', %s, true)", (f"{seconds}s",))
 
 
 def staged_name(staged_id: int) -> str:
     """Return the name of a staging table."""
     return f"staged_{staged_id}"
-
-
-def set_lock_wait(connection: Connection[Any], seconds: int) -> None:
-    """Wait for locks at most *seconds*, until the transaction or savepoint ends."""
-    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{seconds}s",))
-
-
-def _scalar(connection: Connection[Any], query: Any, parameters: Sequence[Any]) -> Any:
-    row = connection.execute(query, parameters).fetchone()
-    return None if row is None else row[0]

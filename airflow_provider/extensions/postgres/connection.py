@@ -1,4 +1,4 @@
-"""Sessions of PostgreSQL: how they are opened, how they are named, what their errors may show."""
+"""Sessions of PostgreSQL: their settings, their names, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -58,37 +58,33 @@ _SECRET_PARAMETERS: Final = ("password", "sslpassword", "oauth_client_secret")
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """The address of a database, and the user.
-
-    Attributes:
-        parameters: libpq's, with secrets; never shown.
-    """
+    """The address of a database; libpq's *parameters* have secrets, and are never shown."""
 
     parameters: dict[str, str] = dataclasses.field(repr=False)
 
     @property
     def host(self) -> str:
-        """Return the host, or the folder of the socket, as the address gives it."""
+        """The host, or the folder of the socket, as the address gives it."""
         return self.parameters.get("host") or self.parameters.get("service") or "local"
 
     @property
     def database(self) -> str:
-        """Return the database's name, as the address gives it."""
+        """The database's name, as the address gives it."""
         return self.parameters.get("dbname") or self.parameters.get("user") or "default"
 
     def connect(self, session: str, *, idle_timeout_s: float = 0.0) -> Connection[Any]:
         """Open a session in which every statement is a transaction, unless one is begun.
 
-        A transaction that is begun brings the settings along that the sink relies on, and leaves
-        none behind: a pooler such as PgBouncer may give each another session of the server.
+        An explicit transaction brings the settings that the sink relies on, and leaves none behind:
+        a pooler such as PgBouncer may give each transaction another session of the server.
 
         Args:
             session: its name, by which :func:`end_older_sessions` knows it.
-            idle_timeout_s: after this long in a transaction without a statement, the server ends
-                it; 0 for never.
+            idle_timeout_s: the server ends a transaction after this time without a statement;
+                0 for never.
 
         Raises:
-            psycopg.OperationalError: no session; the message carries no secret.
+            psycopg.OperationalError: no session; the message has no secret.
         """
         import psycopg
 
@@ -111,9 +107,9 @@ class Server:
         return Secrets.of(secret).redact(text)
 
     def resolved(self, connection: Connection[Any]) -> Server:
-        """Return this server with what the environment and password files added.
+        """Return this server with the parameters of an open *connection* of the driver.
 
-        Executors have neither, so they get what an open *connection* of the driver uses.
+        Executors have neither the driver's environment nor its password files.
         """
         found = connection.info.get_parameters()
         found.pop("application_name", None)
@@ -124,7 +120,6 @@ class Server:
 
 @functools.cache
 def _session_class() -> Any:
-    """Return psycopg's connection, whose transactions bring their settings along."""
     from psycopg import Connection
     from psycopg.pq import TransactionStatus
 
@@ -147,8 +142,8 @@ def server_of(url: str) -> Server:
     """Read the address of a database.
 
     Raises:
-        ConfigError: it is not one of PostgreSQL, or the extra is missing. The message never holds
-            the address, which may hold a password.
+        ConfigError: it is not one of PostgreSQL, or the extra is missing. The message never has the
+            address, which may have a password.
     """
     if not url.startswith(_SCHEMES):
         scheme = re.match(r"[a-z][a-z0-9+.]*(?=://)", url)
@@ -172,11 +167,10 @@ def server_of(url: str) -> Server:
 
 
 def is_outage(error: psycopg.Error) -> bool:
-    """Whether a database does not answer, or not now: what may heal without anybody's help.
+    """Whether the database does not answer, or not now, so that a retry may succeed.
 
     libpq gives no SQLSTATE for a session that was not opened. A server that answered and refused
-    says FATAL; what it says then is a mistake of the caller's, but for a few words of a start, a
-    stop, and a crowd.
+    says FATAL; that is a mistake of the caller's, except for a start, a stop, and a crowd.
     """
     import psycopg
 
@@ -189,19 +183,16 @@ def is_outage(error: psycopg.Error) -> bool:
 
 
 def session_name(query_id: str, token: int) -> str:
-    """Return what the sessions of one driver, and of its executors, are called."""
+    """Return the name of the sessions of one driver and of its executors."""
     # PostgreSQL keeps 63 bytes; an id of 36 leaves 12 digits for the token.
     return f"spark-stream {query_id} {token}"
 
 
 def end_older_sessions(connection: Connection[Any], query_id: str, token: int) -> int:
-    """End what drivers with a lower token, and their executors, still do in the database.
+    """End the sessions of drivers with a lower token and of their executors; return their number.
 
-    One that is stopped in the middle of a transaction holds locks for as long as it is stopped.
-    Only sessions of our own role are ended, which every role may do.
-
-    Returns:
-        How many there were.
+    A driver that is paused in a transaction holds its locks. Every role may end its own sessions,
+    and no others are ended.
     """
     prefix = session_name(query_id, 0)[:-1]
     ended = connection.execute(

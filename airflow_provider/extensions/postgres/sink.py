@@ -1,24 +1,28 @@
-"""The ``sql`` sink itself: when what is done, and again after a failure."""
+"""The ``sql`` sink: the order of its steps, and their retries."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider.extensions.postgres import publish, table_revert
-from airflow_provider.extensions.postgres.bookkeeping import Bookkeeping, staged_name
-from airflow_provider.extensions.postgres.columns import columns_for, line_of
+from airflow_provider.extensions.postgres import publish
+from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.connection import (
     end_older_sessions,
     is_outage,
     server_of,
     session_name,
 )
-from airflow_provider.extensions.postgres.copy import CopyTask, run_copy
-from airflow_provider.extensions.postgres.privileges import check_database
-from airflow_provider.extensions.postgres.statements import commas, listed
-from airflow_provider.extensions.postgres.table import Destination, TableName, definition
-from airflow_provider.extensions.postgres.undo import UndoLog
+from airflow_provider.extensions.postgres.copy import CopyTask, columns_for, line_of, run_copy
+from airflow_provider.extensions.postgres.table import (
+    Destination,
+    TableName,
+    check_database,
+    commas,
+    definition,
+    listed,
+)
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -29,18 +33,17 @@ from airflow_provider.runtime.api.sinks import (
     lost_commit_error,
 )
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.jobdir.datasets import table_dataset
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from psycopg import Connection
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from airflow_provider.extensions.postgres.columns import TargetColumn
     from airflow_provider.runtime.base.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -67,18 +70,17 @@ def sql(
     Args:
         url: ``postgresql://user@host:port/database``, as libpq reads it. The password may be in it,
             in ``PGPASSWORD``, a password file or a service file of the driver's machine.
-        table: ``table`` or ``schema.table``, spelled as PostgreSQL stores it; made by the first
-            epoch when it is missing.
+        table: ``table`` or ``schema.table``, spelled as PostgreSQL stores it; the first epoch makes
+            it if it is missing.
         mode: ``append`` inserts every row; ``upsert`` replaces the row with the same *keys*.
         keys: the columns that tell rows apart in ``upsert``; the table needs a unique constraint
-            on them, and no epoch may have two rows with the same.
-        epoch_column: the ``bigint`` column of the table that tells of each row which epoch wrote
-            it, for taking appended rows back; None for none. A table of yours may be without.
-        bookkeeping_schema: where the sink keeps what it remembers and what it has staged.
-        undo_epochs: for how many of the table's last epochs it is kept what an upsert replaced, so
-            that it can be reverted; 0 for none, which is faster and lets other writers in.
-        idle_timeout_s: after so long without a sign from a driver that holds locks, the server ends
-            its transaction.
+            on them, and no epoch may have two rows with the same keys.
+        epoch_column: the ``bigint`` column of the table that says which epoch wrote a row, so that
+            appended rows can be reverted; None for none. A table of yours may be without.
+        bookkeeping_schema: the schema of the sink's own tables and of staged rows.
+        undo_epochs: the number of the table's last epochs for which the sink keeps the rows that an
+            upsert replaced, for a revert; 0 for none, which is faster and lets other writers in.
+        idle_timeout_s: the server ends a transaction of a driver that has been silent for so long.
 
     Raises:
         ConfigError: the address or the table's name cannot be read, or the extra is missing.
@@ -114,8 +116,7 @@ class SqlSink:
     ) -> None:
         self._server = server_of(url)
         self._to = destination
-        undo = UndoLog(bookkeeping_schema, destination)
-        self._books = Bookkeeping(bookkeeping_schema, destination.table.text, undo)
+        self._schema = bookkeeping_schema
         self._idle_timeout_s = idle_timeout_s
         self._clock = clock or SystemClock()
         self._confirmed: dict[str, int] = {}  # the last epoch of each query id, in this process
@@ -125,18 +126,18 @@ class SqlSink:
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind, host, database and table."""
+        """The sink's kind, host, database and table."""
         return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the dataset that it writes; a table without a schema is taken for ``public``."""
+        """Return the table; one without a schema is taken for ``public``."""
         server, table = self._server, self._to.table
         names = (server.database, table.schema or "public", table.parts[-1])
         return (table_dataset(server.host, server.parameters.get("port"), *names),)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the columns that tell rows apart; empty where none replaces another."""
+        """The columns that tell rows apart; empty where none replaces another."""
         return self._to.keys
 
     # --- before anything is written -------------------------------------------------------------
@@ -147,21 +148,23 @@ class SqlSink:
 
         self.check_shape(df, output_mode)
         try:
-            with self._server.connect("spark-stream check") as connection:
-                check_database(connection, self._books, self._to, columns_for(df.schema))
-        except ConfigError as error:
-            msg = f"{self.name}: {error}"
-            raise ConfigError(msg) from None
+            with self._naming(), self._server.connect("spark-stream check") as connection:
+                check_database(connection, self._schema, self._to, columns_for(df.schema))
         except psycopg.Error as error:
             msg = f"{self.name}: {self._server.masked(str(error)).strip()}"
             raise (OutageError if is_outage(error) else ConfigError)(msg) from None
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what no table could take."""
-        try:
+        with self._naming():
             _check_modes(self._to, output_mode)
             _check_names(self._to, df.columns)
             columns_for(df.schema)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
         except ConfigError as error:
             msg = f"{self.name}: {error}"
             raise ConfigError(msg) from None
@@ -171,23 +174,22 @@ class SqlSink:
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Shut older drivers out at the database and drop staging tables that are garbage."""
 
-        def work(connection: Connection[Any]) -> None:
-            self._books.make(connection)
-            with connection.transaction():
-                self._books.raise_fence(connection, query_id, fence.token)
-                confirmed = self._confirmed.get(query_id, -1)
-                self._books.check_kept(connection, query_id, confirmed)
-            for staged_id, epoch, token in self._books.staged_of(connection, query_id):
-                known = self._books.epoch_of(connection, EpochId("", query_id, epoch, token))
+        def work(books: Books) -> None:
+            books.make()
+            with books.connection.transaction():
+                books.raise_fence(query_id, fence.token)
+                books.check_kept(query_id, self._confirmed.get(query_id, -1))
+            for staged_id, epoch, token in books.staged_of(query_id):
+                known = books.epoch_of(EpochId("", query_id, epoch, token))
                 if known is None and not is_garbage(epoch, token):
                     continue
-                with connection.transaction():
-                    self._books.raise_fence(connection, query_id, fence.token)
-                    if not self._books.drop_staged(connection, staged_id):
-                        end_older_sessions(connection, query_id, fence.token)
-                        self._books.drop_staged(connection, staged_id)
+                with books.connection.transaction():
+                    books.raise_fence(query_id, fence.token)
+                    if not books.drop_staged(staged_id):
+                        end_older_sessions(books.connection, query_id, fence.token)
+                        books.drop_staged(staged_id)
 
-        self._run(work, query_id=query_id, token=fence.token, fence=fence)
+        self._run(work, query_id, fence.token, fence)
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         """Copy the rows from Spark's executors into a table that belongs to this epoch alone."""
@@ -198,6 +200,9 @@ class SqlSink:
     def begin_staging(self, schema: StructType, epoch: EpochId) -> tuple[CopyTask, dict[str, Any]]:
         """Make the epoch's staging table.
 
+        Its columns have the types of the table, if there is one, so that rows that the table cannot
+        take fail before Spark commits the batch.
+
         Returns:
             What each of Spark's tasks runs, and the committable without its rows.
 
@@ -205,69 +210,103 @@ class SqlSink:
         """
         wanted = columns_for(schema)
 
-        def work(connection: Connection[Any]) -> tuple[CopyTask, dict[str, Any]]:
-            self._books.make(connection)
-            self._drop_staged_by(connection, epoch)
-            columns = self._staged_columns(connection, wanted)
-            with connection.transaction():
-                staged_id = self._books.register_staged(connection, epoch)
+        def work(books: Books) -> tuple[CopyTask, dict[str, Any]]:
+            books.make()
+            for staged_id, of_epoch, token in books.staged_of(epoch.query_id):
+                # The same driver staged the epoch before, and its batch failed.
+                if (of_epoch, token) == (epoch.epoch, epoch.token):
+                    books.drop_staged(staged_id)
+            table = self._to.table.look(books.connection)
+            columns = [(table and table.column(column.name)) or column for column in wanted]
+            with books.connection.transaction():
+                staged_id = books.register_staged(epoch)
                 # Logged, unlike a temporary or unlogged table: it must survive a server's crash.
-                connection.execute(
-                    self._books.statement(
-                        "CREATE TABLE {schema}.{table} ({columns})",
-                        table=staged_name(staged_id),
-                        columns=commas(map(definition, columns)),
-                    )
+                books.run(
+                    "CREATE TABLE {schema}.{table} ({columns})",
+                    table=staged_name(staged_id),
+                    columns=commas(map(definition, columns)),
                 )
             data = {"staged_id": staged_id, "columns": [[c.name, c.type] for c in columns]}
-            return self._copy_task(connection, staged_id, columns, epoch), data
+            return self._copy_task(books, staged_id, [c.name for c in columns], epoch), data
 
-        return self._run(work, query_id=epoch.query_id, token=epoch.token)
+        return self._run(work, epoch.query_id, epoch.token)
+
+    def _copy_task(
+        self, books: Books, staged_id: int, columns: Sequence[str], epoch: EpochId
+    ) -> CopyTask:
+        copy = books.statement(
+            "COPY {schema}.{table} ({columns}) FROM STDIN",
+            table=staged_name(staged_id),
+            columns=listed(columns),
+        )
+        claim = books.statement(
+            "INSERT INTO {schema}.staged_partitions (staged_id, partition, rows)"
+            " VALUES ({id}, %s, %s) ON CONFLICT DO NOTHING",
+            id=staged_id,
+        )
+        return CopyTask(
+            self._server.resolved(books.connection),
+            session_name(epoch.query_id, epoch.token),
+            copy.as_string(books.connection),
+            claim.as_string(books.connection),
+        )
 
     def end_staging(self, data: dict[str, Any], epoch: EpochId) -> Staged:
-        """Count what all of Spark's tasks have staged, and see that keys tell rows apart.
+        """Count the rows that all of Spark's tasks have staged; check that keys tell them apart.
 
         Raises:
             SinkError: in ``upsert``, two rows have the same keys, or a key is null.
         """
 
-        def work(connection: Connection[Any]) -> int:
+        def work(books: Books) -> int:
             if self._to.mode == "upsert":
-                self._check_keys(connection, int(data["staged_id"]))
-            return self._books.staged_rows(connection, int(data["staged_id"]))
+                self._check_keys(books, int(data["staged_id"]))
+            return books.staged_rows(int(data["staged_id"]))
 
-        rows = self._run(work, query_id=epoch.query_id, token=epoch.token)
+        rows = self._run(work, epoch.query_id, epoch.token)
         return Staged({**data, "rows": rows}, rows)
+
+    def _check_keys(self, books: Books, staged_id: int) -> None:
+        import psycopg
+
+        try:
+            with books.connection.transaction():
+                books.run(
+                    "ALTER TABLE {schema}.{table} ADD PRIMARY KEY ({keys})",
+                    table=staged_name(staged_id),
+                    keys=listed(self._to.keys),
+                )
+        except psycopg.errors.InvalidTableDefinition:
+            return  # it has one: this was done, and its answer lost
+        except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:
+            msg = (
+                f"{self.name}: an upsert takes one row per key and epoch, and no null in a key: "
+                f"{error.diag.message_detail or error.diag.message_primary}; aggregate by "
+                f"{', '.join(self._to.keys)} first"
+            )
+            raise SinkError(msg) from error
 
     def abort(self, committable: Committable) -> None:
         """Drop the epoch's staging table."""
 
-        def work(connection: Connection[Any]) -> None:
-            if self._books.exists(connection):
-                staged_id = self._books.staged_for(connection, committable)
-                self._books.drop_staged(connection, staged_id)
+        def work(books: Books) -> None:
+            if books.exists():
+                books.drop_staged(books.staged_for(committable))
 
-        epoch = committable.epoch
-        self._run(work, query_id=epoch.query_id, token=epoch.token)
+        self._run(work, committable.epoch.query_id, committable.epoch.token)
 
     # --- second phase ---------------------------------------------------------------------------
 
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Move the staged rows into the table and record the epoch, in one transaction."""
+        query_id = committable.epoch.query_id
 
-        def work(connection: Connection[Any]) -> None:
-            publish.publish(
-                connection,
-                self._books,
-                self._to,
-                committable,
-                fence,
-                confirmed=self._confirmed.get(epoch.query_id, -1),
-            )
+        def work(books: Books) -> None:
+            confirmed = self._confirmed.get(query_id, -1)
+            publish.publish(books, committable, fence, confirmed=confirmed)
 
-        epoch = committable.epoch
-        self._run(work, query_id=epoch.query_id, token=fence.token, fence=fence)
-        self._confirm(epoch)
+        self._run(work, query_id, fence.token, fence)
+        self._confirm(committable.epoch)
 
     def _confirm(self, epoch: EpochId) -> None:
         before = self._confirmed.get(epoch.query_id, -1)
@@ -276,77 +315,72 @@ class SqlSink:
     def writers(self, job_dir: str) -> list[str]:
         """Return the identity that has published last for a job directory's address."""
 
-        def work(connection: Connection[Any]) -> list[str]:
-            has_books = self._books.exists(connection) and self._to.table.look(connection)
-            return self._books.writers(connection, job_dir) if has_books else []
+        def work(books: Books) -> list[str]:
+            is_there = books.exists() and self._to.table.look(books.connection) is not None
+            return books.writers(job_dir) if is_there else []
 
-        return self._run(work, query_id="", token=0)
+        return self._run(work)
 
     def last_epoch(self, query_id: str) -> int:
         """Return the last epoch of a query that was published or reverted; -1 for none."""
-
-        def work(connection: Connection[Any]) -> int:
-            has_books = self._books.exists(connection)
-            return self._books.last_epoch(connection, query_id) if has_books else -1
-
-        return self._run(work, query_id=query_id, token=0)
+        return self._run(lambda books: books.last_epoch(query_id) if books.exists() else -1)
 
     def check_published(self, committable: Committable) -> None:
         """Refuse a database that has lost the epoch, as a failover to a standby may."""
-
-        def work(connection: Connection[Any]) -> None:
-            if not self._books.exists(connection):
-                raise lost_commit_error(self.name, epoch.query_id, epoch.epoch)
-            self._books.check_kept(connection, epoch.query_id, epoch.epoch)
-
         epoch = committable.epoch
-        self._run(work, query_id=epoch.query_id, token=epoch.token)
+
+        def work(books: Books) -> None:
+            if not books.exists():
+                raise lost_commit_error(self.name, epoch.query_id, epoch.epoch)
+            books.check_kept(epoch.query_id, epoch.epoch)
+
+        self._run(work, epoch.query_id, epoch.token)
         self._confirm(epoch)
 
     def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
         """Remove records of epochs, and what they had replaced; the newest of the query stays."""
 
-        def work(connection: Connection[Any]) -> None:
-            with connection.transaction():
-                self._books.forget(connection, query_id, epochs)
+        def work(books: Books) -> None:
+            with books.connection.transaction():
+                books.prune(query_id, epochs)
 
         if epochs:
-            self._run(work, query_id=query_id, token=0)
+            self._run(work, query_id)
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
-
-        def work(connection: Connection[Any]) -> None:
-            table_revert.plan_revert(connection, self._books, self._to, committables)
-
         if committables:
             epoch = committables[0].epoch
-            self._run(work, query_id=epoch.query_id, token=epoch.token)
+            self._run(
+                lambda books: publish.plan_revert(books, committables), epoch.query_id, epoch.token
+            )
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Delete what was appended and restore what was replaced, in one transaction."""
+        """Delete the appended rows and restore the replaced ones, in one transaction."""
 
-        def work(connection: Connection[Any]) -> None:
-            self._books.make(connection)
-            table_revert.revert(connection, self._books, self._to, committables, fence)
+        def work(books: Books) -> None:
+            books.make()
+            publish.revert(books, committables, fence)
 
         if committables:
-            query_id = committables[0].epoch.query_id
-            self._run(work, query_id=query_id, token=fence.token, fence=fence)
+            self._run(work, committables[0].epoch.query_id, fence.token, fence)
 
     # --- sessions -------------------------------------------------------------------------------
 
+    def books_in(self, connection: Connection[Any]) -> Books:
+        """Return the sink's own tables in a session."""
+        return Books(connection, self._schema, self._to)
+
     def _run(
         self,
-        work: Callable[[Connection[Any]], T],
-        *,
-        query_id: str,
-        token: int,
+        work: Callable[[Books], T],
+        query_id: str = "",
+        token: int = 0,
         fence: Fence | None = None,
     ) -> T:
-        """Do *work*, which is idempotent, in a session; again when the session was lost.
+        """Do *work*, which is idempotent, in a session; again if the session was lost.
 
-        Also when it was lost while it committed: whether that happened, the next try finds out.
+        Also if it was lost during a commit: the next try finds out whether that happened.
         """
         import psycopg
 
@@ -359,10 +393,14 @@ class SqlSink:
                 with self._server.connect(
                     session, idle_timeout_s=self._idle_timeout_s
                 ) as connection:
-                    return work(connection)
+                    return work(self.books_in(connection))
             except psycopg.Error as error:
                 text = self._server.masked(str(error)).strip()
-                if not _may_pass(error) or not retries.failed():
+                may_pass = isinstance(
+                    error,
+                    psycopg.OperationalError | psycopg.errors.IdleInTransactionSessionTimeout,
+                )
+                if not may_pass or not retries.failed():
                     msg = f"{self.name}: {text}"
                     raise SinkError(msg) from error
                 log.warning("%s: %s; trying again", self.name, text)
@@ -380,71 +418,6 @@ class SqlSink:
             log.warning("%s: older sessions were not ended: %s", self.name, error)
             return
         log.warning("%s: ended %s sessions of older drivers, which held locks", self.name, ended)
-
-    # --- staging --------------------------------------------------------------------------------
-
-    def _drop_staged_by(self, connection: Connection[Any], epoch: EpochId) -> None:
-        """Drop what the same driver staged for the same epoch before its batch failed."""
-        for staged_id, of_epoch, token in self._books.staged_of(connection, epoch.query_id):
-            if (of_epoch, token) == (epoch.epoch, epoch.token):
-                self._books.drop_staged(connection, staged_id)
-
-    def _staged_columns(
-        self, connection: Connection[Any], wanted: Sequence[TargetColumn]
-    ) -> list[TargetColumn]:
-        """Return the rows' columns with the types of the table, where there is one.
-
-        So what the table cannot take fails before Spark commits the batch.
-        """
-        table = self._to.table.look(connection)
-        if table is None:
-            return list(wanted)
-        return [table.column(column.name) or column for column in wanted]
-
-    def _copy_task(
-        self,
-        connection: Connection[Any],
-        staged_id: int,
-        columns: Sequence[TargetColumn],
-        epoch: EpochId,
-    ) -> CopyTask:
-        copy = self._books.statement(
-            "COPY {schema}.{table} ({columns}) FROM STDIN",
-            table=staged_name(staged_id),
-            columns=listed(column.name for column in columns),
-        )
-        claim = self._books.statement(
-            "INSERT INTO {schema}.staged_partitions (staged_id, partition, rows)"
-            " VALUES ({id}, %s, %s) ON CONFLICT DO NOTHING",
-            id=_literal(staged_id),
-        )
-        return CopyTask(
-            self._server.resolved(connection),
-            session_name(epoch.query_id, epoch.token),
-            copy.as_string(connection),
-            claim.as_string(connection),
-        )
-
-    def _check_keys(self, connection: Connection[Any], staged_id: int) -> None:
-        import psycopg
-
-        unique = self._books.statement(
-            "ALTER TABLE {schema}.{table} ADD PRIMARY KEY ({keys})",
-            table=staged_name(staged_id),
-            keys=listed(self._to.keys),
-        )
-        try:
-            with connection.transaction():
-                connection.execute(unique)
-        except psycopg.errors.InvalidTableDefinition:
-            return  # it has one: this was done, and its answer lost
-        except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:
-            msg = (
-                f"{self.name}: an upsert takes one row per key and epoch, and no null in a key: "
-                f"{error.diag.message_detail or error.diag.message_primary}; aggregate by "
-                f"{', '.join(self._to.keys)} first"
-            )
-            raise SinkError(msg) from error
 
 
 def _check_modes(destination: Destination, output_mode: str) -> None:
@@ -476,18 +449,3 @@ def _check_names(destination: Destination, columns: Sequence[str]) -> None:
             "choose another name by epoch_column="
         )
         raise ConfigError(msg)
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same may succeed later: the session, the server or a lock was lost."""
-    import psycopg
-
-    return isinstance(
-        error, psycopg.OperationalError | psycopg.errors.IdleInTransactionSessionTimeout
-    )
-
-
-def _literal(value: int) -> Any:
-    from psycopg import sql as psycopg_sql
-
-    return psycopg_sql.Literal(value)

@@ -1,4 +1,4 @@
-"""The table that a sink writes to: what it is called, what it is like, whether it will do."""
+"""The table that a sink writes to: its name, its columns, and the checks before a run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,42 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.postgres.columns import TargetColumn, is_compatible
-from airflow_provider.extensions.postgres.statements import lock_name
+from airflow_provider.extensions.postgres.copy import TargetColumn, is_compatible
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from psycopg import Connection
-    from psycopg.sql import Identifier
+    from psycopg.sql import Composable, Composed, Identifier
 
 
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 _TABLE_KINDS: Final = ("r", "p")  # ordinary and partitioned
+_OLDEST: Final = 120000  # generated columns, and floating point that can be read back
+_NEEDED: Final = {
+    "append": ("INSERT", "SELECT"),
+    "upsert": ("INSERT", "SELECT", "UPDATE", "DELETE"),
+}
+
+
+def listed(names: Iterable[str]) -> Composed:
+    """Return names as identifiers with commas between."""
+    from psycopg import sql
+
+    return commas(sql.Identifier(name) for name in names)
+
+
+def commas(parts: Iterable[Composable]) -> Composed:
+    """Return *parts* with commas between."""
+    from psycopg import sql
+
+    return sql.SQL(", ").join(parts)
+
+
+def lock_name(connection: Connection[Any], name: str) -> None:
+    """Hold a lock of that name until the transaction ends: ``IF NOT EXISTS`` alone races."""
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +49,9 @@ class TableInfo:
     """A table of the database.
 
     Attributes:
-        columns: all that it has, in order.
-        required: columns that a row must give a value for.
-        computed: columns that take no value.
-        unique: sets of columns with a unique constraint or index over all rows.
+        required: the columns that have neither a default nor nulls.
+        computed: the columns that take no value.
+        unique: the sets of columns with a unique constraint or index over all rows.
     """
 
     oid: int
@@ -39,7 +61,7 @@ class TableInfo:
     unique: tuple[frozenset[str], ...]
 
     def column(self, name: str) -> TargetColumn | None:
-        """Return the column of that name, if there is one."""
+        """Return the column of that name."""
         return next((column for column in self.columns if column.name == name), None)
 
     @property
@@ -51,10 +73,10 @@ class TableInfo:
 class TableName:
     """A table's name, ``table`` or ``schema.table``, exactly as PostgreSQL stores it.
 
-    Upper case stays upper case. A part that holds a dot is written in double quotes.
+    Upper case stays upper case. A part with a dot is written in double quotes.
 
     Raises:
-        ConfigError: it is not such a name.
+        ConfigError: the text is no such name.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,18 +85,18 @@ class TableName:
 
     @property
     def schema(self) -> str | None:
-        """Return the schema; None leaves it to the session's search path."""
+        """The schema; None leaves it to the session's search path."""
         return self.parts[0] if len(self.parts) > 1 else None
 
     @property
     def identifier(self) -> Identifier:
-        """Return it quoted for a statement."""
+        """The name, quoted for a statement."""
         from psycopg import sql
 
         return sql.Identifier(*self.parts)
 
     def look(self, connection: Connection[Any]) -> TableInfo | None:
-        """Return what the table is like; None when there is none.
+        """Return the table's columns and constraints; None without a table.
 
         Raises:
             ConfigError: something else has that name.
@@ -105,36 +127,54 @@ class TableName:
             unique=_unique_sets(connection, oid),
         )
 
-    def make(
-        self,
-        connection: Connection[Any],
-        columns: Sequence[TargetColumn],
-        *,
-        keys: Sequence[str],
-        epoch_column: str | None,
-    ) -> None:
-        """Make the table in the transaction that is open, unless somebody else is faster."""
-        from psycopg import sql
-
-        lock_name(connection, f"spark-stream target {self.text}")
-        parts = [definition(column) for column in columns]
-        if epoch_column is not None:
-            parts.append(definition(TargetColumn(epoch_column, "bigint")))
-        if keys:
-            names = sql.SQL(", ").join(map(sql.Identifier, keys))
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
-        connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-                self.identifier, sql.SQL(", ").join(parts)
-            )
-        )
-
     def lock_against_writers(self, connection: Connection[Any]) -> None:
-        """Keep other writers, but no reader, out of it until the transaction ends."""
+        """Keep other writers, but no reader, out of the table until the transaction ends."""
         from psycopg import sql
 
         connection.execute(
             sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(self.identifier)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """Where rows go, and how.
+
+    Attributes:
+        mode: ``append`` or ``upsert``.
+        keys: the columns that tell rows apart in ``upsert``.
+        epoch_column: the table's column for epochs' ids; None for none.
+        undo_epochs: the number of epochs for which the undo log has what an upsert replaced.
+    """
+
+    table: TableName
+    mode: str
+    keys: tuple[str, ...]
+    epoch_column: str | None
+    undo_epochs: int
+
+    @property
+    def keeps_undo(self) -> bool:
+        """Whether an epoch that is published now is logged for a revert."""
+        return self.mode == "upsert" and self.undo_epochs > 0
+
+    def has_ids(self, table: TableInfo) -> bool:
+        """Whether rows in the table say which epoch wrote them."""
+        return self.epoch_column is not None and table.column(self.epoch_column) is not None
+
+    def make(self, connection: Connection[Any], columns: Sequence[TargetColumn]) -> None:
+        """Make the table in the open transaction, unless another driver is faster."""
+        from psycopg import sql
+
+        lock_name(connection, f"spark-stream target {self.table.text}")
+        ids = [TargetColumn(self.epoch_column, "bigint")] if self.epoch_column else []
+        parts = [definition(column) for column in (*columns, *ids)]
+        if self.keys:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(listed(self.keys)))
+        connection.execute(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+                self.table.identifier, commas(parts)
+            )
         )
 
 
@@ -146,18 +186,8 @@ def definition(column: TargetColumn) -> Any:
     return sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
 
 
-def check_fits(
-    table: TableInfo,
-    wanted: Sequence[TargetColumn],
-    *,
-    keys: Sequence[str],
-    epoch_column: str | None,
-) -> None:
-    """Refuse a table that cannot take the rows.
-
-    Raises:
-        ConfigError: the message names the column, without the table.
-    """
+def _check_fits(table: TableInfo, wanted: Sequence[TargetColumn], to: Destination) -> None:
+    keys, epoch_column = to.keys, to.epoch_column
     for column in wanted:
         existing = table.column(column.name)
         if existing is None:
@@ -216,19 +246,78 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Destination:
-    """Where rows go, and how.
+# --- checks before a run -------------------------------------------------------------------------
 
-    Attributes:
-        mode: ``append`` or ``upsert``.
-        keys: what tells rows apart in ``upsert``.
-        epoch_column: the table's column for epochs' ids; None for none.
-        undo_epochs: for how many epochs it is kept what an upsert replaced.
+
+def check_database(
+    connection: Connection[Any], schema: str, to: Destination, columns: Sequence[TargetColumn]
+) -> None:
+    """Refuse a database that cannot take the rows; writes nothing.
+
+    Args:
+        connection: a session.
+        schema: the schema of the sink's own tables.
+        to: the table, and how it is written to.
+        columns: the rows' columns.
+
+    Raises:
+        ConfigError: the message names the thing and the way out.
     """
+    if connection.info.server_version < _OLDEST:
+        msg = f"PostgreSQL {connection.info.server_version // 10000} is too old; 12 is needed"
+        raise ConfigError(msg)
+    if _ask(connection, "SELECT current_setting('transaction_read_only')::boolean"):
+        msg = "this server only reads, it is a standby or set so; name the primary"
+        raise ConfigError(msg)
+    _check_bookkeeping(connection, schema)
+    table = to.table.look(connection)
+    if table is None:
+        _check_can_make(connection, to.table)
+        return
+    _check_fits(table, columns, to)
+    for privilege in _NEEDED[to.mode]:
+        question = "SELECT has_table_privilege(%s::oid, %s)"
+        if not _ask(connection, question, (table.oid, privilege)):
+            msg = f"no permission; GRANT {privilege} on the table to this user"
+            raise ConfigError(msg)
 
-    table: TableName
-    mode: str
-    keys: tuple[str, ...]
-    epoch_column: str | None
-    undo_epochs: int
+
+def _check_bookkeeping(connection: Connection[Any], schema: str) -> None:
+    allowed = _may_create_in(connection, schema)
+    if allowed is None:
+        question = "SELECT has_database_privilege(current_database(), 'CREATE')"
+        if not _ask(connection, question):
+            msg = (
+                f"there is no schema {schema!r} for the sink's own tables, and no permission "
+                f"to make one; CREATE SCHEMA {schema} AUTHORIZATION this user"
+            )
+            raise ConfigError(msg)
+    elif not allowed:
+        msg = f"no permission to make tables in schema {schema!r}; GRANT CREATE, USAGE on it"
+        raise ConfigError(msg)
+
+
+def _check_can_make(connection: Connection[Any], table: TableName) -> None:
+    schema = table.schema or _ask(connection, "SELECT current_schema()")
+    allowed = None if schema is None else _may_create_in(connection, schema)
+    if allowed is None:
+        msg = f"there is no schema {schema or 'in the search path'!r} for the table; CREATE it"
+        raise ConfigError(msg)
+    if not allowed:
+        msg = f"there is no such table, and no permission to make it in schema {schema!r}"
+        raise ConfigError(msg)
+
+
+def _may_create_in(connection: Connection[Any], schema: str) -> bool | None:
+    """Return whether the role may; None if there is no such schema."""
+    question = (
+        "SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE')"
+        " FROM pg_namespace WHERE nspname = %s"
+    )
+    found = _ask(connection, question, (schema,))
+    return None if found is None else bool(found)
+
+
+def _ask(connection: Connection[Any], question: str, values: Sequence[Any] = ()) -> Any:
+    row = connection.execute(question.encode(), values).fetchone()
+    return None if row is None else row[0]

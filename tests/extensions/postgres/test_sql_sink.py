@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructType
 
-from airflow_provider.extensions.postgres.columns import (
+from airflow_provider.extensions.postgres.copy import (
     TargetColumn,
     columns_for,
     is_compatible,
@@ -413,7 +413,7 @@ def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
         contextlib.suppress(psycopg.OperationalError),  # there is nothing left to roll back
         connection.transaction(),
     ):
-        table.sink._books.raise_fence(connection, QUERY_ID, 1)
+        table.sink.books_in(connection).raise_fence(QUERY_ID, 1)
         table.sink.commit(committable, Fence(2))
         with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
             connection.execute("SELECT 1")
@@ -427,15 +427,15 @@ def test_the_fence_is_not_waited_for_as_long_as_the_table(table):
     epoch out of the table for a minute.
     """
     table.publish(A)
-    books, server = table.sink._books, table.sink._server
+    server = table.sink._server
     with server.connect("holder", idle_timeout_s=60) as holder, holder.transaction():
-        books.raise_fence(holder, QUERY_ID, 1)
+        table.sink.books_in(holder).raise_fence(QUERY_ID, 1)
         (waits,) = holder.execute("SHOW lock_timeout").fetchone() or ("",)
         with server.connect("waiter", idle_timeout_s=60) as waiter:
             waiter.execute("SET lock_timeout = '20s'")
             begun = time.monotonic()
             with pytest.raises(psycopg.errors.LockNotAvailable), waiter.transaction():
-                books.raise_fence(waiter, QUERY_ID, 1)
+                table.sink.books_in(waiter).raise_fence(QUERY_ID, 1)
 
     assert "1min" == waits
     assert time.monotonic() - begun < 15
