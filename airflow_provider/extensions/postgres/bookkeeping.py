@@ -40,51 +40,31 @@ _TABLE_LOCK_WAIT_S: Final = 60
 log = logging.getLogger(__name__)
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS {schema}.fences (
-  query_id text PRIMARY KEY,
-  token bigint NOT NULL
-);
+CREATE TABLE IF NOT EXISTS {schema}.fences (query_id text PRIMARY KEY, token bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS {schema}.epochs (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  query_id text NOT NULL,
-  target text NOT NULL,
-  epoch bigint NOT NULL,
-  token bigint NOT NULL,
-  query text NOT NULL,
-  mode text NOT NULL,
-  rows bigint NOT NULL,
-  has_ids boolean NOT NULL,
-  has_undo boolean NOT NULL,
-  committed_at timestamptz NOT NULL DEFAULT now(),
-  reverted_at timestamptz,
+  query_id text NOT NULL, target text NOT NULL, epoch bigint NOT NULL, token bigint NOT NULL,
+  query text NOT NULL, mode text NOT NULL, rows bigint NOT NULL,
+  has_ids boolean NOT NULL, has_undo boolean NOT NULL,
+  committed_at timestamptz NOT NULL DEFAULT now(), reverted_at timestamptz,
   UNIQUE (query_id, target, epoch)
 );
 CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
 CREATE TABLE IF NOT EXISTS {schema}.undo (
-  epoch_id bigint NOT NULL,
-  key jsonb NOT NULL,
-  before jsonb,
-  after jsonb NOT NULL
+  epoch_id bigint NOT NULL, key jsonb NOT NULL, before jsonb, after jsonb NOT NULL
 );
 CREATE INDEX IF NOT EXISTS undo_epoch_id ON {schema}.undo (epoch_id);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  query_id text NOT NULL,
-  target text NOT NULL,
-  epoch bigint NOT NULL,
-  token bigint NOT NULL,
+  query_id text NOT NULL, target text NOT NULL, epoch bigint NOT NULL, token bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE TABLE IF NOT EXISTS {schema}.staged_partitions (
   staged_id bigint NOT NULL REFERENCES {schema}.staged (id) ON DELETE CASCADE,
-  partition integer NOT NULL,
-  rows bigint NOT NULL,
-  PRIMARY KEY (staged_id, partition)
+  partition integer NOT NULL, rows bigint NOT NULL, PRIMARY KEY (staged_id, partition)
 );
 CREATE TABLE IF NOT EXISTS {schema}.writers (
-  target text NOT NULL,
-  job_dir text NOT NULL,
-  identity text NOT NULL,
+  target text NOT NULL, job_dir text NOT NULL, identity text NOT NULL,
   PRIMARY KEY (target, job_dir)
 );
 """
@@ -159,12 +139,7 @@ class Books:
     # --- fence ----------------------------------------------------------------------------------
 
     def raise_fence(self, query_id: str, token: int) -> None:
-        """Shut out drivers with a lower token, and hold the fence until the transaction ends.
-
-        Raises:
-            LeaseLostError: a driver with a higher token was here.
-            psycopg.errors.LockNotAvailable: another transaction holds the fence.
-        """
+        """Shut out drivers with a lower token, and hold the fence until the transaction ends."""
         self._set_lock_wait(_OWN_LOCK_WAIT_S)
         raised = self.run(
             "INSERT INTO {schema}.fences AS f (query_id, token) VALUES (%s, %s)"
@@ -198,11 +173,7 @@ class Books:
         return -1 if found is None else int(found)
 
     def check_kept(self, query_id: str, epoch: int) -> None:
-        """Refuse a database that has lost an epoch and all later ones of the query.
-
-        Raises:
-            CheckpointError: it has.
-        """
+        """Refuse a database that has lost an epoch and all later ones of the query."""
         if self.last_epoch(query_id) < epoch:
             raise lost_commit_error(self.target, query_id, epoch)
 
@@ -233,21 +204,19 @@ class Books:
         self._end_undo(
             "UPDATE {schema}.epochs SET reverted_at = now(), has_undo = false"
             " WHERE id = ANY(%(ids)s) RETURNING id",
-            ids=list(ids),
+            {"ids": list(ids)},
         )
 
     def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
         """Remove epochs of a query, except the newest, with what they had replaced."""
         for first, last in epochs:
+            values = {"query": query_id, "target": self.target, "first": first, "last": last}
             self._end_undo(
                 "DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
                 " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
                 " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
                 " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id",
-                query=query_id,
-                target=self.target,
-                first=first,
-                last=last,
+                values,
             )
 
     def keep_undo_of_last(self, epochs: int) -> None:
@@ -257,11 +226,10 @@ class Books:
             " WHERE target = %(target)s AND has_undo AND id <= (SELECT id FROM {schema}.epochs"
             " WHERE target = %(target)s AND has_undo ORDER BY id DESC OFFSET %(keep)s LIMIT 1)"
             " RETURNING id",
-            target=self.target,
-            keep=epochs,
+            {"target": self.target, "keep": epochs},
         )
 
-    def _end_undo(self, change: str, **values: Any) -> None:
+    def _end_undo(self, change: str, values: Any) -> None:
         """Execute a change of ``epochs``; remove the undo log of the ids that it returns."""
         self.run(
             "WITH old AS ({change}) DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id",
@@ -310,11 +278,7 @@ class Books:
         return int(self._value(query, (staged_id,)))
 
     def staged_for(self, committable: Committable) -> int:
-        """Return the id of the epoch's staging table, which may be gone.
-
-        Raises:
-            CorruptDocumentError: the committable names none, or one that is not the epoch's.
-        """
+        """Return the id of the epoch's staging table, which may be gone; refuse any other one."""
         epoch = committable.epoch
         with reading(self.target, committable):
             staged_id = int(committable.data["staged_id"])
@@ -331,13 +295,7 @@ class Books:
         return self._has_table(staged_name(staged_id))
 
     def drop_staged(self, staged_id: int) -> bool:
-        """Remove a staging table and its record; leave it if a task still copies into it.
-
-        Idempotent.
-
-        Returns:
-            Whether it is gone.
-        """
+        """Remove a staging table and return True; False if a task still copies into it."""
         import psycopg
 
         table = staged_name(staged_id)

@@ -109,17 +109,11 @@ _TEXT_TYPES: Final = frozenset({"text", "character varying"})
 _NUMBERS: Final = ("smallint", "integer", "bigint", "numeric", "double precision")
 _WIDER: Final = {
     # What takes every value of the type unchanged; a narrower one could refuse a row, or round it.
-    "boolean": (),
     "smallint": (*_NUMBERS[1:], "real"),
     "integer": _NUMBERS[2:],
     "bigint": ("numeric",),
     "real": ("double precision",),
-    "double precision": (),
-    "numeric": (),
-    "bytea": (),
     "date": ("timestamp without time zone",),
-    "timestamp with time zone": (),
-    "timestamp without time zone": (),
     "jsonb": ("json",),
 }
 _OWN_TYPE: Final = re.compile(

@@ -28,13 +28,8 @@ def publish(books: Books, committable: Committable, fence: Fence, *, confirmed: 
         books: in a session without a transaction.
         committable: the staged epoch.
         fence: checked before the transaction commits.
-        confirmed: the last epoch of the query that the database has confirmed; -1 for none.
-
-    Raises:
-        LeaseLostError: another driver has taken over.
-        SinkError: the staging is gone, or the table did not take every row.
-        CheckpointError: later epochs of the query are known and this one is not, or *confirmed* is
-            not known any more.
+        confirmed: the last epoch of the query that the database has confirmed; -1 for none. It
+            must still be known.
 
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch, which the transaction records.
@@ -162,7 +157,7 @@ def plan_revert(
     """Return the table, and the published epochs to remove from it, newest first.
 
     Raises:
-        RevertError: the revert could not be exact.
+        RevertError: the revert would not be exact.
     """
     if not books.exists():
         return None, []
@@ -195,10 +190,6 @@ def _check_revertible(books: Books, table: TableInfo, epoch: Epoch) -> None:
 
 def revert(books: Books, committables: Sequence[Committable], fence: Fence) -> None:
     """Remove what *committables* have published, and make sure that they never publish again.
-
-    Raises:
-        LeaseLostError: another driver has taken over.
-        RevertError: it could not be exact; nothing was changed.
 
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch.
@@ -234,11 +225,7 @@ def _remove(books: Books, table: TableInfo, epochs: Sequence[Epoch]) -> None:
 
 
 def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
-    """Give the rows that an epoch changed, and nobody since, their values from before it.
-
-    Raises:
-        RevertError: a key column was renamed or removed.
-    """
+    """Give the rows that an epoch changed, and nobody since, their values from before it."""
     from psycopg import sql
 
     row = books.run(
@@ -257,7 +244,6 @@ def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
     values = {"id": epoch.id, "gone": [name for name in logged if name not in kept]}
 
     def equal(prefix: str, member: str, name: str) -> Composed:
-        """Return an assignment or comparison of a column with its logged value, in its type."""
         column = table.column(name)
         return sql.SQL(prefix + "{} = (u." + member + " ->> {})::{}").format(
             sql.Identifier(name), sql.Literal(name), sql.SQL(column.type if column else "text")

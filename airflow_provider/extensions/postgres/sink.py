@@ -85,18 +85,9 @@ def sql(
     Raises:
         ConfigError: the address or the table's name cannot be read, or the extra is missing.
     """
-    return SqlSink(
-        url,
-        Destination(
-            TableName(table),
-            mode,
-            (keys,) if isinstance(keys, str) else tuple(keys),
-            epoch_column,
-            undo_epochs,
-        ),
-        bookkeeping_schema=bookkeeping_schema,
-        idle_timeout_s=idle_timeout_s,
-    )
+    columns = (keys,) if isinstance(keys, str) else tuple(keys)
+    to = Destination(TableName(table), mode, columns, epoch_column, undo_epochs)
+    return SqlSink(url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s)
 
 
 class SqlSink:

@@ -252,17 +252,7 @@ def _split(text: str) -> tuple[str, ...]:
 def check_database(
     connection: Connection[Any], schema: str, to: Destination, columns: Sequence[TargetColumn]
 ) -> None:
-    """Refuse a database that cannot take the rows; writes nothing.
-
-    Args:
-        connection: a session.
-        schema: the schema of the sink's own tables.
-        to: the table, and how it is written to.
-        columns: the rows' columns.
-
-    Raises:
-        ConfigError: the message names the thing and the way out.
-    """
+    """Refuse a database that cannot take the rows, or the sink's own *schema*; writes nothing."""
     if connection.info.server_version < _OLDEST:
         msg = f"PostgreSQL {connection.info.server_version // 10000} is too old; 12 is needed"
         raise ConfigError(msg)
