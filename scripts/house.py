@@ -33,7 +33,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/iceberg": 800,
     "extensions/kafka": 1250,
     "extensions/livy": 300,
-    "extensions/postgres": 1550,
+    "extensions/postgres": 1280,
     "extensions/scripts": 1450,
     "extensions/state_tools": 2340,
     "extensions/upgrades": 800,
