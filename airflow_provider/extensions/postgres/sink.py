@@ -33,9 +33,9 @@ from airflow_provider.runtime.api.sinks import (
     lost_commit_error,
 )
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.jobdir.datasets import table_dataset
-from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
