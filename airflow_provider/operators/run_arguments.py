@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.operators.base import check_choice
 from airflow_provider.runtime.base.clock import parse_duration
-from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
-from airflow_provider.runtime.failures.overrides import FailureOverrides
-from airflow_provider.runtime.failures.restart_strategy import parse_restart
+from airflow_provider.runtime.failures.classify import FailureOverrides
+from airflow_provider.runtime.failures.restart_strategy import FAILOVERS, Failover, parse_restart
 from airflow_provider.runtime.jobdir.late_policy import check_late
 from airflow_provider.runtime.jobdir.run_options import (
     MISSING_INPUT,

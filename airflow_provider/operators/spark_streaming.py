@@ -28,7 +28,7 @@ from airflow_provider.operators.supervision import (
 )
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.resolve_run import check_same_as_ended, with_stored_options

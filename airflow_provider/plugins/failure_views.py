@@ -10,9 +10,8 @@ from airflow_provider.plugins.observed_jobs import answer_without_log
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
 from airflow_provider.runtime.errors import EXIT_OK, CheckpointError, SparkStreamError
-from airflow_provider.runtime.errors.explanation import screen_lines
-from airflow_provider.runtime.errors.failure import Failure
-from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
+from airflow_provider.runtime.errors.explanation import Failure, screen_lines
+from airflow_provider.runtime.failures.messages import AFTER_A_TASK
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.endings import silent_failure
 from airflow_provider.runtime.observe.state import ending_of

@@ -8,7 +8,7 @@ from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView, SliceView
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
-from airflow_provider.runtime.errors.failure import Failure
+from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.samples import committed_at, restart_count

@@ -22,7 +22,7 @@ from airflow_provider.plugins.responses import (
 from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
-from airflow_provider.runtime.errors.failure import Failure
+from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.errors.failure import FailureClass as FailureClass
-    from airflow_provider.runtime.failures.overrides import fails_as as fails_as
+    from airflow_provider.runtime.errors.explanation import FailureClass as FailureClass
+    from airflow_provider.runtime.failures.classify import fails_as as fails_as
     from airflow_provider.runtime.queries.context import JobContext as JobContext
     from airflow_provider.runtime.samples.in_memory import run_in_memory as run_in_memory
     from airflow_provider.runtime.samples.preview import preview as preview
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Loaded when first used: a DAG file that names a sink must not pay for the whole runtime.
 _HOMES = {
-    "FailureClass": "errors.failure",
+    "FailureClass": "errors.explanation",
     "JobContext": "queries.context",
-    "fails_as": "failures.overrides",
+    "fails_as": "failures.classify",
     "files": "sinks.files",
     "for_each_batch": "sinks.for_each_batch",
     "preview": "samples.preview",

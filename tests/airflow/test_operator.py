@@ -30,9 +30,9 @@ from airflow_provider.runtime.api.sinks import key_of
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.names import check_name, derive_run_id
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageError, redaction
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.failures.failover_region import Failover
-from airflow_provider.runtime.failures.next_steps import AFTER_A_TASK
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.messages import AFTER_A_TASK
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import acquire_lease

@@ -22,8 +22,7 @@ from airflow_provider.runtime.errors import (
     EXIT_OK,
     EXIT_RETRY,
 )
-from airflow_provider.runtime.errors.explanation import line_in
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass, line_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(600)]
 

@@ -31,7 +31,7 @@ from airflow_provider.runtime.errors import (
     EXIT_OK,
     EXIT_RETRY,
 )
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

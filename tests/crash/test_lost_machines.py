@@ -17,7 +17,7 @@ from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_even
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from tests.cluster import Cluster, is_executor
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]

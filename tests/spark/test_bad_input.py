@@ -17,7 +17,7 @@ from streams import JOBS, Place, write_events
 import airflow_provider
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import EXIT_RETRY, AbsentInputError, ConfigError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 

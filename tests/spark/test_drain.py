@@ -17,7 +17,7 @@ from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, TRUTHS, prepare
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

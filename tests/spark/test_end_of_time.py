@@ -7,7 +7,7 @@ from streams import FORMATS, START, read_with_pandas, state_of, windows_of, writ
 
 from airflow_provider.runtime.checkpoint.drain_step import END_OF_TIME_MS
 from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 

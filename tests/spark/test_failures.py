@@ -9,7 +9,7 @@ import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage

@@ -16,7 +16,7 @@ from streams import START, SUSPEND, Event, read_with_pandas, windows_of, write_e
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 
 pytestmark = pytest.mark.spark

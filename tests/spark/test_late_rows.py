@@ -13,7 +13,7 @@ from streams import START, Place, failing_at, read_with_pandas, write_events
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present

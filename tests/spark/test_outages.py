@@ -9,7 +9,7 @@ from streams import write_events
 
 from airflow_provider.runtime.driver import attempt
 from airflow_provider.runtime.errors import EXIT_FATAL, RunFailedError
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 
 pytestmark = pytest.mark.spark
 

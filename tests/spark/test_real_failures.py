@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 

@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SinkError,
 )
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT, RECOVERABLE = (

@@ -23,8 +23,8 @@ from airflow_provider.runtime.cli import job_commands
 from airflow_provider.runtime.cli.main import is_shown, main
 from airflow_provider.runtime.cli.status_command import follow
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND
 from airflow_provider.runtime.jobdir.batch_history import (
     TOTAL,
     BatchEntry,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
-from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
+from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.observe.endings import Remains, silent_failure
 
 PAGE = Path(__file__).parents[2] / "docs" / "debug-a-red-task.md"

@@ -15,7 +15,7 @@ from airflow_provider.runtime.entry_point import (
     split_entry,
 )
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.errors.job_lines import line_of
+from airflow_provider.runtime.errors.explanation import line_of
 
 
 @pytest.fixture(autouse=True)

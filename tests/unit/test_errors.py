@@ -1,10 +1,9 @@
-"""The tree of errors is what its drawing says."""
+"""Errors: each says what it means, is one line, and survives pickling."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
-import re
 
 import pytest
 
@@ -17,45 +16,6 @@ CLASSES = [
     for _, value in inspect.getmembers(errors, inspect.isclass)
     if issubclass(value, SparkStreamError)
 ]
-# Depth, name and exit codes of each line of the drawing.
-DRAWN = re.compile(r"^    (?P<depth>[│├└ ]*)(?P<name>\w+Error)\b.*?(?P<codes>\d( or \d)*)?$", re.M)
-
-
-def drawing() -> list[tuple[str, str, str | None]]:
-    """Return the name, the parent's name and the codes of each class that is drawn."""
-    parents: dict[int, str] = {}
-    found = []
-    for match in DRAWN.finditer(errors.__doc__):
-        depth = len(match["depth"]) // 2
-        parents[depth] = match["name"]
-        parent = parents[depth - 1] if depth else "Exception"
-        found.append((match["name"], parent, match["codes"]))
-    return found
-
-
-def test_every_error_is_drawn():
-    """
-    The drawing at the top of the module names every class once, and no other.
-    """
-    assert sorted(c.__name__ for c in CLASSES) == sorted(name for name, _, _ in drawing())
-
-
-@pytest.mark.parametrize(("name", "parent"), [(name, parent) for name, parent, _ in drawing()])
-def test_errors_descend_as_drawn(name, parent):
-    """
-    Each class descends from the one that it is drawn under.
-    """
-    assert parent == getattr(errors, name).__bases__[0].__name__
-
-
-@pytest.mark.parametrize(
-    ("name", "codes"), [(n, codes) for n, _, codes in drawing() if codes and "or" not in codes]
-)
-def test_exit_codes_are_as_drawn(name, codes):
-    """
-    The exit code beside a class is its own.
-    """
-    assert int(codes) == getattr(errors, name).exit_code
 
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)

@@ -8,9 +8,14 @@ import os
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.explanation import WIDEST, Explanation, line_in
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
-from airflow_provider.runtime.errors.job_lines import line_in_text
+from airflow_provider.runtime.errors.explanation import (
+    WIDEST,
+    Explanation,
+    Failure,
+    FailureClass,
+    line_in,
+    line_in_text,
+)
 from airflow_provider.runtime.failures.classify import classify
 
 FULL = Explanation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.failures.failover_region import (
+from airflow_provider.runtime.failures.restart_strategy import (
     Edge,
     Failover,
     queries_to_restart,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.classify import FailureOverrides, classify, fails_as
 
 
 @fails_as(FailureClass.NON_RECOVERABLE)

@@ -23,7 +23,8 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SinkError,
 )
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
+from airflow_provider.runtime.failures.causes import errors_in, place_in
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.rules import (
     RULES,
@@ -31,7 +32,6 @@ from airflow_provider.runtime.failures.rules import (
     describe_rules,
     find_rule,
 )
-from airflow_provider.runtime.failures.stack_traces import errors_in, place_in
 from tests.unit.recorded_failures import recorded
 
 ROOT = Path(__file__).resolve().parents[2]

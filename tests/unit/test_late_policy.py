@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     LateRowsError,
 )
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit

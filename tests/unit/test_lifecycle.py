@@ -44,7 +44,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 )
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.queries.start_mode import StartMode
 from tests.present import present
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.classify import FailureOverrides, classify, fails_as
 from tests.unit.recorded_failures import RECORDED, JavaThrowable, recorded
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT = (

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from airflow_provider.runtime.driver.records import end_attempt
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FAILED, FINISHED
 from airflow_provider.runtime.storage.local import LocalStorage

@@ -15,8 +15,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import ConfigError, redaction
-from airflow_provider.runtime.errors.explanation import Explanation
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Explanation, Failure, FailureClass
 from airflow_provider.runtime.errors.redaction import RedactedStream, Secrets
 from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.run_options import read_secrets

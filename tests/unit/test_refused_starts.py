@@ -17,8 +17,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from airflow_provider.runtime.cli.run_command import stop_on_signals
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.errors.job_lines import place_of
+from airflow_provider.runtime.errors.explanation import FailureClass, place_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.queries import refusals, stateful_plan
 from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink

@@ -81,7 +81,7 @@ def test_a_strategy_is_written_as_it_is_read(strategy):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("sometimes", "there is no strategy 'sometimes'; use one of 'none', 'fixed-delay', "),
+        ("sometimes", "there is no strategy 'sometimes'; use one of none, fixed-delay, "),
         ("", "'' is not a restart strategy; write for example 'fixed-delay(attempts=3, "),
         ("fixed-delay(3)", "'3' has no value; write for example"),
         ("fixed-delay(attempts=3", "is not a restart strategy; write for example"),

@@ -23,10 +23,14 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.restarts import Restarter, edges_of
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.failover_region import Edge, Failover
-from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay, FixedDelay
+from airflow_provider.runtime.failures.restart_strategy import (
+    Edge,
+    ExponentialDelay,
+    Failover,
+    FixedDelay,
+)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.failures.next_steps import AFTER_A_COMMAND, AFTER_A_TASK
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
 from airflow_provider.runtime.observe.state import (

@@ -14,7 +14,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.cli.request_options import add_options, read_options
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.run_options import check_params, parse_params
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage

@@ -20,7 +20,7 @@ from airflow_provider.runtime.errors import (
     IllegalTransitionError,
     LeaseLostError,
 )
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions

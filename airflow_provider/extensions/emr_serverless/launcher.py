@@ -39,7 +39,7 @@ from airflow_provider.runtime.errors import (
     LauncherAwayError,
     SubmissionRefusedError,
 )
-from airflow_provider.runtime.errors.failure import first_line
+from airflow_provider.runtime.errors.explanation import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

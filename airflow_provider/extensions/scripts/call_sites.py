@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors.job_lines import place_of
+from airflow_provider.runtime.errors.explanation import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

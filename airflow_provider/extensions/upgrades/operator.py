@@ -16,7 +16,7 @@ from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import directory_at, known_job, open_job_directory
 from airflow_provider.runtime.jobdir.run_options import RETRY, check_secret_params

@@ -129,16 +129,14 @@ Name = Annotated[
 PathPart = Annotated[str, Check("a name without a slash", is_one_part)]
 """A part of a path that this package may not have named."""
 NameOrNone = Annotated[
-    str,
-    Check("a name, or nothing between quotes", lambda text: not text or is_name(text)),
+    str, Check("a name, or nothing between quotes", lambda text: not text or is_name(text))
 ]
 RelativePath = Annotated[str, Check("a path below its folder", is_inside)]
 IsoTime = Annotated[
     str, Check("a time in ISO 8601 with its zone", _is_time, {"format": "date-time"})
 ]
 Address = Annotated[
-    str,
-    Check("an address on one line", lambda text: bool(text) and not CONTROLS.search(text)),
+    str, Check("an address on one line", lambda text: bool(text) and not CONTROLS.search(text))
 ]
 """Where something lies: a path, or a URL."""
 

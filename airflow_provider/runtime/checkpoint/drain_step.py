@@ -13,11 +13,7 @@ END_OF_TIME_MS: Final = (2**63 - 1) // 1000
 # A join adds its intervals to the watermark, which must not overflow either.
 _ROOM_FOR_INTERVALS_MS: Final = 100 * 365 * 86_400_000
 
-_WATERMARKS_MS: Final = (
-    MAX_WATERMARK_MS,
-    END_OF_TIME_MS - _ROOM_FOR_INTERVALS_MS,
-    END_OF_TIME_MS,
-)
+_WATERMARKS_MS: Final = (MAX_WATERMARK_MS, END_OF_TIME_MS - _ROOM_FOR_INTERVALS_MS, END_OF_TIME_MS)
 """The watermarks of drain batches. The first is the only one, unless rows wait for a later one."""
 
 

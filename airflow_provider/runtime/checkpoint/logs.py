@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 
 _VERSIONS = frozenset({"v1", "v2"})
 # Spark plans a restart with the first of these that the offset log has.
-_PARTITIONS = (
-    "spark.sql.streaming.internal.stateStore.partitions",
-    "spark.sql.shuffle.partitions",
-)
+_PARTITIONS = ("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions")
 # For each stateful operator and partition, the ids of its states in the order of its stores.
 StateIds = dict[int, list[list[str]]]
 

@@ -204,11 +204,7 @@ KINDS: Final = (
         },
     ),
     OperatorKind(
-        JOIN,
-        "join of streams",
-        StateLayout.SIDES,
-        setting=Setting.JOIN_TYPE,
-        waiting=_UNMATCHED,
+        JOIN, "join of streams", StateLayout.SIDES, setting=Setting.JOIN_TYPE, waiting=_UNMATCHED
     ),
     _groups("flatMapGroupsWithState", "FlatMapGroupsWithState", _NO_TIMEOUTS),
     _groups("applyInPandasWithState", "FlatMapGroupsInPandasWithState", _NO_GROUPS_IN_PANDAS),

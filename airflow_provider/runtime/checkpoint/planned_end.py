@@ -116,9 +116,7 @@ class PlannedEnds:
         return planned.with_positions(
             {
                 end.place: limited(
-                    planned.sources[end.place],
-                    before.sources[end.place],
-                    end.offset or NO_OFFSET,
+                    planned.sources[end.place], before.sources[end.place], end.offset or NO_OFFSET
                 )
                 for end in self._offsets
             }

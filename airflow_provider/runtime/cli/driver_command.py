@@ -11,7 +11,7 @@ from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
-from airflow_provider.runtime.failures.overrides import FailureOverrides
+from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 

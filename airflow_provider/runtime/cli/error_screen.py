@@ -19,7 +19,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING, safe_text
-from airflow_provider.runtime.failures.next_steps import FIXES
+from airflow_provider.runtime.failures.messages import FIXES
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:

@@ -120,8 +120,7 @@ def _command(
 
 def _explained(error: Exception) -> RunFailedError:
     """Return an unexpected error as a failure."""
-    from airflow_provider.runtime.failures.classify import classify
-    from airflow_provider.runtime.failures.os_errors import of_the_system
+    from airflow_provider.runtime.failures.classify import classify, of_the_system
 
     if isinstance(error, OSError):
         log.debug("the operating system", exc_info=error)

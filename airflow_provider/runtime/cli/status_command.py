@@ -25,7 +25,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.failure import Failure
+from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.errors.failure import Failure
-    from airflow_provider.runtime.failures.overrides import FailureOverrides
+    from airflow_provider.runtime.errors.explanation import Failure
+    from airflow_provider.runtime.failures.classify import FailureOverrides
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
 

@@ -34,7 +34,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.job_lines import definition_of, line_of
+from airflow_provider.runtime.errors.explanation import definition_of, line_of
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines

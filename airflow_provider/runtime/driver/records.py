@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec

@@ -13,8 +13,12 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     QueryFailed,
     QueryPhase,
 )
-from airflow_provider.runtime.failures.failover_region import Edge, queries_to_restart
-from airflow_provider.runtime.failures.restart_strategy import RestartState, default_restart
+from airflow_provider.runtime.failures.restart_strategy import (
+    Edge,
+    RestartState,
+    default_restart,
+    queries_to_restart,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec

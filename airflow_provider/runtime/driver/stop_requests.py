@@ -37,7 +37,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.requests import (
     CANCEL,

@@ -1,41 +1,7 @@
-"""Every error of the runtime.
+"""Errors of the runtime: the class says what the caller may assume, the exit code what to do next.
 
-::
-
-    SparkStreamError                 .exit_code: what the command line returns
-    ├ ConfigError(ValueError)        the caller's mistake; nothing was written           2
-    │ ├ UnsupportedStorageError      no atomic put-if-absent there
-    │ ├ UnsupportedVersionError      written by a newer version of this package
-    │ ├ NotAStreamError              Spark cannot run a query as a stream; BATCH may
-    │ ├ UnknownJobError              no job, run or checkpoint at that place
-    │ ├ JobDrainedError              the job has ended for good and cannot resume
-    │ ├ RefusedCheckpointError       the requested thing is damaged; a CheckpointError, too
-    │ ├ SubmissionRefusedError       a cluster refuses a driver; nothing was started
-    │ ├ SavepointBusyError           somebody else is taking or removing that savepoint
-    │ └ StopRefusedError             a stop that this job cannot have; it goes on running
-    ├ OutageError                    what the job needs does not answer; nothing written 3
-    ├ AbsentInputError               a source's input is not there yet; nothing written  3
-    ├ LauncherAwayError              a cluster does not answer: ask it the same again    3
-    ├ LeaseHeldError                 another live driver owns the job; nothing written   5
-    ├ LeaseLostError                 another driver took over; this one stops            5
-    ├ CheckpointError                a checkpoint or document is not what it must be     4
-    │ ├ CorruptDocumentError
-    │ │ └ UnknownFormatError         Spark wrote it in a way that is not known here
-    │ ├ MissingStateError            a file that a batch needs is gone: list again
-    │ │ └ TruncatedStateError        it is there, and not as long as it was written
-    │ └ OpenBatchError               a planned batch has not been committed
-    ├ MissingInputError              input that a batch was planned with is gone         3
-    ├ UnreachedEndError              input of a run is gone, or is not there yet         3
-    ├ LateRowsError                  more rows came late than the run accepts            4
-    ├ LostInputError                 input is gone before a query has read it            3
-    ├ SavepointError                 a savepoint could not be taken; there is none of it 3
-    ├ StopError                      a job was not stopped as requested                  4
-    ├ StopNotYetError                the same, and the same stop may work later          3
-    ├ SinkError                      a sink could not stage or publish                   3
-    │ └ RevertError                what was published cannot be removed exactly        4
-    ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
-    ├ RunCancelledError              somebody cancelled it; the same command resumes     3
-    └ IllegalTransitionError         a bug of this package                               4
+2: the caller's mistake, nothing was written. 3: a retry may help. 4: a retry cannot help.
+5: another driver holds the lease.
 """
 
 from __future__ import annotations
@@ -49,7 +15,7 @@ from airflow_provider.runtime.errors.explanation import Explanation
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
 
 
 EXIT_OK = 0
@@ -63,14 +29,12 @@ _LINE_ENDS: Final = {ord(end): repr(end)[1:-1] for end in "\n\r\v\f\x1c\x1d\x1e\
 
 
 class SparkStreamError(Exception):
-    """Root of all errors that the runtime raises on purpose.
-
-    As text each is one line: names of files, which may have any characters, are parts of many.
+    """Root of all errors that the runtime raises on purpose; as text each is one line.
 
     Attributes:
-        exit_code: of a command that ends with it.
-        explanation: its parts, where more is known than a message; None for the message alone.
-        details: the file that has all of it; None where nobody has kept it.
+        exit_code: the exit code of a command that ends with this error.
+        explanation: the parts of the message; None for the message alone.
+        details: the file with the stack traces; None where none was written.
     """
 
     exit_code: int = EXIT_RETRY
@@ -85,13 +49,13 @@ class SparkStreamError(Exception):
         return super().__str__()
 
     def at(self, place: str) -> None:
-        """Add the line of the job that it is about, if that is known and was not."""
+        """Add the line of the job that the error is about, unless one is known."""
         if place and not self.parts.place:
             self.explanation = dataclasses.replace(self.parts, place=place)
 
     @property
     def parts(self) -> Explanation:
-        """Return what it says, in parts."""
+        """The message, in parts."""
         return self.explanation or Explanation(what=self._message().translate(_LINE_ENDS))
 
 
@@ -106,7 +70,7 @@ class UnsupportedStorageError(ConfigError):
 
 
 class UnsupportedVersionError(ConfigError):
-    """A document was written by a newer version of this package than the one reading it."""
+    """A document was written by a newer version of this package."""
 
 
 class UnknownJobError(ConfigError):
@@ -114,11 +78,11 @@ class UnknownJobError(ConfigError):
 
 
 class NotAStreamError(ConfigError):
-    """Spark cannot run a query as a stream; it may be able to run it as a batch job."""
+    """Spark cannot run a query as a stream; it may run it as a batch job."""
 
 
 class JobDrainedError(ConfigError):
-    """The job was drained: its state is flushed, so running on would repeat its last windows."""
+    """The job was drained: its state is flushed, so a resumed run would repeat its last windows."""
 
 
 class SavepointBusyError(ConfigError):
@@ -126,23 +90,23 @@ class SavepointBusyError(ConfigError):
 
 
 class OutageError(SparkStreamError):
-    """What a job needs does not answer yet; nothing was written, the same command may succeed."""
+    """A service that the job needs does not answer; nothing was written, a retry may succeed."""
 
 
 class AbsentInputError(SparkStreamError):
-    """The input of a source is not there yet; nothing was written, a retry finds it later."""
+    """The input of a source is not there yet; nothing was written, a retry may find it."""
 
 
 class SubmissionRefusedError(ConfigError):
-    """A cluster refuses to start, to show or to end a driver; nothing was started by this call."""
+    """A cluster refuses to start, show or end a driver; this call started nothing."""
 
 
 class LauncherAwayError(SparkStreamError):
-    """A cluster has not answered; it may have done it: ask the same again, with the same token."""
+    """A cluster did not answer and may have acted: repeat the call with the same token."""
 
 
 class StopRefusedError(ConfigError):
-    """A job cannot be stopped in the way that was requested; it goes on running."""
+    """A job cannot be stopped in the requested way; it continues."""
 
 
 class LeaseHeldError(SparkStreamError):
@@ -152,19 +116,19 @@ class LeaseHeldError(SparkStreamError):
 
 
 class LeaseLostError(SparkStreamError):
-    """Another driver has taken the job over; this one has committed nothing since."""
+    """Another driver has taken over the job; this one has committed nothing since."""
 
     exit_code = EXIT_LEASE
 
 
 class CheckpointError(SparkStreamError):
-    """A checkpoint does not hold what its protocol says it must hold."""
+    """A checkpoint or a document is not what its protocol says."""
 
     exit_code = EXIT_FATAL
 
 
 class RefusedCheckpointError(ConfigError, CheckpointError):
-    """The requested thing is damaged, or of an unknown form; nothing was written."""
+    """The requested checkpoint is damaged or has an unknown format; nothing was written."""
 
 
 class CorruptDocumentError(CheckpointError):
@@ -181,14 +145,9 @@ def _some_of(paths: tuple[str, ...]) -> str:
 
 
 class MissingStateError(CheckpointError):
-    """A file that a batch needs is not there, or not as it was listed.
+    """A file that a batch needs is missing, or not as it was listed.
 
-    Of a checkpoint in use Spark may have cleaned it up: list again, and take a newer batch.
-
-    Args:
-        where: the checkpoint.
-        batch: the batch.
-        paths: the files, relative to the checkpoint.
+    In a checkpoint in use Spark may have removed it: list again, and take a newer batch.
     """
 
     def __init__(self, where: str, batch: int, paths: tuple[str, ...]) -> None:
@@ -207,14 +166,7 @@ class MissingStateError(CheckpointError):
 
 
 class TruncatedStateError(MissingStateError):
-    """A state file does not have the size with which it was written.
-
-    Args:
-        where: the checkpoint.
-        batch: the batch.
-        paths: the file.
-        sizes: its size in bytes, and the one that it should have.
-    """
+    """A state file does not have the size in bytes with which it was written."""
 
     def __init__(
         self, where: str, batch: int, paths: tuple[str, ...], sizes: tuple[int, int]
@@ -228,13 +180,7 @@ class TruncatedStateError(MissingStateError):
 
 
 class MissingInputError(SparkStreamError):
-    """Files that a batch was planned with are not there when it runs.
-
-    Args:
-        query: the query.
-        batch: the batch.
-        paths: the files, as Spark knows them.
-    """
+    """Files that a batch was planned with are missing when it runs."""
 
     def __init__(self, query: str, batch: int, paths: tuple[str, ...]) -> None:
         super().__init__(query, batch, paths)
@@ -248,11 +194,11 @@ class MissingInputError(SparkStreamError):
 
 
 class UnreachedEndError(SparkStreamError):
-    """A query finds nothing more to read, and has not reached the end that its run has recorded.
+    """A query has no more input, and has not reached the end that its run has recorded.
 
     Args:
         query: the query.
-        left: what is missing of each source: addresses of files, or how far it was read.
+        left: by source, what is missing: addresses of files, or how far it was read.
     """
 
     def __init__(self, query: str, left: Mapping[str, Sequence[str]]) -> None:
@@ -273,8 +219,8 @@ class LateRowsError(SparkStreamError):
     Args:
         query: the query.
         batch: the batch.
-        late: the run's late rows up to then, by the name of the stateful operator.
-        read: rows read up to then; None when not known.
+        late: the run's late rows so far, by stateful operator.
+        read: the rows read so far; None if unknown.
         limit: how many are accepted, in words; None where the watermark was held back.
     """
 
@@ -313,7 +259,7 @@ class LateRowsError(SparkStreamError):
 
 
 class LostInputError(SparkStreamError):
-    """Input that a query has yet to read is gone: expired, or its topic was deleted."""
+    """Input that a query has yet to read is gone: it expired, or its topic was deleted."""
 
 
 class OpenBatchError(CheckpointError):
@@ -321,35 +267,31 @@ class OpenBatchError(CheckpointError):
 
 
 class SavepointError(SparkStreamError):
-    """A savepoint could not be taken; what was copied of it is removed, the job is not touched."""
+    """A savepoint could not be taken; its partial copy is removed, the job is unchanged."""
 
 
 class StopError(SparkStreamError):
-    """A job was not stopped as requested; the message says in what state it is."""
+    """A job was not stopped as requested; the message has its state."""
 
     exit_code = EXIT_FATAL
 
 
 class StopNotYetError(SparkStreamError):
-    """A job was not stopped as it was asked, for a reason that may pass: the same may be asked."""
+    """A job was not stopped as requested; the same request may succeed later."""
 
 
 class SinkError(SparkStreamError):
-    """A sink could not stage or publish; what was published stays, the next start goes on."""
+    """A sink could not stage or publish; what was published stays, the next start continues."""
 
 
 class RevertError(SinkError):
-    """What a run has published cannot be removed exactly; nothing was removed."""
+    """The output of a run cannot be removed exactly; nothing was removed."""
 
     exit_code = EXIT_FATAL
 
 
 class RunFailedError(SparkStreamError):
-    """The attempt ended in failure; all that was committed stays committed.
-
-    Args:
-        failure: its class, reason and origin.
-    """
+    """The attempt failed; all that was committed stays committed."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -362,32 +304,31 @@ class RunFailedError(SparkStreamError):
 
     @property
     def parts(self) -> Explanation:
-        """Return what the failure says, in parts."""
+        """The failure, in parts."""
         return self.failure.explanation
 
 
 class RunCancelledError(SparkStreamError):
-    """Somebody cancelled the attempt; the same command resumes the run."""
+    """The attempt was cancelled; the same command resumes the run."""
 
 
 class IllegalTransitionError(SparkStreamError):
-    """An event reached the lifecycle in a phase that has no place for it."""
+    """The lifecycle does not allow this event in its phase: a bug of this package."""
 
     exit_code = EXIT_FATAL
 
 
 @contextlib.contextmanager
 def refusing(where: str, doing: str) -> Iterator[None]:
-    """Turn errors into those of a caller whose request cannot be met.
+    """Turn errors about a requested checkpoint into errors of the caller.
 
     Args:
-        where: the requested place, named when the error names none.
+        where: the requested location, for errors that name none.
         doing: ``read`` or ``written``.
 
     Raises:
-        RefusedCheckpointError: a checkpoint, a savepoint or a document there is damaged, or of a
-            form that is not known.
-        ConfigError: this process has not the right.
+        RefusedCheckpointError: what is there is damaged, or of an unknown format.
+        ConfigError: this process lacks the permission.
     """
     try:
         yield

@@ -9,26 +9,32 @@
       exit code 2: nothing was written
       details: /data/jobs/sessions/runs/r1/logs/4f2a.error.log
 
-A terminal and a log get the screen; an exception, a record and a table get the line. Who watches a
-driver from elsewhere has only the end of its log: :func:`line_in` makes the line of that screen.
+A terminal and a log get the screen; an exception, a record and a table get the line, which
+:func:`line_in` restores from the end of a driver's log.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
+import os
 import re
+import sys
 import textwrap
-from typing import TYPE_CHECKING, Final, NamedTuple
+import traceback
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.errors.redaction import redact, without_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
 
 HEADING: Final = "spark-stream: error: "
 WIDEST: Final = 200
-"""Characters of a line of the screen; what is longer goes on in the next one."""
+"""Characters of a line of the screen; longer text is wrapped."""
 _WHERE, _WHY, _DO, _CODE, _DETAILS = "where: ", "why: ", "what to do: ", "exit code ", "details: "
 _LABELS: Final = (_WHERE, _WHY, _DO, _CODE, _DETAILS)
 _LONG, _SHORT = 3, 2  # lines of a part at most, so that all of it is one screen
@@ -38,18 +44,12 @@ _PACKAGE: Final = re.compile(r"^(?:[a-z_][\w$]*\.)+(?:\w+\$)?(?=[A-Z])")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a person needs of an error.
+    """An error, in parts for people; an empty part adds nothing.
 
     Attributes:
-        what: what is wrong, in one line.
-        place: the line of the job that it is about, such as ``sessions.py:42``.
-        query: the query that it ended.
-        batch: the batch that it ended.
-        source: the source that it is about.
-        input_file: the input that was read.
+        place: the line of the job, such as ``sessions.py:42``.
         host: the machine where it happened, if that is another one.
-        why: what the library behind it has said; empty when *what* says it all.
-        remedy: what to do; empty when *what* says that, too.
+        why: the message of the library behind it.
     """
 
     what: str
@@ -64,7 +64,7 @@ class Explanation:
 
     @property
     def where(self) -> str:
-        """Return all that is known of the place and not said before; empty for nothing."""
+        """The known facts of the place that *what* does not mention, in one text."""
         source = f"source {self.source!r}" if self.source is not None else ""
         parts = [
             self.place,
@@ -78,22 +78,16 @@ class Explanation:
 
     @property
     def line(self) -> str:
-        """Return all of it in one line."""
+        """All parts in one line."""
         return _join(self.what, self.where, self.why, self.remedy)
 
     @property
     def is_one_line(self) -> bool:
-        """Whether *what* is all there is to say."""
+        """Whether all parts but *what* are empty."""
         return not (self.where or self.why or self.remedy)
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:
-        """Return the lines that a terminal and a log get, a dozen at most.
-
-        Args:
-            exit_code: the command's.
-            meaning: what it says of what was written, and of another try.
-            details: where everything is; None where there is no more.
-        """
+        """Return the lines that a terminal and a log get, a dozen at most."""
         lines = _folded(HEADING, self.what, _LONG)
         parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.remedy, _SHORT))
         for label, text, most in parts:
@@ -103,44 +97,32 @@ class Explanation:
 
 
 def headed(condition: str, reason: str, beneath: str, *, has_words: bool) -> str:
-    """Return what has failed, after the name of its error where that is not said anyway.
-
-    Args:
-        condition: Spark's name of the error, or its type.
-        reason: what it says.
-        beneath: what the error beneath it says.
-        has_words: whether *reason* is in words of ours, which need no name of Spark's.
-    """
+    """Return an error's reason, after the name of the error unless the words have it."""
     is_said = condition in reason or (has_words and (condition.isupper() or condition in beneath))
     is_name = condition[:1].isalpha()  # Spark's legacy ones are numbers
     return f"{condition}: {reason}" if is_name and not is_said else reason
 
 
 def safe_text(text: str) -> str:
-    """Return what an error says without secret parameters, and credentials of addresses."""
+    """Return an error's text without secret parameters and without credentials of addresses."""
     return without_credentials(redact(encodable(text)))
 
 
 def encodable(text: str) -> str:
     """Return a text that every terminal, log and answer can encode.
 
-    The name of a file need not be Unicode: Python has single surrogates for its other bytes, and
-    JSON keeps them, but UTF-8 does not.
+    Names of files may have single surrogates in Python, which UTF-8 has not.
     """
     return text.encode("utf-8", "replace").decode()
 
 
 def without_package(text: str) -> str:
-    """Return what an error says, with the type's own name alone."""
+    """Return an error's text without the package in front of its type's name."""
     return _PACKAGE.sub("", text)
 
 
 class Screen(NamedTuple):
-    """The parts of a screen in a log, each in one line; empty for those that it does not have.
-
-    Attributes:
-        meaning: what its exit code says: the failure's class, if it has one, comes first.
-    """
+    """The parts of a screen in a log, each in one line; empty parts are missing in the log."""
 
     what: str
     where: str
@@ -150,7 +132,7 @@ class Screen(NamedTuple):
 
 
 def line_in(log: Sequence[str]) -> str | None:
-    """Return the line of the last screen in a log; None when there is no whole one."""
+    """Return the line of the last whole screen in a log, or None."""
     screen = screen_in(log)
     if screen is None:
         return None
@@ -158,7 +140,7 @@ def line_in(log: Sequence[str]) -> str | None:
 
 
 def screen_lines(log: Sequence[str]) -> list[str]:
-    """Return the lines of the last screen in a log, without all others; empty without one."""
+    """Return the lines of the last screen in a log; empty without one."""
     starts = [number for number, line in enumerate(log) if HEADING in line]
     if not starts:
         return []
@@ -169,7 +151,7 @@ def screen_lines(log: Sequence[str]) -> list[str]:
 
 
 def screen_in(log: Sequence[str]) -> Screen | None:
-    """Return the parts of the last screen in a log; None when there is no whole one."""
+    """Return the parts of the last whole screen in a log, or None."""
     lines = screen_lines(log)
     if not lines:
         return None
@@ -192,7 +174,6 @@ def _join(what: str, where: str, why: str, remedy: str) -> str:
 
 
 def _folded(label: str, text: str, most: int) -> list[str]:
-    """Return a text as lines of the screen, and cut what is longer than people read."""
     text = safe_text(text)  # before a secret is folded
     indent = "" if label == HEADING else "  "
     return textwrap.wrap(
@@ -204,3 +185,163 @@ def _folded(label: str, text: str, most: int) -> list[str]:
         max_lines=most,
         placeholder=" …",
     )
+
+
+_OF_AN_ERROR: Final = frozenset({"reason", "root_cause", "remedy"})
+_REASON_CHARS: Final = 500  # a record and a task's error are read by people, the log has the rest
+
+
+class FailureClass(str, enum.Enum):
+    """What can be done about a failure; the four of Flink's ``ThrowableType``."""
+
+    NON_RECOVERABLE = "NON_RECOVERABLE"  # the same again will fail again
+    DATA_MISSING = "DATA_MISSING"  # input or state is gone; its producer is needed
+    ENVIRONMENT = "ENVIRONMENT"  # the machine's fault: another one, or later
+    RECOVERABLE = "RECOVERABLE"  # anything else: try again
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why an attempt ended; ``failure`` in ``attempts/<n>.json``.
+
+    Attributes:
+        reason: the message of the error that decides the class, in one line for people.
+        condition: its Spark error condition, or its type.
+        host: the machine where it happened, if Spark says; else the driver's.
+        executor: Spark's name of the executor where it happened; None if unknown.
+        root_cause: the innermost error, with its type.
+        rule: the subject of the rule that gave the class; empty for an error of no known kind.
+        restartable: whether a restart of the query in the same driver may help.
+        place: the line of the job; empty if unknown.
+        remedy: what to do about it; empty for what its class says.
+        details: the file with the stack traces; empty for none.
+    """
+
+    failure_class: FailureClass
+    reason: str
+    condition: str
+    query: str | None
+    host: str
+    executor: str | None = None
+    batch: int | None = None
+    root_cause: str = ""
+    rule: str = ""
+    restartable: bool = True
+    place: str = ""
+    source: str | None = None
+    input_file: str = ""
+    remedy: str = ""
+    details: str = ""
+
+    def __post_init__(self) -> None:
+        """Remove secrets from the texts of errors, and what is not Unicode from all texts."""
+        for name, value in list(vars(self).items()):
+            if isinstance(value, str) and not isinstance(value, FailureClass):
+                free = safe_text if name in _OF_AN_ERROR else encodable
+                object.__setattr__(self, name, free(value))
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the same command would fail again."""
+        return self.failure_class is FailureClass.NON_RECOVERABLE
+
+    @property
+    def explanation(self) -> Explanation:
+        """The failure for people; a root cause that adds nothing is left out."""
+        beneath = self.root_cause if self.reason not in self.root_cause else ""
+        return Explanation(
+            what=headed(self.condition, self.reason, beneath, has_words=bool(self.remedy)),
+            place=self.place,
+            query=self.query or None,
+            batch=self.batch if self.query else None,
+            source=self.source,
+            input_file=self.input_file,
+            host=self.host if self.failure_class is FailureClass.ENVIRONMENT else "",
+            why=without_package(beneath) if beneath not in self.reason else "",
+            remedy=self.remedy,
+        )
+
+    def describe(self) -> str:
+        """Return the class and :attr:`explanation` in one line."""
+        return f"{self.failure_class.value}: {self.explanation.line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Failure:
+        """Return what :meth:`to_dict` has written, also in another version.
+
+        A class of a newer version is read as RECOVERABLE, which promises the least.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {"reason": "", "condition": "", "query": None, "host": ""}
+        values |= {name: value for name, value in raw.items() if name in known}
+        try:
+            values["failure_class"] = FailureClass(raw.get("failure_class"))
+        except ValueError:
+            values["failure_class"] = FailureClass.RECOVERABLE
+        return cls(**values)
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not blank, at a length that a person reads."""
+    lines = safe_text(text).splitlines()  # before the text is cut within a secret
+    return next((line.strip() for line in lines if line.strip()), "")[:_REASON_CHARS]
+
+
+# Python's own, what is installed, and what the runtime and Spark bring as a zip.
+_OF_OTHERS: Final = re.compile(
+    r"^<|/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|\.zip/"
+    r"|/airflow_provider/(?:extensions|runtime)/|/pyspark/|/py4j-"
+)
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_CALL_SITE: Final = re.compile(r"was called from\s*\n(\S+):(\d+)")
+
+
+def line_of(error: BaseException) -> str:
+    """Return the innermost line of the job's files in an error's traceback; empty if none."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if isinstance(link, SyntaxError) and link.filename and is_of_job(link.filename):
+            return place_of(link.filename, link.lineno or 1)
+        frames = traceback.walk_tb(link.__traceback__)
+        lines = [(frame.f_code.co_filename, number) for frame, number in frames]
+        own = [line for line in lines if is_of_job(line[0])]
+        if own:
+            return place_of(*own[-1])
+        link = link.__cause__ or link.__context__
+    return ""
+
+
+def line_in_text(text: str) -> str:
+    """Return the line of the job's files that a message of Spark names; empty for none."""
+    frames = [frame for frame in _FRAME.findall(text) if is_of_job(frame[0])]
+    sites = [site for site in _CALL_SITE.findall(text) if is_of_job(site[0])]
+    found = frames[-1] if frames else sites[0] if sites else None
+    return place_of(*found) if found is not None else ""
+
+
+def definition_of(function: Callable[..., object]) -> str:
+    """Return the line where a function of the job begins; empty for one of a library."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_of_job(code.co_filename):
+        return ""
+    return place_of(code.co_filename, code.co_firstlineno)
+
+
+def is_of_job(filename: str) -> bool:
+    """Whether a file belongs to the job's author, judged by its path."""
+    return _OF_OTHERS.search(Path(filename).as_posix()) is None
+
+
+def place_of(filename: str, line: int | str) -> str:
+    """Return ``FILE:LINE``, with the path as Python imports it from its folder."""
+    path = PurePath(filename)
+    roots = {PurePath(os.path.abspath(root)) for root in sys.path}
+    below = [path.relative_to(root) for root in roots if root in path.parents]
+    short = min(below, key=lambda each: len(each.parts), default=PurePath(path.name))
+    return f"{short}:{line}"

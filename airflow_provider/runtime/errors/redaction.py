@@ -1,19 +1,11 @@
-"""Redaction: text without the values of secret parameters, whatever encoding it has them in.
+"""Redaction: texts without the values of secret parameters and without credentials of addresses.
 
 A process remembers the values where it reads them (:func:`remember`). Every text that leaves it
-passes :func:`redact`: what it prints and logs, its documents, its errors, Spark's log. A plan of
-Spark's passes :meth:`Secrets.redact_plan` before a fingerprint is made of it.
-
-How much a value differs from other text decides where it is looked for:
-
-- a strong value has 8 characters or more, and 16 if they are only letters or only digits. It is
-  found anywhere, as it is and escaped for JSON, Python, SQL, HTML and addresses, in hexadecimal
-  digits and in base64;
-- a weak value has 4 or more. It is found where no letter, digit or underscore stands beside it;
-- any other value is found where it is all that stands between quotes.
-
-Only strong values are looked for in documents, whose names and words a weak one could be part of;
-the errors in them have passed :func:`redact` before.
+passes :func:`redact`: its output, logs, documents and errors, and Spark's log. A strong value (8
+characters or more, or 16 if they are only letters or only digits) is found anywhere, in every
+common escaping, in hexadecimal digits and in base64; a weak one (4 or more) where no letter, digit
+or underscore stands beside it; any other where it is all between two quotes. Documents are searched
+for strong values only, since a weak one could be part of their names and words.
 """
 
 from __future__ import annotations
@@ -38,17 +30,13 @@ _STRONG_CHARS: Final = 8
 _STRONG_PLAIN_CHARS: Final = 16
 _LINE_CHARS: Final = 16  # of a value of several lines, such as a private key
 VARIABLES: Final = "SPARK_STREAM_SECRET_"
-"""Begins the names of the environment variables in which a submitted driver gets its secrets."""
+"""Prefix of the environment variables in which a submitted driver gets its secrets."""
 _IN_BASE64: Final = "[A-Za-z0-9+/_-]"
 
 
 @dataclasses.dataclass(frozen=True)
 class Secrets:
-    """The values of secret parameters.
-
-    Args:
-        values: by the parameter's name; an empty one is no secret.
-    """
+    """The values of secret parameters, by the parameter's name; an empty one is no secret."""
 
     values: Mapping[str, tuple[str, ...]]
 
@@ -61,7 +49,7 @@ class Secrets:
         return any(self.values.values())
 
     def with_values(self, values: Mapping[str, str]) -> Secrets:
-        """Return these secrets and further ones; a name may have had several values."""
+        """Return these secrets and further ones; a name may have several values over time."""
         merged = dict(self.values)
         for name, value in values.items():
             stripped = value.strip()  # a file's last line break is seldom a part of the value
@@ -78,13 +66,13 @@ class Secrets:
         return self._replaced(self._strong, text)
 
     def redact_tree(self, value: Any) -> Any:
-        """Return plain JSON values without the strong values of secrets."""
+        """Return plain JSON values without the strong values."""
         return _mapped(value, self.redact_strong) if self._strong.names else value
 
     def redact_plan(self, plan: Any) -> Any:
         """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets.
 
-        A literal that is a value, whatever its type, becomes the name of the parameter.
+        A literal that equals a value, whatever its type, becomes the name of the parameter.
         """
         if isinstance(plan, list):
             return [self.redact_plan(each) for each in plan]
@@ -96,18 +84,18 @@ class Secrets:
         return redacted
 
     def find(self, text: str) -> str | None:
-        """Return the parameter whose strong value is in *text*; None for none."""
+        """Return a parameter whose strong value is in *text*, or None."""
         search = self._strong
         found = search.pattern.search(text) if search.may_find(text) else None
         return None if found is None else search.names[(found.lastindex or 1) - 1]
 
     @functools.cached_property
     def java_pattern(self) -> str:
-        """What :meth:`redact` looks for, as a regular expression of Java; empty for nothing."""
+        """The search of :meth:`redact` as a regular expression of Java; empty for no secrets."""
         return "|".join(f"(?:{text})" for _, text in self._patterns(_java_quoted))
 
     def _redact_literal(self, text: str, data_type: Any) -> str:
-        """Return the text of a literal; a short number stays: it may be any number."""
+        """A short number stays: it may be any number."""
         for name, values in self.values.items():
             numbers = {str(int(value)) for value in values if value.isdecimal()}
             is_number = text in numbers and len(text) >= _WEAK_CHARS
@@ -131,7 +119,7 @@ class Secrets:
     def _patterns(
         self, quoted: Callable[[str], str], *, only_strong: bool = False
     ) -> list[tuple[str, str]]:
-        """Return for each value the parameter, and what finds it; the longest value first."""
+        """Return for each value its parameter and its pattern, the longest value first."""
         pairs = [(name, value) for name, values in self.values.items() for value in values]
         pairs.sort(key=lambda pair: -len(pair[1]))
         if only_strong:
@@ -146,7 +134,7 @@ class Secrets:
 
 
 def marker(name: str) -> str:
-    """Return what stands in place of a secret parameter's value."""
+    """Return the text that replaces a secret parameter's value."""
     return f"<parameter {name}>"
 
 
@@ -162,9 +150,9 @@ class _Search:
 
     Attributes:
         pattern: with a group for each value.
-        names: of the parameter of each group.
-        needles: in lower case, one of which each text has that the pattern finds something in: to
-            look for them takes a thirtieth of the time, and a savepoint lists a million files.
+        names: the parameter of each group.
+        needles: in lower case; any text that the pattern matches has one of them. A search for them
+            takes a thirtieth of the time, and a savepoint lists a million files.
     """
 
     pattern: re.Pattern[str]
@@ -198,7 +186,7 @@ def _pattern_of(value: str, quoted: Callable[[str], str]) -> str:
 
 
 def _escaped(value: str) -> list[str]:
-    """Return a value as text has it, the longest first: it may stand in a string of anything."""
+    """Return the forms that a value has inside strings of other languages, the longest first."""
     found = [
         value,
         json.dumps(value)[1:-1],
@@ -218,7 +206,6 @@ def _escaped(value: str) -> list[str]:
 
 
 def _spellings(value: str) -> list[str]:
-    """Return a strong value in all spellings but base64."""
     lines = [line for line in value.splitlines() if len(line) >= _LINE_CHARS and line != value]
     found = [each for text in (value, *lines) for each in _escaped(text)]
     digits = value.encode(errors="surrogateescape").hex()
@@ -227,7 +214,7 @@ def _spellings(value: str) -> list[str]:
 
 
 def _in_base64(value: str) -> Iterator[str]:
-    """Yield what base64 always has of a value, wherever in the encoded bytes it stands."""
+    """Yield the characters that base64 always has of a value, at any offset in the bytes."""
     data = value.encode(errors="surrogateescape")
     found = []
     for before in range(3):
@@ -259,7 +246,7 @@ _known = Secrets({})
 
 
 def remember(values: Mapping[str, str]) -> None:
-    """Let no text that leaves this process have these values, from now on."""
+    """Keep these values out of every text that leaves this process from now on."""
     global _known  # noqa: PLW0603 - one process has one standard error, and one set of secrets
     with _lock:
         _known = _known.with_values(values)
@@ -281,11 +268,11 @@ def redact(text: str) -> str:
 
 
 class RedactedStream:
-    """A stream of text whose writes pass :func:`redact`; all else is the stream's own.
+    """A text stream whose writes pass :func:`redact`; all else is the stream's own.
 
     Args:
         stream: such as ``sys.stderr``.
-        name: its name in :mod:`sys`, by which a function that is sent to another process finds it.
+        name: its name in :mod:`sys`, by which a pickled function finds it in another process.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -293,7 +280,7 @@ class RedactedStream:
         self._name = name
 
     def write(self, text: str) -> int:
-        """Write *text* without secrets; return how long it was."""
+        """Write *text* without secrets; return the length of *text*."""
         self._stream.write(redact(text))
         return len(text)
 
@@ -311,7 +298,7 @@ class RedactedStream:
 
 @contextlib.contextmanager
 def redacted_output() -> Iterator[None]:
-    """Let nothing that Python code prints or logs while the block runs have a secret."""
+    """Redact everything that Python code prints or logs while the block runs."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         RedactedStream(stream, name)
@@ -343,10 +330,10 @@ _IN_TEXT: Final = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/@'\"]*:[^\s/@'\"]*)@"
 
 
 def shown_address(address: str) -> str:
-    """Return an address as messages show it: without user, password and what its options say.
+    """Return an address for messages: without user, password and the values of its options.
 
-    A password in it may have any character, so what stands before the last ``@`` is left out,
-    unless it is certainly a part of a path.
+    A password may have any character, so everything before the last ``@`` is left out unless it is
+    certainly a part of a path.
 
     Args:
         address: a URL, a DSN such as ``host=db password=x``, or any text given in place of one.
@@ -362,12 +349,12 @@ def shown_address(address: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return a text, such as the message of a library, without the credentials of its addresses."""
+    """Return a text, such as a library's message, without the credentials of its addresses."""
     return _IN_TEXT.sub(rf"\1{HIDDEN}@", _NAMED_IN_TEXT.sub(rf"\1{HIDDEN}", text))
 
 
 def _is_path(scheme: str, before: str) -> bool:
-    """Whether an ``@`` after this part of an address stands in its path."""
+    """Whether an ``@`` after this part of an address belongs to its path."""
     if _HTTP.match(scheme):
         return False
     host = re.split(r"[/?#]", before, maxsplit=1)[0]

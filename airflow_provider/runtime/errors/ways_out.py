@@ -1,4 +1,4 @@
-"""Ways out, worded for the reader of an error: the caller of the run, and the form of the job.
+"""Ways out of an error, worded for its reader: the caller of the run, and the form of the job.
 
 The command line takes ``--param NAME=VALUE``, an operator ``params={'NAME': …}``; a function calls
 ``ctx.read``, a script ``spark.readStream``, a file of SQL has ``CREATE TEMPORARY VIEW``. Every
@@ -24,14 +24,14 @@ _ARGUMENTS: Final = {PACKAGES: "packages", PY_FILES: "py_files"}
 
 
 class Caller(enum.Enum):
-    """What has started the driver, and so what its options are called."""
+    """The starter of the driver, which decides how options are called."""
 
     COMMAND_LINE = "command line"
     OPERATOR = "operator"
 
 
 class Form(enum.Enum):
-    """What a job is written as, and so what its author can change in it."""
+    """The form of the job, which decides what its author can change."""
 
     FUNCTION = "function"
     SCRIPT = "script"
@@ -40,7 +40,7 @@ class Form(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """The person who reads an error, as far as its words depend on that."""
+    """The reader of an error, as far as the words depend on that."""
 
     caller: Caller = Caller.COMMAND_LINE
     form: Form = Form.FUNCTION
@@ -50,7 +50,7 @@ class _Process:
     """The reader of this process's errors.
 
     A process drives one job at a time, and all of its threads word errors for the same reader: a
-    context variable would be lost in those that a script starts.
+    context variable would be lost in the threads that a script starts.
     """
 
     reader = Reader()
@@ -80,12 +80,12 @@ def set_conf(name: str, value: str) -> str:
 
 
 def set_until(until: str) -> str:
-    """Return how the caller says where a run ends."""
+    """Return how the caller sets the end of a run."""
     return of_caller(f"run it with --until {until}", f'give the operator until="{until}"')
 
 
 def set_option(name: str, value: str | int | None = None) -> str:
-    """Return how the caller gives the run an option of its own; one without a value is a switch."""
+    """Return how the caller sets an option of the run; without a value it is a switch."""
     flag = f"--{name.replace('_', '-')}"
     given = f'"{value}"' if isinstance(value, str) else value if value is not None else True
     command_line = flag if value is None else f"{flag} {shlex.quote(str(value))}"
@@ -107,7 +107,7 @@ def words() -> Mapping[str, str]:
 
 
 def of_caller(command_line: str, operator: str) -> str:
-    """Return the words for the caller: of the command line, or of an operator."""
+    """Return the words for the caller of this process."""
     return operator if _Process.reader.caller is Caller.OPERATOR else command_line
 
 

@@ -1,4 +1,4 @@
-"""Causes of an exception: all of them, however deep, as one flat list."""
+"""Causes of an exception, as one flat list: Python's, the JVM's, and those in stack traces."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import builtins
 import dataclasses
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.failures.stack_traces import (
-    conditions_in,
-    errors_in,
-    essence_of,
-    message_in,
-    sql_states_in,
-)
 from airflow_provider.runtime.spark.versions import condition_of, sql_state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
 
 _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
@@ -32,20 +26,18 @@ _JVM_NAME: Final = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$.]*")
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One error in the chain of those that led to a failure.
+    """One error in the chain that led to a failure.
 
     Attributes:
         name: its type, with module or package.
-        bases: the names of its type and of those above it, with and without module or package.
-        words: its own message, without the traces behind it.
-        conditions: Spark's error conditions that it names, its own one first.
-        sql_states: the SQLSTATEs that it names.
-        errno: the operating system's number for it.
-        type: its type, if that is known in this process.
-        in_worker: whether it was raised in Python that Spark has called.
+        bases: its type and the types above it, each with and without module or package.
+        words: its own message, without stack traces.
+        conditions: Spark's error conditions in it, its own first.
+        type: its type, if this process knows it.
+        in_worker: whether Python that Spark called has raised it.
         at_start: whether the query has not begun its first batch.
         from_py4j: whether it was raised on the way to the JVM.
-        parameters: of Spark's message, by the names that its condition has for them.
+        parameters: the parameters of Spark's message.
     """
 
     name: str
@@ -62,7 +54,7 @@ class Cause:
 
     @property
     def simple_name(self) -> str:
-        """Return the type's name without module or package."""
+        """The type's name without module or package."""
         return _simple(self.name)
 
     def describe(self) -> str:
@@ -71,12 +63,12 @@ class Cause:
 
     @property
     def essence(self) -> str:
-        """Return what its message says of the error itself."""
+        """The message without the stage in which the error happened."""
         return essence_of(self.words)
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Return what led to *error*, outermost first: Python's chain, the JVM's, those in text."""
+    """Return the causes of *error*, outermost first: Python's chain, the JVM's, those in text."""
     chain = list(_python_chain(error))
     found = [_live(link) for link in chain]
     for link in chain:
@@ -90,7 +82,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what *error* says; PySpark's ask the JVM for it, which may be gone."""
+    """Return the text of *error*; empty if PySpark has to ask a JVM that is gone."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - anything the gateway raises
@@ -136,7 +128,7 @@ def _live(error: BaseException) -> Cause:
 
 
 def _converted(error: BaseException, text: str) -> Cause | None:
-    """Return the JVM's exception for which PySpark has no type, from what it says of itself."""
+    """Return a JVM exception for which PySpark has no type, parsed from its text."""
     if type(error).__name__ != _UNKNOWN:
         return None
     name, _, words = message_in(text).strip().partition(": ")
@@ -147,7 +139,6 @@ def _converted(error: BaseException, text: str) -> Cause | None:
 
 
 def _parameters(error: Any) -> dict[str, str]:
-    """Return the parameters of Spark's message, of PySpark's exception or of the JVM's."""
     try:
         return {str(n): str(value) for n, value in (error.getMessageParameters() or {}).items()}
     except Exception:  # noqa: BLE001 - as below; many have none
@@ -166,7 +157,7 @@ def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_cut_off(error: BaseException, text: str) -> bool:
-    """Whether a call of the JVM has ended in the middle of its answer."""
+    """Whether a call of the JVM ended in the middle of its answer."""
     return _is_from_py4j(error) and _UNANSWERED.fullmatch(text.strip()) is not None
 
 
@@ -183,7 +174,6 @@ def _is_from_py4j(error: BaseException) -> bool:
 
 
 def _java_causes(error: BaseException) -> Iterator[Cause]:
-    """Return the chain of JVM exceptions behind *error*, as far as the JVM still tells."""
     origin = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     try:
         for _ in range(_DEEPEST):
@@ -273,3 +263,133 @@ def _without_repeats(causes: list[Cause]) -> list[Cause]:
         if not again:
             kept.append(cause)
     return kept
+
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+# A JVM type with its package, wherever it is: Spark writes an executor's error in the middle of a
+# line ("Lost task 0.0 in stage 3.0 (TID 7) (host executor 1): java.io.IOException: ...").
+_JVM_TYPE: Final = re.compile(
+    r"\b(?P<name>(?:[a-z][\w$]*\.){2,}[A-Z][\w$.]*?(?:Exception|Error|Failure|Throwable))\b"
+    r"(?=(?::[ \t]*(?P<words>[^\n]*))?)"
+)
+_FRAME: Final = re.compile(r"\s*(at \S+\(|\.\.\. \d+ more)")
+# Without its package a type is one only at the head of a line.
+_HEAD: Final = re.compile(
+    r"^(?:Caused by: )?(?P<name>[A-Z][\w$]*(?:Exception|Error|Failure))(?::[ \t]*(?P<words>.*))?$",
+    re.MULTILINE,
+)
+_PYTHON_END: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::[ \t]*(?P<words>.*))?$")
+# Spark writes its conditions in brackets, and the SQLSTATE behind the message.
+_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z0-9_]+)*)\]")
+_SQL_STATE: Final = re.compile(r"\bSQLSTATE: ([A-Z0-9]{5})\b")
+# First match wins: a task that could not fetch from an executor runs on another one.
+_PLACES: Final = (
+    re.compile(r"BlockManagerId\((?P<executor>[\w-]+), (?P<host>[^,\s)]+), \d+"),
+    re.compile(r"Lost executor (?P<executor>[\w-]+) on (?P<host>[\w.:-]+?):?(?=\s|$)"),
+    re.compile(r"\(TID \d+\) \((?P<host>\S+) executor (?P<executor>[\w-]+)\)"),
+    re.compile(r"ExecutorLostFailure \(executor (?P<executor>[\w-]+) "),
+    re.compile(r"\bon host:? ['\"]?(?P<host>[\w-]+(?:\.[\w-]+)*)"),
+)
+# What Spark puts before the error of a task that it has given up.
+_STAGE: Final = re.compile(
+    r"(?:\[\w+\] )?Job aborted due to stage failure: .*?"
+    r"\(TID \d+\) \(\S+ executor [\w-]+\): (?:org\.apache\.spark\.SparkException: )?"
+)
+_INPUT: Final = re.compile(r"error while reading file (\S+?)\.?(?=\s|$)")
+_AT_DRIVER: Final = "driver"  # what Spark calls its own process when that runs tasks
+
+
+class ParsedError(NamedTuple):
+    """An error of which only text is left; *in_worker* if a Python worker raised it."""
+
+    name: str
+    words: str
+    in_worker: bool
+
+
+class FailurePlace(NamedTuple):
+    """The machine and the executor of a failure; None for unknown."""
+
+    host: str | None
+    executor: str | None
+
+
+def errors_in(text: str) -> list[ParsedError]:
+    """Return the errors in a text with stack traces, outermost first, each once."""
+    jvm, workers = _split(text)
+    found = [_parsed(match) for line in jvm for match in _JVM_TYPE.finditer(line)]
+    found += [_parsed(match) for line in jvm for match in _HEAD.finditer(line)]
+    # A traceback tells the innermost first.
+    found += [_parsed(match, in_worker=True) for match in reversed(workers)]
+    return list(dict.fromkeys(found))
+
+
+def conditions_in(text: str) -> tuple[str, ...]:
+    """Return the Spark error conditions in *text*, in order, each once."""
+    return tuple(dict.fromkeys(_CONDITION.findall(text)))
+
+
+def sql_states_in(text: str) -> tuple[str, ...]:
+    """Return the SQLSTATEs in *text*, in order, each once."""
+    return tuple(dict.fromkeys(_SQL_STATE.findall(text)))
+
+
+def place_in(text: str) -> FailurePlace:
+    """Return the machine and the executor that *text* blames."""
+    host: str | None = None
+    executor: str | None = None
+    for pattern in _PLACES:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        if executor is None:
+            executor = groups.get("executor")
+        if host is None:
+            host = groups.get("host")
+    return FailurePlace(host, executor if executor != _AT_DRIVER else None)
+
+
+def input_in(text: str) -> str:
+    """Return the input file that Spark could not read; empty when *text* names none."""
+    match = _INPUT.search(text)
+    return re.sub(r"^file:(//)?(?=/)", "", match[1]) if match is not None else ""
+
+
+def essence_of(words: str) -> str:
+    """Return *words* without Spark's description of the stage."""
+    return words[match.end() :] if (match := _STAGE.match(words)) else words
+
+
+def message_in(text: str) -> str:
+    """Return *text* up to the traces that follow it."""
+    ends = (text.find(mark) for mark in (_TRACEBACK, "\n\nJVM stacktrace:", "\n\tat "))
+    return text[: min((end for end in ends if end >= 0), default=len(text))]
+
+
+def _split(text: str) -> tuple[list[str], list[re.Match[str]]]:
+    """Return the lines outside of tracebacks, and the last line of each traceback."""
+    outside: list[str] = []
+    ends: list[re.Match[str]] = []
+    inside = False
+    for line in text.splitlines():
+        before, traceback, _ = line.partition(_TRACEBACK)
+        if traceback:
+            inside = True
+            outside.append(before)
+        elif not inside:
+            outside += [] if _FRAME.match(line) else [line]
+        elif line and not line[0].isspace():
+            inside = False
+            ends.extend(_end_of_traceback(line))
+    return outside, ends
+
+
+def _end_of_traceback(line: str) -> Iterator[re.Match[str]]:
+    match = _PYTHON_END.match(line)
+    if match is not None:
+        yield match
+
+
+def _parsed(match: re.Match[str], *, in_worker: bool = False) -> ParsedError:
+    return ParsedError(match["name"], (match["words"] or "").strip(), in_worker)

@@ -1,10 +1,13 @@
-"""Classification of exceptions as failures: what can be done, where and why it happened."""
+"""Classification of exceptions as failures, and the classes that a job's author sets."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import re
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime.errors import (
     AbsentInputError,
@@ -13,11 +16,15 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
-from airflow_provider.runtime.errors.job_lines import line_in_text, line_of
-from airflow_provider.runtime.failures.causes import causes_of, text_of
-from airflow_provider.runtime.failures.messages import KILLED_REMEDY, Wording, wording_of
-from airflow_provider.runtime.failures.overrides import FailureOverrides
+from airflow_provider.runtime.errors.explanation import (
+    Failure,
+    FailureClass,
+    first_line,
+    line_in_text,
+    line_of,
+)
+from airflow_provider.runtime.failures.causes import causes_of, input_in, place_in, text_of
+from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM, Wording, wording_of
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
@@ -26,10 +33,12 @@ from airflow_provider.runtime.failures.rules import (
     find_rule,
     is_restartable,
 )
-from airflow_provider.runtime.failures.stack_traces import input_in, place_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from airflow_provider.runtime.failures.causes import Cause
+
 
 _JVM_GONE: Final = Wording("Spark's JVM has ended: it was killed, or out of memory", KILLED_REMEDY)
 _MARKED: Final = "the job's author has set this class"
@@ -50,16 +59,10 @@ def classify(
     batch: int | None = None,
     marks: FailureOverrides | None = None,
 ) -> Failure:
-    """Say what *error* means for the next attempt; what is not known is RECOVERABLE.
+    """Classify *error* for the next attempt; an unknown error is RECOVERABLE.
 
-    Whatever the author of the job says of one of its causes comes first, then the table in
-    :mod:`.failures.rules`. Never raises, also when the JVM that could tell more is gone.
-
-    Args:
-        error: the exception, with its causes.
-        query: the query that it ended.
-        batch: the batch that it ended.
-        marks: exception types that are listed by name.
+    The classes that the job's author sets (*marks*) come first, then the table in
+    :mod:`.failures.rules`. Never raises, also when the JVM is gone.
     """
     if isinstance(error, RunFailedError):
         return error.failure
@@ -95,19 +98,18 @@ def refusal_of(
     place: str = "",
     mistake: type[ConfigError] = ConfigError,
 ) -> SparkStreamError:
-    """Return what a start that *error* has stopped is refused with, before anything was written.
+    """Return the error with which a start is refused before anything was written.
 
     Args:
         error: what a library or the job's function raised.
-        message: what is wrong; None for what the error says.
+        message: what is wrong; None for the error's own text.
         source: the source that it is about.
-        place: the line of the job that it is about, if its traceback has none.
-        mistake: the class of what no retry heals.
+        place: the line of the job, if its traceback has none.
+        mistake: the class for what no retry helps against.
 
     Returns:
-        :class:`OutageError` for what may heal by itself, such as a server that does not answer, and
-        :class:`AbsentInputError` for input that may be delivered, so that retries apply; else
-        *mistake*, which no retry heals.
+        :class:`OutageError` for what may pass, such as a server that does not answer,
+        :class:`AbsentInputError` for input that may be delivered, else *mistake*.
     """
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
@@ -141,7 +143,7 @@ def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
 
 
 def _most_telling(causes: list[Cause]) -> Cause:
-    """Return the outermost cause that is about what has failed, and not that something has."""
+    """Return the outermost cause that does not only wrap another one."""
     telling = (cause for cause in causes if cause.simple_name not in WRAPPERS)
     return next(telling, causes[-1])
 
@@ -152,7 +154,7 @@ def _innermost(causes: list[Cause]) -> Cause:
 
 
 def _root_cause(deciding: Cause, causes: list[Cause], words: Wording) -> Cause:
-    """Return the innermost cause; but what has other words is said in Spark's, too."""
+    """Return the innermost cause; but an error that we word is quoted in Spark's words, too."""
     innermost = _innermost(causes)
     is_same = bool(set(deciding.conditions) & set(innermost.conditions))
     tells_more = is_same or not words.what or _reads_file(deciding)
@@ -160,7 +162,7 @@ def _root_cause(deciding: Cause, causes: list[Cause], words: Wording) -> Cause:
 
 
 def _wording(deciding: Cause, causes: list[Cause]) -> Wording:
-    """Return the words for the cause that decides; else those for one that tells more of it."""
+    """Return the words for the deciding cause, else for one that says more about it."""
     found = wording_of(deciding)
     if found is not None or deciding.in_worker:
         return found or Wording("", "")
@@ -173,7 +175,7 @@ def _only_wraps(cause: Cause) -> bool:
 
 
 def _reads_file(cause: Cause) -> bool:
-    """Whether it says which file could not be read, and another one why."""
+    """Whether the cause names a file that could not be read; another one says why."""
     return any(condition.startswith("FAILED_READ_FILE") for condition in cause.conditions[:1])
 
 
@@ -184,3 +186,140 @@ def _reason_of(found: _Classification, words: Wording) -> str:
 def _condition_of(cause: Cause) -> str:
     own = [condition for condition in cause.conditions if condition not in WRAPPING_CONDITIONS]
     return own[-1] if own else next(iter(cause.conditions), cause.simple_name)
+
+
+_E = TypeVar("_E", bound=type)
+
+_ATTRIBUTE: Final = "__fails_as__"
+# A job's file is imported under its own name and eight digits, of which its author knows nothing.
+_FILE_DIGITS: Final = re.compile(r"_[0-9a-f]{8}(?=\.)")
+_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*")
+
+
+def fails_as(failure_class: FailureClass) -> Callable[[_E], _E]:
+    """Mark an exception type: its failures, and those of derived types, are of that class.
+
+    ::
+
+        @fails_as(FailureClass.NON_RECOVERABLE)
+        class UnknownCurrency(ValueError): ...
+
+    From a Python worker only the type's name comes back, so the type must be defined in a module
+    that the driver imports, such as the job's file.
+
+    Raises:
+        TypeError: the decorated object is not an exception type.
+    """
+
+    def mark(kind: _E) -> _E:
+        if not issubclass(kind, BaseException):
+            msg = f"fails_as marks exception types, and {kind!r} is none"
+            raise TypeError(msg)
+        setattr(kind, _ATTRIBUTE, FailureClass(failure_class))
+        return kind
+
+    return mark
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureOverrides:
+    """Classes of exception types by name; they come before decorators.
+
+    Attributes:
+        listed: by a type's name, with or without its module or package, of Python or the JVM.
+            Derived types are meant as well, where the driver knows them.
+    """
+
+    listed: Mapping[str, FailureClass] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, listed: Mapping[str, str] | Iterable[str]) -> FailureOverrides:
+        """Read ``{"jobs.UnknownCurrency": "NON_RECOVERABLE"}`` or ``["NAME=CLASS", …]``.
+
+        Raises:
+            ConfigError: a name or a class is invalid.
+        """
+        pairs = listed.items() if hasattr(listed, "items") else [_pair(text) for text in listed]
+        return cls({_name(name): _class(name, value) for name, value in pairs})
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as :meth:`parse` reads it."""
+        return {name: listed.value for name, listed in self.listed.items()}
+
+    def class_of(self, causes: Iterable[Cause]) -> tuple[FailureClass, Cause] | None:
+        """Return the class that the author gives to the outermost cause that has one.
+
+        Code that wraps an error knows what it wraps, so the outermost counts.
+        """
+        for cause in causes:
+            found = self._listed_class(cause) or getattr(cause.type, _ATTRIBUTE, None)
+            if found is not None:
+                return FailureClass(found), cause
+        return None
+
+    def _listed_class(self, cause: Cause) -> FailureClass | None:
+        # The type's own name first: a derived type may be listed beside the one above it.
+        for name in (cause.name, cause.simple_name, *sorted(cause.bases)):
+            for known in (name, _FILE_DIGITS.sub("", name)):
+                if known in self.listed:
+                    return self.listed[known]
+        return None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        msg = f"fails-as {text!r}: write NAME=CLASS, such as jobs.UnknownCurrency=NON_RECOVERABLE"
+        raise ConfigError(msg)
+    return name.strip(), value.strip()
+
+
+def _name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        msg = (
+            f"fails-as {name!r}: not the name of an exception type; write it as in the traceback, "
+            "such as jobs.UnknownCurrency or java.sql.SQLException"
+        )
+        raise ConfigError(msg)
+    return name
+
+
+def _class(name: str, value: str) -> FailureClass:
+    try:
+        return FailureClass(value.upper().replace("-", "_"))
+    except ValueError:
+        known = ", ".join(kind.value for kind in FailureClass)
+        msg = f"fails-as {name}: there is no class {value!r}; use one of {known}"
+        raise ConfigError(msg) from None
+
+
+_RIGHTS: Final = "use an account that may, or another place"
+_WAYS_OUT: Final = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "mount it for writing, or use another place",
+    errno.ENOTDIR: "a file is where a folder should be: correct the path, or move the file away",
+    errno.EISDIR: "a folder is where a file should be: correct the path, or move it away",
+    errno.EEXIST: "something else is where a folder should be: move it away",
+    errno.ELOOP: "a link leads to itself: correct the path, or remove the link",
+    errno.ENAMETOOLONG: "use a shorter path",
+    errno.ENOSPC: MAKE_ROOM,
+    errno.EDQUOT: MAKE_ROOM,
+    errno.EIO: "check the disk; the same command resumes when it works again",
+}
+
+
+def of_the_system(error: OSError) -> Failure:
+    """Return the failure for an error of the operating system, with the path and the way out."""
+    failure = classify(error)
+    if error.errno is None:
+        return failure
+    named = error.filename  # a path, or the number of what is open
+    where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
+    way = _WAYS_OUT.get(error.errno)
+    reason = f"{where}{error.strerror}" + (f"; {way}" if way else "")
+    return dataclasses.replace(failure, reason=reason, root_cause="", place="", remedy="", host="")
+
+
+def _printable(path: str) -> str:
+    return path if path.isprintable() else ascii(path)

@@ -1,4 +1,4 @@
-"""Wording of Spark's error conditions: what is wrong and what to do, in a newcomer's words.
+"""Messages for failures: Spark's error conditions in a newcomer's words, and next steps by class.
 
 Spark's own message is never lost: a record keeps it as the root cause. A condition that is not here
 speaks for itself.
@@ -13,9 +13,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from airflow_provider.runtime.errors import ways_out
+from airflow_provider.runtime.errors.explanation import FailureClass
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
+
 
 _FORMATS: Final = ("csv", "delta", "json", "kafka", "orc", "parquet", "rate", "text", "xml", "avro")
 _BRACKETED: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
@@ -23,7 +25,7 @@ _SQL_STATE: Final = re.compile(r" SQLSTATE: [0-9A-Z]{5}\b;?")
 
 
 class Wording(NamedTuple):
-    """What is wrong, and what to do; empty for what Spark says, and for what the class says."""
+    """What is wrong, and what to do; empty for Spark's message, and for the step of the class."""
 
     what: str
     remedy: str
@@ -33,12 +35,12 @@ _Word: TypeAlias = Callable[[Mapping[str, str]], Wording]
 
 
 def wording_of(cause: Cause) -> Wording | None:
-    """Return how people read of an error; None for one that is not here."""
+    """Return the words for an error, or None."""
     for condition in cause.conditions:
-        for pattern, word in _CONDITIONS:
+        for pattern, word in _CONDITIONS.items():
             if fnmatchcase(condition, pattern):
                 return _filled(word, cause.parameters)
-    for words, word in _WORDS:
+    for words, word in _WORDS.items():
         if words in cause.words:
             return word({})
     if cause.simple_name == "ModuleNotFoundError":
@@ -47,7 +49,7 @@ def wording_of(cause: Cause) -> Wording | None:
 
 
 def without_marks(message: str) -> str:
-    """Return a message of Spark's without its condition and its SQLSTATE."""
+    """Return a message of Spark without its condition and its SQLSTATE."""
     return _SQL_STATE.sub("", _BRACKETED.sub("", message)).strip()
 
 
@@ -59,7 +61,7 @@ def _filled(word: _Word, parameters: Mapping[str, str]) -> Wording | None:
 
 
 def _said(what: str, remedy: str) -> _Word:
-    """Fill in what Spark says, and the ways out for the reader, in capitals."""
+    """Make a wording of templates with Spark's parameters, and ways out in capitals."""
 
     def word(given: Mapping[str, str]) -> Wording:
         known = {**ways_out.words(), **given}
@@ -104,154 +106,119 @@ _DRIVER_ONLY: Final = _said(
     "a function that runs in Spark's workers uses {DRIVER_ONLY}",
     "read what it needs before, into a plain variable, and use that in the function",
 )
-_CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
-    (
-        "INVALID_CONF_VALUE.*",
-        _said(
-            "the setting {confName} cannot be '{confValue}'",
-            "correct it in {CONF}, or in Spark's own configuration",
-        ),
+_CONDITIONS: Final[Mapping[str, _Word]] = {
+    "INVALID_CONF_VALUE.*": _said(
+        "the setting {confName} cannot be '{confValue}'",
+        "correct it in {CONF}, or in Spark's own configuration",
     ),
-    ("UNRESOLVED_COLUMN.WITH_SUGGESTION", _column),
-    (
-        "UNRESOLVED_COLUMN.*",
-        _said("there is no column {objectName}", "look at its columns with df.printSchema()"),
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION": _column,
+    "UNRESOLVED_COLUMN.*": _said(
+        "there is no column {objectName}", "look at its columns with df.printSchema()"
     ),
-    (
-        "TABLE_OR_VIEW_NOT_FOUND",
-        _said(
-            "there is no table or view {relationName}",
-            "correct the name, or {MAKE_VIEW}",
-        ),
+    "TABLE_OR_VIEW_NOT_FOUND": _said(
+        "there is no table or view {relationName}", "correct the name, or {MAKE_VIEW}"
     ),
-    (
-        "UNRESOLVED_ROUTINE",
-        _said(
-            "there is no SQL function {routineName}",
-            "correct the name, {REGISTER}",
-        ),
+    "UNRESOLVED_ROUTINE": _said(
+        "there is no SQL function {routineName}", "correct the name, {REGISTER}"
     ),
-    ("PARSE_SYNTAX_ERROR", _said("the SQL is wrong at {error}{hint}", "correct the SQL there")),
-    ("DATA_SOURCE_NOT_FOUND", _source),
-    (
-        "PATH_NOT_FOUND",
-        _said(
-            "the input path does not exist: {path}",
-            ABSENT_INPUT,
-        ),
+    "PARSE_SYNTAX_ERROR": _said("the SQL is wrong at {error}{hint}", "correct the SQL there"),
+    "DATA_SOURCE_NOT_FOUND": _source,
+    "PATH_NOT_FOUND": _said("the input path does not exist: {path}", ABSENT_INPUT),
+    "UNABLE_TO_INFER_SCHEMA": _said("no file says which columns there are", "{GIVE_SCHEMA}"),
+    "_LEGACY_ERROR_TEMP_2048": _said("a stream of files needs a schema", "{GIVE_SCHEMA}"),
+    "UNSUPPORTED_DATATYPE": _said(
+        "the schema has a type {typeName} that Spark does not have",
+        "use one of string, int, bigint, double, boolean, date, timestamp, …",
     ),
-    (
-        "UNABLE_TO_INFER_SCHEMA",
-        _said("no file says which columns there are", "{GIVE_SCHEMA}"),
+    "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE": _said(
+        "a watermark needs a timestamp, and {eventName} is {eventType}",
+        "name a timestamp column, or make the column one: declare it timestamp in {THE_SCHEMA}",
     ),
-    (
-        "_LEGACY_ERROR_TEMP_2048",
-        _said(
-            "a stream of files needs a schema",
-            "{GIVE_SCHEMA}",
-        ),
+    "CANNOT_PARSE_INTERVAL": _said(
+        "{intervalString} is no interval", "write a number and a unit, as in '10 minutes'"
     ),
-    (
-        "UNSUPPORTED_DATATYPE",
-        _said(
-            "the schema has a type {typeName} that Spark does not have",
-            "use one of string, int, bigint, double, boolean, date, timestamp, …",
-        ),
+    "INVALID_INTERVAL_FORMAT*": _said(
+        "'{input}' is no interval", "write a number and a unit, as in '10 minutes'"
     ),
-    (
-        "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE",
-        _said(
-            "a watermark needs a timestamp, and {eventName} is {eventType}",
-            "name a timestamp column, or make the column one: declare it timestamp in {THE_SCHEMA}",
-        ),
+    "UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK": _NO_WATERMARK,
+    "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION": _said(
+        "Spark cannot run {operation} in output mode {outputMode}",
+        "aggregate in append with {WITH_WATERMARK} and {WINDOW}{OTHER_OUTPUT}",
     ),
-    (
-        "CANNOT_PARSE_INTERVAL",
-        _said("{intervalString} is no interval", "write a number and a unit, as in '10 minutes'"),
+    "ATTRIBUTE_NOT_SUPPORTED": _said(
+        "a DataFrame has no column or method {attr_name}",
+        "correct the name; df.columns has its columns",
     ),
-    (
-        "INVALID_INTERVAL_FORMAT*",
-        _said("'{input}' is no interval", "write a number and a unit, as in '10 minutes'"),
+    "DATATYPE_MISMATCH.*": _said(
+        "the types of {sqlExpr} do not fit", "cast one of them to the other's type"
     ),
-    ("UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK", _NO_WATERMARK),
-    (
-        "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
-        _said(
-            "Spark cannot run {operation} in output mode {outputMode}",
-            "aggregate in append with {WITH_WATERMARK} and {WINDOW}{OTHER_OUTPUT}",
-        ),
+    "CAST_INVALID_INPUT": _said(
+        "the value {expression} is no {targetType}",
+        "correct the row, or use try_cast, which gives NULL",
     ),
-    (
-        "ATTRIBUTE_NOT_SUPPORTED",
-        _said(
-            "a DataFrame has no column or method {attr_name}",
-            "correct the name; df.columns has its columns",
-        ),
+    "DIVIDE_BY_ZERO": _said(
+        "a row divides by zero", "use try_divide, which gives NULL, or leave such rows out"
     ),
-    (
-        "DATATYPE_MISMATCH.*",
-        _said("the types of {sqlExpr} do not fit", "cast one of them to the other's type"),
+    "MALFORMED_RECORD_IN_PARSING*": _said(
+        "a row cannot be read by the schema: {badRecord}",
+        "correct the row or the schema, or {PERMISSIVE}, which gives NULL",
     ),
-    (
-        "CAST_INVALID_INPUT",
-        _said(
-            "the value {expression} is no {targetType}",
-            "correct the row, or use try_cast, which gives NULL",
-        ),
+    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": _said(
+        "the file is not in the format that the source reads, or is damaged: {path}",
+        "move it away, or correct format=; the run goes on where it is",
     ),
-    (
-        "DIVIDE_BY_ZERO",
-        _said("a row divides by zero", "use try_divide, which gives NULL, or leave such rows out"),
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": _said(
+        "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",
+        "correct {THE_SCHEMA}, or cast the column after reading",
     ),
-    (
-        "MALFORMED_RECORD_IN_PARSING*",
-        _said(
-            "a row cannot be read by the schema: {badRecord}",
-            "correct the row or the schema, or {PERMISSIVE}, which gives NULL",
-        ),
+    "FAILED_READ_FILE.*": _said(
+        "the file could not be read: {path}", "look at the file; then give the command again"
     ),
-    (
-        "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER",
-        _said(
-            "the file is not in the format that the source reads, or is damaged: {path}",
-            "move it away, or correct format=; the run goes on where it is",
-        ),
+    "CONTEXT_ONLY_VALID_ON_DRIVER": _DRIVER_ONLY,
+}
+_WORDS: Final[Mapping[str, _Word]] = {
+    "No space left on device": _said("", MAKE_ROOM),
+    "Disk quota exceeded": _said("", MAKE_ROOM),
+    "must be executed with writeStream.start()": _said(
+        "{DECLARES}, and computes with a stream", "{WRITE_IT}"
     ),
-    (
-        "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH",
-        _said(
-            "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",
-            "correct {THE_SCHEMA}, or cast the column after reading",
-        ),
+    "It appears that you are attempting to reference SparkContext": _DRIVER_ONLY,
+    "Sorting is not supported on streaming DataFrames": _said(
+        "a stream cannot be sorted, since its last row never comes",
+        "leave orderBy out, and sort what you read from the output",
     ),
-    (
-        "FAILED_READ_FILE.*",
-        _said(
-            "the file could not be read: {path}", "look at the file; then give the command again"
-        ),
-    ),
-    (
-        "CONTEXT_ONLY_VALID_ON_DRIVER",
-        _DRIVER_ONLY,
-    ),
-)
-_WORDS: Final[tuple[tuple[str, _Word], ...]] = (
-    ("No space left on device", _said("", MAKE_ROOM)),
-    ("Disk quota exceeded", _said("", MAKE_ROOM)),
-    (
-        "must be executed with writeStream.start()",
-        _said("{DECLARES}, and computes with a stream", "{WRITE_IT}"),
-    ),
-    ("It appears that you are attempting to reference SparkContext", _DRIVER_ONLY),
-    (
-        "Sorting is not supported on streaming DataFrames",
-        _said(
-            "a stream cannot be sorted, since its last row never comes",
-            "leave orderBy out, and sort what you read from the output",
-        ),
-    ),
-)
+}
 _PYTHON: Final[dict[str, Wording]] = {
     "SyntaxError": Wording("", "correct the file at that line"),
     "IndentationError": Wording("", "correct the file at that line"),
 }
+
+
+_PERMANENT: Final = FailureClass.NON_RECOVERABLE
+FIXES: Final[Mapping[FailureClass, str]] = {
+    FailureClass.NON_RECOVERABLE: "correct the job, its options, its rights or the row",
+    FailureClass.DATA_MISSING: (
+        "have the input delivered; or begin at an earlier savepoint, if it is state that is gone"
+    ),
+    FailureClass.ENVIRONMENT: "look at the machine: its memory, its disks, its network",
+    FailureClass.RECOVERABLE: (
+        "if it fails at the same batch each time, read the end of the driver's log"
+    ),
+}
+"""What a person does about a failure of each class."""
+
+
+def _steps(again: str, after_fix: str) -> dict[FailureClass, str]:
+    resumes = f"{again} resumes the run after its last committed batch; nothing is lost or repeated"
+    return {
+        each: f"a retry alone will fail again: {fix}, then {after_fix}"
+        if each is _PERMANENT
+        else f"{resumes}; {fix}"
+        for each, fix in FIXES.items()
+    }
+
+
+AFTER_A_TASK: Final = _steps("a retry or a clear of the task", "clear the task")
+"""The next step for a reader who has a task."""
+AFTER_A_COMMAND: Final = _steps("the same command", "repeat the command")
+"""The next step for a reader who has given a command."""

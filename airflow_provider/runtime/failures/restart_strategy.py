@@ -1,23 +1,23 @@
-"""Restart strategies, as in Flink: whether and when a failed query is started again; no clock.
+"""Restart strategies and failover regions, as in Flink: when a failed query is restarted. Pure.
 
-Moments are seconds of the run's working time, see :class:`RestartState`. A strategy is a value;
-what has happened so far is another one, which is stored with the attempt.
+Moments are seconds of the run's working time, see :class:`RestartState`.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 _MOST_FAILURES: Final = 1000  # kept of a rate's; more restarts than that in an interval is no rate
@@ -25,15 +25,15 @@ _MOST_FAILURES: Final = 1000  # kept of a rate's; more restarts than that in an 
 
 @dataclasses.dataclass(frozen=True)
 class RestartState:
-    """What is remembered of a run's failures; ``restarts`` in ``attempts/<n>.json``.
+    """The history of a run's failures; ``restarts`` in ``attempts/<n>.json``.
 
     Invariant: moments are seconds that drivers have worked on the run, summed over its attempts. So
-    machines' clocks are never compared, and time in which nobody worked is not stable time.
+    machines' clocks are never compared, and time without a driver is not stable time.
 
     Attributes:
-        restarts: how many restarts were granted in all, for people.
-        attempts: how many since the delay was the initial one.
-        restart_at_s: the moment of the last restart that was granted; None before the first.
+        restarts: the restarts granted in all, for people.
+        attempts: the restarts since the delay was the initial one.
+        restart_at_s: the moment of the last granted restart; None before the first.
         failures_s: the moments of the failures that may still count for a rate, oldest first.
     """
 
@@ -56,13 +56,12 @@ class RestartState:
 
 @dataclasses.dataclass(frozen=True)
 class RestartDecision:
-    """What follows from a failure.
+    """The consequence of a failure.
 
     Attributes:
-        state: what is remembered from now on.
-        delay_s: seconds until the restart; None when there is none.
-        reason: why there is none although there is a strategy, for people; else empty.
-        is_new: whether the failure counts by itself, and not as one of a restart that is pending.
+        delay_s: seconds until the restart; None for no restart.
+        reason: why a strategy grants no restart, for people; else empty.
+        is_new: whether the failure counts by itself, and not as part of a pending restart.
     """
 
     state: RestartState
@@ -80,20 +79,19 @@ class RestartDecision:
 class RestartStrategy(abc.ABC):
     """How often, and after which delays."""
 
-    @abc.abstractmethod
+    kind: ClassVar[str]
+
     def to_text(self) -> str:
-        """Return it as :func:`parse_restart` reads it, with all parameters, in seconds."""
+        """Return the form that :func:`parse_restart` reads, with all parameters, in seconds."""
+        values = {key: getattr(self, field) for key, (field, _) in _PARAMETERS[self.kind].items()}
+        texts = [f"{key}={INFINITE if v is None else v}" for key, v in values.items()]
+        return f"{self.kind}({', '.join(texts)})" if texts else self.kind
 
     def decide(self, state: RestartState, now_s: float, *, dice: random.Random) -> RestartDecision:
-        """Decide about a failure; pure.
+        """Decide about a failure at *now_s* of the run's working time; *dice* are for jitter.
 
-        A failure that comes before the restart that an earlier one was granted belongs to that one:
-        it is answered with what is left of its delay, and counts for nothing.
-
-        Args:
-            state: what is remembered.
-            now_s: the moment of the failure, on the run's working time.
-            dice: where jitter comes from.
+        A failure before a granted restart belongs to that restart: it gets the rest of the delay,
+        and does not count.
         """
         pending_s = state.restart_at_s
         if pending_s is not None and now_s < pending_s:
@@ -119,9 +117,7 @@ def _granted(state: RestartState, now_s: float, delay_s: float, **changed: Any) 
 class NoRestart(RestartStrategy):
     """Every failure ends the attempt."""
 
-    def to_text(self) -> str:
-        """Return it as :func:`parse_restart` reads it."""
-        return "none"
+    kind = "none"
 
     def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
         return RestartDecision(state, None)
@@ -129,19 +125,12 @@ class NoRestart(RestartStrategy):
 
 @dataclasses.dataclass(frozen=True)
 class FixedDelay(RestartStrategy):
-    """So many restarts, each after the same delay.
+    """A number of restarts, None for any number, each after the same delay."""
 
-    Attributes:
-        attempts: how many restarts there are; None for any number.
-        delay_s: seconds before each.
-    """
+    kind = "fixed-delay"
 
     attempts: int | None = 1
     delay_s: float = 1.0
-
-    def to_text(self) -> str:
-        """Return it as :func:`parse_restart` reads it."""
-        return f"fixed-delay(attempts={_number(self.attempts)}, delay={self.delay_s})"
 
     def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
         if self.attempts is not None and state.attempts >= self.attempts:
@@ -152,24 +141,13 @@ class FixedDelay(RestartStrategy):
 
 @dataclasses.dataclass(frozen=True)
 class FailureRate(RestartStrategy):
-    """Restarts as long as there are not too many failures in an interval.
+    """Restarts unless more than a number of failures fall in the interval that ends now."""
 
-    Attributes:
-        max_failures_per_interval: so many are borne; one more ends the attempt.
-        interval_s: seconds that are looked back.
-        delay_s: seconds before each restart.
-    """
+    kind = "failure-rate"
 
     max_failures_per_interval: int = 1
     interval_s: float = 60.0
     delay_s: float = 1.0
-
-    def to_text(self) -> str:
-        """Return it as :func:`parse_restart` reads it."""
-        return (
-            f"failure-rate(max-failures-per-interval={self.max_failures_per_interval}, "
-            f"failure-rate-interval={self.interval_s}, delay={self.delay_s})"
-        )
 
     def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
         recent = [at_s for at_s in state.failures_s if now_s - at_s <= self.interval_s]
@@ -184,17 +162,16 @@ class FailureRate(RestartStrategy):
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts after delays that grow, until the run has been stable for a while.
+    """Restarts after growing delays, until the run has been stable for a while.
 
     Attributes:
-        initial_backoff_s: seconds before the first restart; the least delay.
-        max_backoff_s: the longest delay.
-        backoff_multiplier: how much longer each delay is than the one before.
         reset_backoff_threshold_s: seconds after a restart without a failure; then the delay is the
             initial one again, and no restart is used up.
         jitter_factor: the part of a delay by which it varies, so that jobs do not restart together.
-        attempts_before_reset_backoff: how many restarts there are before that; None for any number.
+        attempts_before_reset_backoff: the restarts before that; None for any number.
     """
+
+    kind = "exponential-delay"
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 60.0
@@ -202,16 +179,6 @@ class ExponentialDelay(RestartStrategy):
     reset_backoff_threshold_s: float = 3600.0
     jitter_factor: float = 0.1
     attempts_before_reset_backoff: int | None = None
-
-    def to_text(self) -> str:
-        """Return it as :func:`parse_restart` reads it."""
-        return (
-            f"exponential-delay(initial-backoff={self.initial_backoff_s}, "
-            f"max-backoff={self.max_backoff_s}, backoff-multiplier={self.backoff_multiplier}, "
-            f"reset-backoff-threshold={self.reset_backoff_threshold_s}, "
-            f"jitter-factor={self.jitter_factor}, "
-            f"attempts-before-reset-backoff={_number(self.attempts_before_reset_backoff)})"
-        )
 
     def _on_failure(
         self, state: RestartState, now_s: float, dice: random.Random
@@ -236,10 +203,6 @@ class ExponentialDelay(RestartStrategy):
         return max(self.initial_backoff_s, min(delay_s, self.max_backoff_s))
 
 
-def _number(value: int | None) -> str:
-    return INFINITE if value is None else str(value)
-
-
 INFINITE: Final = "infinite"
 
 
@@ -249,40 +212,34 @@ _EXAMPLE: Final = "fixed-delay(attempts=3, delay=10 seconds)"
 _UNTIL_STOPPED: Final = "stopped"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Type:
-    make: type[RestartStrategy]
-    parameters: Mapping[str, tuple[str, Callable[[str, Any], Any]]]
-
-
 def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
     """Read a restart strategy.
 
     Args:
         value: ``"none"``, ``"exponential-delay"``, ``"fixed-delay(attempts=3, delay=10 seconds)"``,
-            or ``{"type": "fixed-delay", "attempts": 3, "delay": "10 seconds"}``. What is left out
-            has Flink's default. Flink's own keys, such as ``restart-strategy.fixed-delay.delay``,
-            will do in a mapping.
+            or ``{"type": "fixed-delay", "attempts": 3, "delay": "10 seconds"}``. Missing parameters
+            have Flink's defaults. A mapping may have Flink's own keys, such as
+            ``restart-strategy.fixed-delay.delay``.
 
     Raises:
-        ConfigError: it is none; the message names what is wrong and what would be right.
+        ConfigError: the message names what is wrong and what would be right.
     """
     kind, given = _of_mapping(value) if isinstance(value, Mapping) else _of_text(value)
-    known = _TYPES.get(kind.replace("-", ""))
-    if known is None:
-        names = ", ".join(repr(name) for name in TYPE_NAMES)
-        msg = f"restart: there is no strategy {kind!r}; use one of {names}"
+    kind = "none" if kind in _OFF else next((n for n in _PARAMETERS if _is_same(n, kind)), kind)
+    parameters = _PARAMETERS.get(kind)
+    if parameters is None:
+        msg = f"restart: there is no strategy {kind!r}; use one of {_NAMES}"
         raise ConfigError(msg)
     values = {}
     for key, raw in given.items():
-        parameter = known.parameters.get(key.removeprefix(f"{kind}."))
+        parameter = parameters.get(key.removeprefix(f"{kind}."))
         if parameter is None:
-            names = ", ".join(known.parameters) or "it has none"
+            names = ", ".join(parameters) or "it has none"
             msg = f"restart: {kind} has no parameter {key!r}; its parameters: {names}"
             raise ConfigError(msg)
         field, read = parameter
         values[field] = read(f"restart: {key}", raw)
-    strategy = known.make(**values)
+    strategy = next(each for each in _STRATEGIES if each.kind == kind)(**values)
     if isinstance(strategy, ExponentialDelay):
         _check_backoffs(strategy)
     return strategy
@@ -291,10 +248,8 @@ def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
 def default_restart(until: str) -> RestartStrategy:
     """Return the strategy of a run for which none is configured.
 
-    Args:
-        until: a run that goes on until it is ``stopped`` has Flink's default, which restarts any
-            number of times; one that ends by itself none, because the task that has started it
-            waits for its end, and has retries.
+    A run until ``stopped`` has Flink's default, which restarts any number of times. A run that ends
+    by itself has none: the task that started it waits for its end, and has retries.
     """
     return ExponentialDelay() if until == _UNTIL_STOPPED else NoRestart()
 
@@ -320,7 +275,7 @@ def _of_mapping(raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         _add(given, _key(str(key)), value)
     kind = given.pop("type", None)
     if not isinstance(kind, str):
-        msg = f"restart: {dict(raw)!r} has no 'type'; use one of {', '.join(TYPE_NAMES)}"
+        msg = f"restart: {dict(raw)!r} has no 'type'; use one of {_NAMES}"
         raise ConfigError(msg)
     return _key(kind), given
 
@@ -334,6 +289,10 @@ def _add(given: dict[str, Any], key: str, value: Any) -> None:
         msg = f"restart: {key!r} is given twice"
         raise ConfigError(msg)
     given[key] = value
+
+
+def _is_same(name: str, kind: str) -> bool:
+    return name.replace("-", "") == kind.replace("-", "")  # Flink takes fixeddelay, too
 
 
 def _check_backoffs(strategy: ExponentialDelay) -> None:
@@ -396,34 +355,85 @@ def _part(name: str, raw: Any) -> float:
     return _real(name, raw, "from 0 to 1", fits=lambda number: 0 <= number <= 1)
 
 
-_NONE: Final = _Type(NoRestart, {})
-_TYPES: Final[Mapping[str, _Type]] = {
-    **dict.fromkeys(("none", "off", "disable"), _NONE),
-    "fixeddelay": _Type(
-        FixedDelay,
-        {"attempts": ("attempts", _count_or_infinite), "delay": ("delay_s", _delay)},
-    ),
-    "failurerate": _Type(
-        FailureRate,
-        {
-            "max-failures-per-interval": ("max_failures_per_interval", _count),
-            "failure-rate-interval": ("interval_s", _span),
-            "delay": ("delay_s", _delay),
-        },
-    ),
-    "exponentialdelay": _Type(
-        ExponentialDelay,
-        {
-            "initial-backoff": ("initial_backoff_s", _span),
-            "max-backoff": ("max_backoff_s", _span),
-            "backoff-multiplier": ("backoff_multiplier", _multiplier),
-            "reset-backoff-threshold": ("reset_backoff_threshold_s", _span),
-            "jitter-factor": ("jitter_factor", _part),
-            "attempts-before-reset-backoff": (
-                "attempts_before_reset_backoff",
-                _count_or_infinite,
-            ),
-        },
-    ),
+_STRATEGIES: Final = (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
+_OFF: Final = {"off", "disable"}
+_PARAMETERS: Final[Mapping[str, Mapping[str, tuple[str, Callable[[str, Any], Any]]]]] = {
+    "none": {},
+    "fixed-delay": {"attempts": ("attempts", _count_or_infinite), "delay": ("delay_s", _delay)},
+    "failure-rate": {
+        "max-failures-per-interval": ("max_failures_per_interval", _count),
+        "failure-rate-interval": ("interval_s", _span),
+        "delay": ("delay_s", _delay),
+    },
+    "exponential-delay": {
+        "initial-backoff": ("initial_backoff_s", _span),
+        "max-backoff": ("max_backoff_s", _span),
+        "backoff-multiplier": ("backoff_multiplier", _multiplier),
+        "reset-backoff-threshold": ("reset_backoff_threshold_s", _span),
+        "jitter-factor": ("jitter_factor", _part),
+        "attempts-before-reset-backoff": ("attempts_before_reset_backoff", _count_or_infinite),
+    },
 }
-TYPE_NAMES: Final = ("none", "fixed-delay", "failure-rate", "exponential-delay")
+"""By strategy: Flink's name of each parameter, its field, and what reads its value."""
+_NAMES: Final = ", ".join(_PARAMETERS)
+
+
+class Failover(str, enum.Enum):
+    """Which queries are restarted."""
+
+    REGION = "region"  # the failed query, and those that see its uncommitted output
+    FULL = "full"  # every query that has not ended
+
+
+FAILOVERS: Final = tuple(each.value for each in Failover)
+
+
+class Edge(NamedTuple):
+    """One query reads the table that another one writes.
+
+    Attributes:
+        committed: whether it sees only committed rows.
+    """
+
+    upstream: str
+    downstream: str
+    committed: bool
+
+
+def queries_to_restart(
+    queries: Sequence[str],
+    edges: Collection[Edge],
+    failed: str,
+    *,
+    failover: Failover = Failover.REGION,
+    finished: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Return the queries that are restarted after *failed*, in the job's order.
+
+    A query that reads only what another has committed fails apart from it: the rows that it read do
+    not change. A table without epochs shows rows of batches that may run again, so its writer and
+    its reader are one region and restart together.
+
+    Raises:
+        ValueError: *failed*, or an end of an edge, is not in *queries*.
+    """
+    _check(queries, [failed, *(end for edge in edges for end in edge[:2])])
+    restart = queries if failover is Failover.FULL else _regions_of(queries, edges)[failed]
+    return tuple(query for query in queries if query in restart and query not in finished)
+
+
+def _regions_of(queries: Sequence[str], edges: Collection[Edge]) -> dict[str, frozenset[str]]:
+    """Return for each query all queries that tables without commits connect with it."""
+    regions = {query: frozenset({query}) for query in queries}
+    for edge in edges:
+        if not edge.committed:
+            merged = regions[edge.upstream] | regions[edge.downstream]
+            regions |= dict.fromkeys(merged, merged)
+    return regions
+
+
+def _check(queries: Sequence[str], named: Iterable[str]) -> None:
+    unknown = [name for name in named if name not in queries]
+    if unknown:
+        msg = f"{', '.join(map(repr, unknown))}: no query of {', '.join(map(repr, queries))}"
+        raise ValueError(msg)

@@ -1,7 +1,7 @@
-"""The table of failures: which error is of which class.
+"""The table of failures: the class of each error.
 
-Rules are tried in order, and the first one that any cause matches decides: so the machine comes
-before the data, and the data before the program.
+The first rule that any cause matches decides: so the machine comes before the data, and the data
+before the program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -22,17 +22,14 @@ class Rule:
     """One row of the table; a cause matches it by any of its signs.
 
     Attributes:
-        what: what has happened, for people.
-        failure_class: what that means.
-        types: names of exception types, of Python or the JVM; those derived from them match, too.
-        worker_types: types that count only when Python raised them that Spark has called.
+        types: exception types of Python or the JVM; derived ones match, too.
+        worker_types: types that count only when Python that Spark called has raised them.
         start_types: types that count only before a query's first batch.
         conditions: Spark's error conditions; ``*`` stands for anything.
         sql_states: first characters of a SQLSTATE.
-        words: what a message contains.
-        errnos: the operating system's numbers.
-        py4j_types: types that count only when they were raised on the way to the JVM.
-        restarts: whether a restart in the same driver may heal it; None for what its class says.
+        words: parts of a message.
+        py4j_types: types that count only when raised on the way to the JVM.
+        restarts: whether a restart in the same driver may help; None for what its class says.
     """
 
     what: str
@@ -49,7 +46,7 @@ class Rule:
 
     @property
     def restartable(self) -> bool:
-        """Whether it may heal when the query is started again in the same driver."""
+        """Whether a restart of the query in the same driver may help."""
         return is_restartable(self.failure_class) if self.restarts is None else self.restarts
 
     def matches(self, cause: Cause) -> bool:
@@ -66,12 +63,12 @@ class Rule:
         )
 
     def is_about(self, condition: str) -> bool:
-        """Whether it names a Spark error condition."""
+        """Whether the rule names a Spark error condition."""
         return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
 
 
 def is_restartable(failure_class: FailureClass) -> bool:
-    """Whether a failure of that class may heal when the query is started again."""
+    """Whether a restart of the query may help against a failure of that class."""
     return failure_class in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
 
 
@@ -79,6 +76,11 @@ _NON_RECOVERABLE: Final = FailureClass.NON_RECOVERABLE
 _DATA_MISSING: Final = FailureClass.DATA_MISSING
 _ENVIRONMENT: Final = FailureClass.ENVIRONMENT
 _RECOVERABLE: Final = FailureClass.RECOVERABLE
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
 
 UNANSWERED: Final = "the network, or what is behind it, does not answer"
 DISK: Final = "the disk is full, broken or read-only, or there are too many open files"
@@ -113,12 +115,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "memory has run out",
         _ENVIRONMENT,
         types=("OutOfMemoryError", "MemoryError"),
-        conditions=(
-            "AGGREGATE_OUT_OF_MEMORY",
-            "CANNOT_LOAD_STATE_STORE.*_OUT_OF_MEMORY",
-            "POINTER_ARRAY_OUT_OF_MEMORY",
-            "SPILL_OUT_OF_MEMORY",
-            "UNABLE_TO_ACQUIRE_MEMORY",
+        conditions=_names(
+            "AGGREGATE_OUT_OF_MEMORY CANNOT_LOAD_STATE_STORE.*_OUT_OF_MEMORY "
+            "POINTER_ARRAY_OUT_OF_MEMORY SPILL_OUT_OF_MEMORY UNABLE_TO_ACQUIRE_MEMORY"
         ),
         sql_states=("53", "82"),
         words=(
@@ -194,13 +193,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "permission is denied",
         _NON_RECOVERABLE,
-        types=(
-            "PermissionError",
-            "AccessControlException",
-            "AccessDeniedException",
-            "AuthenticationException",
-            "AuthorizationException",
-            "SecurityException",
+        types=_names(
+            "PermissionError AccessControlException AccessDeniedException AuthenticationException "
+            "AuthorizationException SecurityException"
         ),
         words=("Permission denied",),
         errnos=(errno.EACCES, errno.EPERM),
@@ -208,10 +203,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "reading state was disturbed, for no reason that lasts",
         _RECOVERABLE,
-        conditions=(
-            "CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER",
-            "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR",
-            "STATE_STORE_OPERATION_OUT_OF_ORDER",
+        conditions=_names(
+            "CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER "
+            "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR STATE_STORE_OPERATION_OUT_OF_ORDER"
         ),
     ),
     Rule(
@@ -230,21 +224,15 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "state or checkpoint files are lost or damaged",
         _DATA_MISSING,
-        conditions=(
-            "BATCH_METADATA_NOT_FOUND",
-            "CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED",
-            "CANNOT_LOAD_STATE_STORE.CANNOT_*",
-            "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE",
-            "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND",
-            "CANNOT_LOAD_STATE_STORE.UNEXPECTED_*",
-            "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
-            "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
-            "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED",
-            "STDS_*_UNAVAILABLE",
-            "STDS_FAILED_TO_READ_*",
-            "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
-            "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
-            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+        conditions=_names(
+            "BATCH_METADATA_NOT_FOUND CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED "
+            "CANNOT_LOAD_STATE_STORE.CANNOT_* CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE "
+            "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND "
+            "CANNOT_LOAD_STATE_STORE.UNEXPECTED_* CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED "
+            "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED "
+            "STDS_*_UNAVAILABLE STDS_FAILED_TO_READ_* STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE "
+            "STREAMING_CHECKPOINT_MISSING_METADATA_FILE "
+            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
         ),
         words=(
             "Stream ended prematurely",  # LZ4's; FetchFailed comes first
@@ -260,48 +248,26 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         ABSENT,
         _DATA_MISSING,
-        types=(
-            "AbsentInputError",
-            "MissingInputError",
-            "UnreachedEndError",
-            "LostInputError",
-            "FileNotFoundException",
-            "FileNotFoundError",
-            "NoSuchFileException",
-            "NoSuchKey",
-            "NoSuchKeyException",
-            "NoSuchBucketException",
-            "BlockMissingException",
-            "OffsetOutOfRangeException",
-            "NoOffsetForPartitionException",
-            "UnknownTopicOrPartitionException",
+        types=_names(
+            "AbsentInputError MissingInputError UnreachedEndError LostInputError "
+            "FileNotFoundException FileNotFoundError NoSuchFileException NoSuchKey "
+            "NoSuchKeyException NoSuchBucketException BlockMissingException "
+            "OffsetOutOfRangeException NoOffsetForPartitionException "
+            "UnknownTopicOrPartitionException"
         ),
-        conditions=(
-            "FAILED_READ_FILE.FILE_NOT_EXIST",
-            "KAFKA_DATA_LOSS*",
-            "LOAD_DATA_PATH_NOT_EXISTS",
-            "PATH_NOT_FOUND",
+        conditions=_names(
+            "FAILED_READ_FILE.FILE_NOT_EXIST KAFKA_DATA_LOSS* LOAD_DATA_PATH_NOT_EXISTS "
+            "PATH_NOT_FOUND"
         ),
     ),
     Rule(
         UNANSWERED,
         _RECOVERABLE,
-        types=(
-            "ConnectionError",
-            "TimeoutError",
-            "OutageError",
-            "gaierror",
-            "ConnectException",
-            "SocketException",
-            "SocketTimeoutException",
-            "NoRouteToHostException",
-            "UnknownHostException",
-            "NoHttpResponseException",
-            "TimeoutException",
-            "RpcTimeoutException",
-            "RetriableException",
-            "SQLRecoverableException",
-            "SQLTransientException",
+        types=_names(
+            "ConnectionError TimeoutError OutageError gaierror ConnectException SocketException "
+            "SocketTimeoutException NoRouteToHostException UnknownHostException "
+            "NoHttpResponseException TimeoutException RpcTimeoutException RetriableException "
+            "SQLRecoverableException SQLTransientException"
         ),
         # Of clients that give no other sign: libpq under SQLAlchemy, and those in Rust.
         words=("Is the server running", "error sending request"),
@@ -309,46 +275,31 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "it was interrupted, or met another writer",
         _RECOVERABLE,
-        types=(
-            "InterruptedException",
-            "InterruptedIOException",
-            "ClosedByInterruptException",
-            "LeaseLostError",
-            "RunCancelledError",
-            "StopNotYetError",
+        types=_names(
+            "InterruptedException InterruptedIOException ClosedByInterruptException "
+            "LeaseLostError RunCancelledError StopNotYetError"
         ),
         conditions=("CONCURRENT_STREAM_LOG_UPDATE", "SPARK_JOB_CANCELLED"),
     ),
     Rule(
         "state or a log of the checkpoint does not fit the job",
         _NON_RECOVERABLE,
-        conditions=(
-            "INVALID_LOG_VERSION*",
-            "MALFORMED_LOG_FILE",
-            "STATE_REPARTITION_INVALID_CHECKPOINT*",
-            "STATE_REWRITER_INVALID_CHECKPOINT*",
-            "STATE_STORE_*INCOMPATIBLE*",
-            "STATE_STORE_*MISMATCH*",
-            "STATE_STORE_*NOT_SUPPORTED*",
-            "STATE_STORE_*SCHEMA*",
-            "STATE_STORE_*UNSUPPORTED*",
-            "STATE_STORE_*VALIDATION_FAILURE",
-            "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-            "STREAMING_UNFINISHED_REPARTITION_DETECTED",
-            "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS",
+        conditions=_names(
+            "INVALID_LOG_VERSION* MALFORMED_LOG_FILE STATE_REPARTITION_INVALID_CHECKPOINT* "
+            "STATE_REWRITER_INVALID_CHECKPOINT* STATE_STORE_*INCOMPATIBLE* STATE_STORE_*MISMATCH* "
+            "STATE_STORE_*NOT_SUPPORTED* STATE_STORE_*SCHEMA* STATE_STORE_*UNSUPPORTED* "
+            "STATE_STORE_*VALIDATION_FAILURE "
+            "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA "
+            "STREAMING_UNFINISHED_REPARTITION_DETECTED "
+            "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS"
         ),
     ),
     Rule(
         "a function, module or class is not there",
         _NON_RECOVERABLE,
-        types=(
-            "ImportError",
-            "NameError",
-            "AttributeError",
-            "ClassNotFoundException",
-            "NoClassDefFoundError",
-            "IncompatibleClassChangeError",
-            "UnsupportedClassVersionError",
+        types=_names(
+            "ImportError NameError AttributeError ClassNotFoundException NoClassDefFoundError "
+            "IncompatibleClassChangeError UnsupportedClassVersionError"
         ),
     ),
     Rule(
@@ -361,21 +312,14 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "Spark refuses a query before its first batch: an option, or what it asks for",
         _NON_RECOVERABLE,
-        start_types=(
-            "IllegalArgumentException",
-            "UnsupportedOperationException",
-        ),
+        start_types=("IllegalArgumentException", "UnsupportedOperationException"),
     ),
     Rule(
         "the program is wrong",
         _NON_RECOVERABLE,
-        types=(
-            "TypeError",
-            "SyntaxError",
-            "NotImplementedError",
-            "PicklingError",
-            "ClassCastException",
-            "NotSerializableException",
+        types=_names(
+            "TypeError SyntaxError NotImplementedError PicklingError ClassCastException "
+            "NotSerializableException"
         ),
         conditions=("STATE_STORE_COMMIT_VALIDATION_FAILED",),
     ),
@@ -383,12 +327,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "a row cannot be processed, and will not be when the batch runs again",
         _NON_RECOVERABLE,
         types=("ArithmeticException", "DateTimeException", "NumberFormatException"),
-        worker_types=(
-            "ArithmeticError",
-            "AssertionError",
-            "LookupError",
-            "ValueError",
-        ),
+        worker_types=_names("ArithmeticError AssertionError LookupError ValueError"),
         sql_states=("22", "23", "P0"),
     ),
     Rule(
@@ -400,31 +339,21 @@ RULES: Final[tuple[Rule, ...]] = (
 
 # What only says that something else has failed; it is not shown where the other is known.
 WRAPPERS: Final = frozenset(
-    {
-        "OriginalTryStackTraceException",
-        "Py4JError",
-        "Py4JException",
-        "Py4JJavaError",
-        "PythonException",
-        "SparkException",
-        "StreamingQueryException",
-        "UnknownException",
-    }
+    _names(
+        "OriginalTryStackTraceException Py4JError Py4JException Py4JJavaError PythonException "
+        "SparkException StreamingQueryException UnknownException"
+    )
 )
 WRAPPING_CONDITIONS: Final = frozenset(
-    {
-        "FAILED_EXECUTE_UDF",
-        "FOREACH_BATCH_USER_FUNCTION_ERROR",
-        "FOREACH_USER_FUNCTION_ERROR",
-        "PYTHON_EXCEPTION",
-        "STREAM_FAILED",
-        "TASK_WRITE_FAILED",
-    }
+    _names(
+        "FAILED_EXECUTE_UDF FOREACH_BATCH_USER_FUNCTION_ERROR FOREACH_USER_FUNCTION_ERROR "
+        "PYTHON_EXCEPTION STREAM_FAILED TASK_WRITE_FAILED"
+    )
 )
 
 
 def find_rule(causes: list[Cause]) -> tuple[Rule, list[Cause]] | None:
-    """Return the first rule that any of *causes* matches, and those that do; None for no rule."""
+    """Return the first rule that any of *causes* matches, and the matching causes; or None."""
     for rule in RULES:
         matching = [cause for cause in causes if rule.matches(cause)]
         if matching:

@@ -15,7 +15,7 @@ from airflow_provider.runtime.base.typed_json import (
     among,
 )
 from airflow_provider.runtime.errors import EXIT_FATAL
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, WAIT
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
@@ -114,7 +114,8 @@ class AttemptRecord(Document):
     Attributes:
         options: with which a start goes on that nobody gives any, such as that of an old version
             after its upgrade; those of Spark and of the cluster are not among them.
-        failure: why it has ended, see :class:`~.errors.failure.Failure`; None if not by a failure.
+        failure: why it has ended, see :class:`~.errors.explanation.Failure`;
+            None for another end.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
         application_id: Spark's name for the driver, by which its history server knows it.

@@ -19,9 +19,13 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.base.typed_json import Address, Name, Seconds
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
-from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
-from airflow_provider.runtime.failures.overrides import FailureOverrides
-from airflow_provider.runtime.failures.restart_strategy import RestartStrategy, parse_restart
+from airflow_provider.runtime.failures.classify import FailureOverrides
+from airflow_provider.runtime.failures.restart_strategy import (
+    FAILOVERS,
+    Failover,
+    RestartStrategy,
+    parse_restart,
+)
 from airflow_provider.runtime.jobdir.late_policy import (
     COUNT,
     FAIL,

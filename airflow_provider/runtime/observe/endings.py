@@ -13,8 +13,13 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_OK, EXIT_RETRY, EXIT_USAGE
-from airflow_provider.runtime.errors.explanation import Screen, screen_in
-from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
+from airflow_provider.runtime.errors.explanation import (
+    Failure,
+    FailureClass,
+    Screen,
+    first_line,
+    screen_in,
+)
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
 
 if TYPE_CHECKING:

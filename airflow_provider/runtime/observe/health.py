@@ -28,7 +28,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import from_iso
-from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.jobdir.run_records import REPORT_S
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.api.sources import TypedSource
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError
-from airflow_provider.runtime.errors.failure import first_line
+from airflow_provider.runtime.errors.explanation import first_line
 from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
 
 if TYPE_CHECKING:

@@ -194,10 +194,7 @@ def ship_runtime(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def using_spark(
-    borrowed: SparkSession | None,
-    app_name: str,
-    master: str | None,
-    conf: Mapping[str, str] | None,
+    borrowed: SparkSession | None, app_name: str, master: str | None, conf: Mapping[str, str] | None
 ) -> Iterator[SparkSession]:
     """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end.
 

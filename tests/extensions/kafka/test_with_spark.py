@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
 )
-from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 from tests.extensions.kafka.kafka_support import broker_with_times, kafka_broker

@@ -7,8 +7,7 @@ from typing import Any, Final, TypeVar
 
 from airflow_provider.runtime.base.typed_json import Mismatch, decode
 from airflow_provider.runtime.errors import LauncherAwayError
-from airflow_provider.runtime.errors.explanation import line_in
-from airflow_provider.runtime.errors.failure import first_line
+from airflow_provider.runtime.errors.explanation import first_line, line_in
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.queries.start_mode import StartMode
 
 

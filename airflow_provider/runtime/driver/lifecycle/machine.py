@@ -71,7 +71,7 @@ from airflow_provider.runtime.queries.start_mode import StartMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from airflow_provider.runtime.errors.failure import Failure
+    from airflow_provider.runtime.errors.explanation import Failure
 
 # The one table of moves; anything else is a bug of ours.
 _MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
