@@ -1,4 +1,4 @@
-"""Lines, imports and files of each room of the package, and the budget of each room.
+"""Lines, imports and files of each room of the package, how rooms import each other, and budgets.
 
 ``python scripts/house.py`` prints the numbers. :data:`BUDGET` has the most code lines of each room,
 without docstrings, comments and blanks; a test compares. What outgrows its budget is simplified or
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ast
 import collections
+import graphlib
 import io
 import re
 import tokenize
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "airflow_provider"
@@ -127,6 +131,59 @@ def total(counts: list[Count]) -> Count:
     return Count(*map(sum, zip(*counts, strict=True)))
 
 
+class Plan(NamedTuple):
+    """How rooms stand above each other.
+
+    Attributes:
+        rooms: folders and the modules beside them; extensions, scripts and DAGs are one room each.
+        floors: rooms on the longest path of imports.
+        arrows: pairs of rooms of which the first imports the second.
+    """
+
+    rooms: int
+    floors: int
+    arrows: int
+
+
+def plan() -> Plan:
+    """Return the plan of the whole repository without its tests; a circle of rooms is an error."""
+    modules: dict[str, Path] = {}
+    for folder in ("airflow_provider", "scripts", "dags"):
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    imports: dict[str, set[str]] = {}
+    for path in modules.values():
+        if path.stat().st_size:
+            room = _floor_plan_room(path)
+            targets = {_floor_plan_room(modules[name]) for name in _imported(path, modules)}
+            imports.setdefault(room, set()).update(targets - {room})
+    order = graphlib.TopologicalSorter(imports).static_order()
+    floors: dict[str, int] = {}
+    for room in order:
+        floors[room] = 1 + max((floors[below] for below in imports[room]), default=0)
+    return Plan(len(floors), max(floors.values()), sum(map(len, imports.values())))
+
+
+def _floor_plan_room(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    depth = 3 if parts[1] == "runtime" else 2
+    return "/".join(parts[:depth] if parts[0] == PACKAGE.name else parts[:1])
+
+
+def _imported(path: Path, modules: Container[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                yield from (each.name for each in names if each.name in modules)
+            case ast.ImportFrom(module=str(module), names=names):
+                dotted = (f"{module}.{each.name}" for each in names)
+                named = (name if name in modules else module for name in dotted)
+                yield from (name for name in named if name in modules)
+            case _:
+                pass
+
+
 def words() -> int:
     """Return the words of prose in ``docs/`` and the pages beside it; code blocks do not count."""
     pages = [
@@ -151,6 +208,7 @@ def main() -> None:
         print(f"{name:32} {each.files:6} {each.code:7} {each.imports:8} {each.docstrings:11}")
     everything = total(parts["in all"])
     print(f"share of imports: {everything.imports / everything.code:.1%}")
+    print("rooms: {}, floors: {}, arrows: {}".format(*plan()))
     tests = sum(len(p.read_text("utf-8").splitlines()) for p in (ROOT / "tests").rglob("*.py"))
     print(f"lines of tests: {tests}; words of prose: {words()}")
 
