@@ -10,7 +10,6 @@ exit code 1. ``--write`` puts the table into docs/versions.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -173,29 +172,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Install what is missing, run the tests on each version, print the table."""
     arguments = _parser().parse_args(argv)
     wanted = arguments.versions or list(VERSIONS)
+    results: dict[str, Outcomes] = {}
     try:
         for version in wanted:
-            run_on(version, arguments.rows, arguments.pytest)
+            results[version] = run_on(version, arguments.rows, arguments.pytest)
     except VersionsError as error:
         print(f"versions: {error}", file=sys.stderr)
         return 1
-    before = [each for each in VERSIONS if arguments.write and found_on(each)]
-    results = {each: found_on(each) for each in sorted({*before, *wanted})}
-    lines = table(results)
-    print("\n".join(lines))
+    print("\n".join(table(results)))
     if arguments.write:
-        write(lines)
+        before = on_page()
+        kept = {each: before.get(each, {}) | results.get(each, {}) for each in VERSIONS}
+        write(table(kept))
     return 1 if any(FAILED in found.values() or not found for found in results.values()) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="What holds on which version of Spark.")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"default: {VERSIONS}")
-    text = "the rows to run; the others are as they were run last"
+    text = "the rows to run"
     parser.add_argument(
         "--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help=text
     )
-    text = f"put the table into {PAGE.name}; versions that were not run are as they were run last"
+    text = f"put the cells that were run into the table of {PAGE.name}"
     parser.add_argument("--write", action="store_true", help=text)
     text = "an option of pytest's, such as --pytest=--maxfail=1; may be repeated"
     parser.add_argument("--pytest", action="append", default=[], metavar="OPTION", help=text)
@@ -229,8 +228,8 @@ def install(version: str) -> Path:
     return folder
 
 
-def run_on(version: str, rows: Iterable[str], options: Sequence[str]) -> None:
-    """Run the tests of some rows on one version, and keep what they have found."""
+def run_on(version: str, rows: Iterable[str], options: Sequence[str]) -> Outcomes:
+    """Run the tests of some rows on one version; return what they have found."""
     folder = install(version)
     report = FOLDER / f"{version}.xml"
     report.unlink(missing_ok=True)
@@ -249,11 +248,11 @@ def run_on(version: str, rows: Iterable[str], options: Sequence[str]) -> None:
     say(f"Spark {version}")
     subprocess.run(command, cwd=ROOT, env=environment_of(folder), check=False)
     found = outcomes_in(report, chosen)
-    kept_in(version).write_text(json.dumps(found_on(version) | found, indent=1), encoding="utf-8")
     counts = ", ".join(
         f"{list(found.values()).count(each)} {each}" for each in sorted({*found.values()})
     )
     say(f"Spark {version}: {counts or 'nothing has run'}; {time.monotonic() - began:.0f} s")
+    return found
 
 
 def environment_of(folder: Path) -> dict[str, str]:
@@ -268,15 +267,16 @@ def environment_of(folder: Path) -> dict[str, str]:
     return {**inherited, **cache, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
-def kept_in(version: str) -> Path:
-    """Return the file that has what was found on a version."""
-    return FOLDER / f"{version}.json"
-
-
-def found_on(version: str) -> Outcomes:
-    """Return what was found on a version when each row was run last; empty if none was."""
-    kept = kept_in(version)
-    return dict(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else {}
+def on_page() -> dict[str, Outcomes]:
+    """Return the table of the page, by version."""
+    text = PAGE.read_text(encoding="utf-8").partition(MARKS[0])[2].partition(MARKS[1])[0]
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()
+    )
+    return {
+        version: {row[-1].strip("`"): row[column] for row in rows if row[column]}
+        for column, version in enumerate(header[1:-1], start=1)
+    }
 
 
 def outcomes_in(report: Path, rows: Mapping[str, Row]) -> Outcomes:
