@@ -187,11 +187,9 @@ def read_store(rows: Any) -> tuple[int, str]:
     return int(str(option_of(options, "operatorId"))), str(option_of(options, "storeName"))
 
 
-def first_column(leaf: Any) -> int | None:
-    """Return the id of a leaf's first column, which logical and physical leaves share."""
-    """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
-    output = leaf.output()
-    return int(output.apply(0).exprId().id()) if output.size() else None
+def column_ids(node: Any) -> list[int]:
+    """Return the ids of a node's columns, which logical and physical leaves share."""
+    return [int(column.exprId().id()) for column in items(node.output())]
 
 
 def items(java_sequence: Any) -> Iterator[Any]:

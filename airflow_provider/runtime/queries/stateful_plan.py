@@ -20,7 +20,7 @@ from airflow_provider.runtime.checkpoint.state_schema import type_text
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
-    first_column,
+    column_ids,
     items,
     named_leaves,
     operator_id,
@@ -97,8 +97,9 @@ def plan_operators(
         return None
     try:
         writer = _state_writer(df)
-        columns = [first_column(leaf) for leaf, _ in named_leaves(df)]
-        walk = _PhysicalWalk(writer, dict(zip(columns, names, strict=True)))
+        leaves = zip(named_leaves(df), names, strict=True)
+        columns = {column: name for (leaf, _), name in leaves for column in column_ids(leaf)}
+        walk = _PhysicalWalk(writer, columns)
         walk.sources_under(plan)
         return tuple(walk.found)
     except (Py4JError, PySparkException) as error:
@@ -174,6 +175,11 @@ def _under(node: Any) -> Iterator[Any]:
         yield from items(node.children())
 
 
+def _count_streams(node: Any) -> int:
+    is_stream = node.getClass().getSimpleName() == _STREAM
+    return int(is_stream) + sum(map(_count_streams, _under(node)))
+
+
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:
     """Return the JVM's ``IncrementalExecution`` of *df*.
 
@@ -224,26 +230,31 @@ class _PhysicalWalk:
         names: the source that gives each column, by the column's id.
     """
 
-    def __init__(self, writer: Any, names: Mapping[int | None, str]) -> None:
+    def __init__(self, writer: Any, names: Mapping[int, str]) -> None:
         self.found: list[PlannedOperator] = []
         self._writer = writer
         self._names = names
 
     def sources_under(self, plan: Any) -> dict[str | None, None]:
         """Return the sources under a node, None for an unknown one; note nodes that write state."""
-        if plan.getClass().getSimpleName() == _STREAM:
-            return {self._names.get(first_column(plan)): None}
+        kind = plan.getClass().getSimpleName()
+        if kind in {_STREAM, _REUSED}:
+            # A reused exchange reads its own sources, and not those of the exchange under it.
+            named = {self._names.get(each): None for each in column_ids(plan)}
+            named.pop(None, None)
+            reads = 1 if kind == _STREAM else _count_streams(plan)
+            return named if len(named) == reads else {None: None}
         under: dict[str | None, None] = {}
         for child in _under(plan):
             under |= self.sources_under(child)
         if self._writer.isInstance(plan):
             number, known = operator_id(plan), None not in under
             sources = tuple(under) if known else None
-            kind = str(plan.shortName())
-            is_join = kind_named(kind).setting is Setting.JOIN_TYPE
+            operator = str(plan.shortName())
+            is_join = kind_named(operator).setting is Setting.JOIN_TYPE
             keys = _join_keys(plan) if is_join else None
-            shape = OperatorShape(number, kind, sources, keys=keys)
-            self.found.append(PlannedOperator(shape, *_state_of(plan, kind)))
+            shape = OperatorShape(number, operator, sources, keys=keys)
+            self.found.append(PlannedOperator(shape, *_state_of(plan, operator)))
         return under
 
 

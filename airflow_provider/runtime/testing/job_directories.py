@@ -1,0 +1,352 @@
+"""Job directories made by hand: the documents that drivers and Airflow leave, without Spark.
+
+:class:`JobDirectoryBuilder` writes them for tests of what reads a job directory: a command, a tab of
+the page, a sensor. The functions ``a_run``, ``an_attempt`` … make one document each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.base.clock import SystemClock, to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity, identify
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, put_drain_intent
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.identity import PATH, IdentityRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
+from airflow_provider.runtime.jobdir.requests import requests_of
+from airflow_provider.runtime.jobdir.run_records import (
+    FINISHED,
+    SUSPENDED,
+    AttemptRecord,
+    FinalCheckpoint,
+    JobRecord,
+    ProgressRecord,
+    RequestRecord,
+    RunRecord,
+)
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.api.storages import Storage
+
+NOW: Final = "2026-01-01T00:00:00.000Z"
+QUERY_ID: Final = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+"""Spark's id of the only query of these jobs."""
+
+
+def identified(storage: Storage) -> Storage:
+    """Give a job directory its identity, as each that was begun has; return its storage."""
+    IdentityRecord(identity="0" * 15, made=NOW).put_if_absent(storage, PATH)
+    return storage
+
+
+def an_epoch(epoch: int = 0, *, committed: str | None = NOW) -> EpochRecord:
+    return EpochRecord(
+        epoch=epoch,
+        query_id=QUERY_ID,
+        run_id="r1",
+        token=1,
+        rows_read=10,
+        sinks=[],
+        committed=committed,
+    )
+
+
+def a_final(
+    run_id: str = "r1", *, outcome: str = FINISHED, batch: int | None = 0, epoch: int | None = 0
+) -> FinalCheckpoint:
+    query = {
+        "query_id": QUERY_ID,
+        "batch_id": batch,
+        "watermark": None,
+        "finished": outcome == FINISHED,
+        "sources": [],
+        "operators": [],
+        "sinks": [{"name": "files:/out", "epoch": epoch, "rows": 3}],
+    }
+    return FinalCheckpoint(
+        job="daily_delays",
+        run_id=run_id,
+        outcome=outcome,
+        mode="STREAMING",
+        attempts=1,
+        started=NOW,
+        committed=NOW,
+        rows_read=10,
+        savepoint=None,
+        queries={"q": query},
+    )
+
+
+def a_run(run_id: str = "r1", **values: Any) -> RunRecord:
+    asked = {
+        "run_id": run_id,
+        "entry": "job.py:daily",
+        "params": {"input": "/in"},
+        "mode": "STREAMING",
+        "until": "end",
+        "at_end": "drain",
+        "trigger_s": None,
+        "interval": None,
+        "starting": {"q": -1},
+        "started": NOW,
+    }
+    return RunRecord(**{**asked, **values})
+
+
+def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> AttemptRecord:
+    attempt = {
+        "attempt": number,
+        "driver_id": driver_id,
+        "token": number,
+        "host": "worker-7",
+        "pid": 42,
+        "entry": "job.py:daily",
+        "started": NOW,
+    }
+    return AttemptRecord(**{**attempt, **values})
+
+
+def a_submission(driver_id: str = "d1", *, submitted: str = NOW) -> SubmissionRecord:
+    return SubmissionRecord(driver_id=driver_id, run_id="r1", submitted=submitted, log=None)
+
+
+def an_exit(exit_code: int = 1, *lines: str) -> ExitRecord:
+    return ExitRecord(exit_code=exit_code, ended=NOW, last_lines=list(lines))
+
+
+def a_progress(**values: Any) -> ProgressRecord:
+    query = {
+        "phase": "reading",
+        "rows_read": 1234567,
+        "batch": 3,
+        "watermark": "2013-01-01T00:00:00.000Z",
+        "state_rows": 42,
+        "backlog": {"filesOutstanding": 5},
+    }
+    progress = {
+        "at": NOW,
+        "attempt": 2,
+        "phase": "reading",
+        "rows_read": 1234567,
+        "rows_per_second": 520000.4,
+        "queries": {"daily": query},
+    }
+    return ProgressRecord(**{**progress, **values})
+
+
+def an_intent(run_id: str) -> DrainIntent:
+    return DrainIntent(query_id=QUERY_ID, run_id=run_id, batch=0, at=NOW)
+
+
+class CheckpointBuilder:
+    """A query's checkpoint, written by hand as Spark writes it.
+
+    Args:
+        root: the checkpoint's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.storage = LocalStorage(str(root))
+        self.logs = CheckpointLogs(self.storage)
+
+    def begin(self, query_id: str = QUERY_ID) -> CheckpointBuilder:
+        self._write("metadata", f'{{"id":"{query_id}"}}'.encode())
+        return self
+
+    def plan(
+        self, batch: int, *, watermark_ms: int = 0, sources: Sequence[str] = ('{"logOffset":0}',)
+    ) -> CheckpointBuilder:
+        metadata = {
+            "batchWatermarkMs": watermark_ms,
+            "batchTimestampMs": 1_795_230_227_049 + batch,
+            "conf": {"spark.sql.shuffle.partitions": "2"},
+        }
+        text = "\n".join(["v1", json.dumps(metadata, separators=(",", ":")), *sources])
+        self._write(f"offsets/{batch}", text.encode())
+        return self
+
+    def commit(self, batch: int) -> CheckpointBuilder:
+        self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        return self
+
+    def run(self, batch: int, *, watermark_ms: int = 0) -> CheckpointBuilder:
+        return self.plan(batch, watermark_ms=watermark_ms).commit(batch)
+
+    def keep_state(self, *operators: int) -> CheckpointBuilder:
+        for operator in operators or (0,):
+            self._write(f"state/{operator}/0/1.delta", b"state")
+            self._write(f"state/{operator}/1/1.delta", b"state")
+        return self
+
+    def _write(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+class JobDirectoryBuilder:
+    """A job directory, put together document by document.
+
+    Args:
+        root: its folder, or URL.
+        run_id: the run that methods mean where they name none.
+        query: the job's only query.
+    """
+
+    def __init__(self, root: Path | str, run_id: str = "r1", query: str = "q") -> None:
+        self.root = Path(root)
+        self.url = str(root)
+        self.run_id = run_id
+        self.query = query
+        self.storage: Storage = open_storage(self.url)
+        self.directory = JobDirectory(self.storage)
+        self.run = self.directory.run(run_id)
+
+    @property
+    def spark(self) -> CheckpointBuilder:
+        """The checkpoint of the query that counts now."""
+        return CheckpointBuilder(Path(self.directory.checkpoint(self.query).url))
+
+    def begin(self, name: str = "daily_delays") -> Any:
+        self.directory.put_job(JobRecord(name=name, created=NOW))
+        identified(self.storage)
+        return self
+
+    def request_run(self, run_id: str | None = None, **values: Any) -> Any:
+        """Put the record of a run."""
+        run_id = run_id or self.run_id
+        self.directory.run(run_id).put_record(a_run(run_id, **values))
+        return self
+
+    def commit(
+        self,
+        batch: int,
+        *,
+        published: bool = True,
+        watermark_ms: int = 0,
+        sources: Sequence[str] = ('{"logOffset":0}',),
+    ) -> Any:
+        """Let the query commit a batch, with its epoch."""
+        self.spark.plan(batch, watermark_ms=watermark_ms, sources=sources).commit(batch)
+        records = EpochRecords(self.directory.committables(self.query), QUERY_ID)
+        if published:
+            records.put_published(an_epoch(batch))
+        else:
+            records.put_precommit(an_epoch(batch, committed=None))
+        return self
+
+    def ran(self, batch: int = 0, *, published: bool = True) -> Any:
+        """Let the query commit all batches up to *batch*."""
+        self.spark.begin()
+        for each in range(batch + 1):
+            self.commit(each, published=published)
+        return self
+
+    def drains(self, run_id: str | None = None) -> Any:
+        """Put the intent to drain: the query has read its last row."""
+        self.spark.begin()
+        put_drain_intent(self.directory, self.query, an_intent(run_id or self.run_id))
+        return self
+
+    def finished(self, run_id: str | None = None) -> Any:
+        self.drains(run_id)
+        return self._ended(run_id or self.run_id, FINISHED)
+
+    def suspended(self, run_id: str | None = None) -> Any:
+        return self._ended(run_id or self.run_id, SUSPENDED)
+
+    def _ended(self, run_id: str, outcome: str) -> Any:
+        run = self.directory.run(run_id)
+        run.put_attempt(an_attempt(ended=NOW, outcome=outcome))
+        run.put_final(a_final(run_id, outcome=outcome))
+        return self
+
+    def submit(
+        self,
+        driver_id: str = "driver",
+        *,
+        process: ProcessIdentity | None = None,
+        ago_s: float = 0.0,
+        log: Path | None = None,
+    ) -> str:
+        """Put the intent to start a driver, and the process that started it if there is one."""
+        identified(self.storage)
+        submitted = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=ago_s)
+        record = SubmissionRecord(
+            driver_id=driver_id,
+            run_id=self.run_id,
+            submitted=to_iso(submitted),
+            log=str(log) if log else None,
+        )
+        self.run.put_submission(record)
+        if process is not None:
+            name = f"submissions/{driver_id}.process.json"
+            ProcessRecord(identity=process).put(self.run.storage, name)
+        return driver_id
+
+    def end(self, driver_id: str, exit_code: int, *lines: str) -> None:
+        """Put how the driver's process ended."""
+        self.run.put_exit(driver_id, an_exit(exit_code, *lines))
+
+    def attempt(
+        self, driver_id: str, outcome: str, failure: Mapping[str, Any] | None = None
+    ) -> None:
+        """Put the driver's own record of its end."""
+        number = self.run.attempt_count() + 1
+        record = an_attempt(
+            number,
+            driver_id=driver_id,
+            token=1,
+            ended=NOW,
+            outcome=outcome,
+            failure=dict(failure) if failure else None,
+        )
+        self.run.put_attempt(record)
+
+    @contextlib.contextmanager
+    def lease(
+        self,
+        driver_id: str = "driver",
+        *,
+        owner: ProcessIdentity | None = None,
+        run_id: str | None = None,
+    ) -> Iterator[Lease]:
+        """Hold the lease as a driver does, heartbeat included; released at the end."""
+        identified(self.storage)
+        lease = acquire_lease(
+            self.storage,
+            run_id=run_id or self.run_id,
+            driver_id=driver_id,
+            owner=owner or identify([os.getpid()]),
+            clock=SystemClock(),
+            heartbeat_s=0.05,
+            timeout_s=5.0,
+        )
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    def documents(self) -> list[str]:
+        """Return the path of every file."""
+        return sorted(str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file())
+
+    def requests(self) -> list[RequestRecord]:
+        """Return the requests to all drivers."""
+        drivers = self.storage.list("requests")
+        return [request for driver in drivers for request in requests_of(self.storage, driver)]
