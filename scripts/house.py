@@ -62,7 +62,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/sinks": 1310,
     "runtime/spark": 1200,
     "runtime/storage": 2100,
-    "runtime/testing": 550,
+    "runtime/testing": 810,
     "sensors": 100,
     "triggers": 800,
 }

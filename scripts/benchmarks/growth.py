@@ -40,13 +40,12 @@ from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, JobDirectoryBuilder
 from tests.unit.ended import Ended
-from tests.unit.jobs import HandMadeJob
 from tests.unit.support import (
     EpochBench,
     FakeFrame,
     FakeSink,
-    SparkCheckpoint,
     counted,
 )
 
@@ -172,7 +171,7 @@ def stream_of(job: EpochBench, run_id: str) -> EpochCommitter:
     )
 
 
-def run_batch(spark: SparkCheckpoint, epochs: EpochCommitter, batch: int) -> None:
+def run_batch(spark: CheckpointBuilder, epochs: EpochCommitter, batch: int) -> None:
     """Run a batch as Spark does, which forgets the one a hundred before it."""
     spark.plan(batch)
     epochs.pre_commit(FakeFrame("row"), batch, counted(1))
@@ -184,7 +183,7 @@ def run_batch(spark: SparkCheckpoint, epochs: EpochCommitter, batch: int) -> Non
 
 def measure_runs(root: Path, runs: int) -> Found:
     """Measure a job that so many runs have suspended."""
-    made = Ended(HandMadeJob(root / "job").ran(2)).runs(runs)
+    made = Ended(JobDirectoryBuilder(root / "job").ran(2)).runs(runs)
     job, clock = made.job, SystemClock()
     entry = root / "entry.py"
     entry.write_text("def job(ctx): ...\n")
@@ -212,7 +211,7 @@ def measure_runs(root: Path, runs: int) -> Found:
     }
 
 
-def status(job: EpochBench | HandMadeJob) -> None:
+def status(job: EpochBench | JobDirectoryBuilder) -> None:
     """Call the command; nobody drives the job, or it would watch the driver for a moment."""
     with contextlib.redirect_stdout(io.StringIO()):
         main_module.main(["status", job.storage.url])

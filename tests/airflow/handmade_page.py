@@ -24,9 +24,14 @@ from airflow_provider.runtime.savepoints.record import (
     SavedFile,
     SavepointRecord,
 )
+from airflow_provider.runtime.testing.job_directories import (
+    a_progress,
+    a_run,
+    an_attempt,
+    identified,
+)
 from tests.extensions.state_tools.test_state import SCHEMA
-from tests.present import identified, present
-from tests.unit.jobs import a_progress, a_run, an_attempt
+from tests.present import present
 from tests.unit.test_inventory import Tree
 
 if TYPE_CHECKING:

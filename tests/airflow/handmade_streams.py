@@ -7,18 +7,20 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
-from handmade import AT, ELSEWHERE, Job
+from handmade import ELSEWHERE, Job
 
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.jobdir.topology_record import TopologyRecord
-from tests.unit.jobs import a_progress, a_run, an_attempt, an_epoch
-from tests.unit.support import QUERY_ID, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import (
+    QUERY_ID,
+    a_progress,
+    an_attempt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from typing_extensions import Self
 
 RUN = "flights-daily"
 
@@ -34,30 +36,26 @@ class Stream(Job):
 
     def __init__(self, root: Path, run_id: str = RUN, query: str = "q") -> None:
         super().__init__(root, run_id)
-        self.directory = JobDirectory(self.storage)
         self.query = query
-        self.spark = SparkCheckpoint(root / "queries" / query / "checkpoint")
         self._reports = itertools.count()
 
-    def begin(self) -> Stream:
-        """Put down what a driver has put down when its queries have begun."""
+    def begin(self, name: str = "daily") -> Self:
+        """Put the documents of a driver whose queries have begun."""
         self.submit(process=ELSEWHERE)
-        self.directory.put_job(JobRecord(name="daily", created=AT))
-        self.run.put_record(a_run(self.run_id, params={}, until="stopped", at_end="suspend"))
+        super().begin(name)
+        self.request_run(params={}, until="stopped", at_end="suspend")
         self.spark.begin()
         path = f"queries/{self.query}/topologies/{QUERY_ID}.json"
         sources: list[str | None] = ["flights", "flights:marker"]
         TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[]).put(self.storage, path)
         return self
 
-    def commit(self, batch: int, *, published: bool = True) -> Stream:
+    def commit_hour(self, batch: int, *, published: bool = True) -> Stream:
         """Run a batch, which ends an hour of event time after the one before."""
         lines = (f'{{"logOffset":{batch}}}', "-")
-        self.spark.plan(batch, watermark_ms=3_600_000 * (batch + 1), sources=lines).commit(batch)
-        records = EpochRecords(self.directory.committables(self.query), QUERY_ID)
-        put = records.put_published if published else records.put_precommit
-        put(an_epoch(batch))
-        return self
+        return self.commit(
+            batch, published=published, watermark_ms=3_600_000 * (batch + 1), sources=lines
+        )
 
     def report(self, attempt: int = 1, backlog: dict[str, int] | None = None) -> None:
         """Put the driver's next report."""

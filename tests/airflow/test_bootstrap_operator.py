@@ -36,8 +36,8 @@ from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import a_final, a_run, a_submission, an_exit
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
-from tests.unit.jobs import a_final, a_run, a_submission, an_exit
 from tests.unit.support import EpochBench, FakeSink
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")

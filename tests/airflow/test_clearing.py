@@ -10,7 +10,7 @@ from airflow_provider.hooks.replays import RunChoice, current_run, resolve_run
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
-from tests.unit.jobs import a_run
+from airflow_provider.runtime.testing.job_directories import a_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from airflow_provider.decorators.spark_stream import spark_stream_task
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.errors import ConfigError
-from tests.unit.jobs import a_run
+from airflow_provider.runtime.testing.job_directories import a_run
 
 if TYPE_CHECKING:
     from pathlib import Path

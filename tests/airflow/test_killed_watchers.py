@@ -160,7 +160,7 @@ def test_each_hour_is_an_event_once_whenever_the_triggerer_is_killed(
     for life in range(kills + 1):
         until = begun + hours * (life + 1) // (kills + 1)
         for batch in range(last, until):
-            stream.commit(batch)
+            stream.commit_hour(batch)
         moment = dice.randrange(last + 1, until)
         wait_for("events", lambda: len(database.ids()) >= moment, within=90, every=0.01)
         if life < kills:
@@ -197,7 +197,7 @@ def test_a_triggerer_that_hangs_repeats_nothing_when_it_wakes_up(airflow: Airflo
     database = Database(airflow, "watched")
     stream, begun = watched_stream(data_of(airflow) / "watched" / "job")
     airflow.unpause("watching")
-    stream.commit(begun)
+    stream.commit_hour(begun)
     wait_for("an event", lambda: len(database.ids()) > begun, within=90)
     last = begun + 1
     frozen = family(psutil.Process(airflow.processes["triggerer"].pid))
@@ -206,7 +206,7 @@ def test_a_triggerer_that_hangs_repeats_nothing_when_it_wakes_up(airflow: Airflo
         send(frozen, signal.SIGSTOP)
         try:
             for batch in range(last, last + 20):
-                stream.commit(batch)
+                stream.commit_hour(batch)
             last += 20
             wait_for("the next", lambda: len(database.ids()) >= last, within=90)
         finally:
@@ -230,7 +230,7 @@ def test_the_example_has_a_run_for_each_hour(airflow: Airflow) -> None:
     (place / "output").mkdir()
     frame = pd.DataFrame(rows, columns=["hour", "origin", "flights", "mean_delay"])
     frame.to_parquet(place / "output" / "rows.parquet")
-    stream.commit(0)
+    stream.commit_hour(0)
     database = Database(airflow, "flights_hour")
     for dag_id in ("flights_each_hour", "flights_hour_report"):
         airflow.unpause(dag_id)
@@ -242,7 +242,7 @@ def test_the_example_has_a_run_for_each_hour(airflow: Airflow) -> None:
 
     wait_for("the first look", lambda: _has_position(database), within=60)
     for batch in range(1, 4):
-        stream.commit(batch)
+        stream.commit_hour(batch)
     wait_for("three reports", lambda: len(reports()) >= 3, within=180)
     found = reports()
 

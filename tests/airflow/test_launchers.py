@@ -34,11 +34,11 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.observe import observer
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_run, an_attempt
 from airflow_provider.triggers import polling
 from tests.contract.clusters import AT, BUCKET, PROGRAM, EmrCluster, LivyCluster, serve_emr
 from tests.contract.conftest import forget_clients
 from tests.present import present
-from tests.unit.jobs import a_run, an_attempt
 from tests.unit.support import FakeClock, take_lease
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from tests.unit.jobs import a_final, a_progress, a_run, an_attempt
+from airflow_provider.runtime.testing.job_directories import a_final, a_progress, a_run, an_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

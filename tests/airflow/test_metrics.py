@@ -33,7 +33,7 @@ from airflow_provider.hooks.stream_metrics import (
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.observe.samples import METRICS, Sample
 from airflow_provider.runtime.observe.state import RunState
-from tests.unit.jobs import a_progress
+from airflow_provider.runtime.testing.job_directories import a_progress
 from tests.unit.support import FakeClock
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from tests.present import identified, present
-from tests.unit.jobs import a_run, an_exit
+from airflow_provider.runtime.testing.job_directories import a_run, an_exit, identified
+from tests.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -872,7 +872,7 @@ def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
         deferral(operator)
         operator.on_kill()
 
-        assert asked == [request.kind for request in job.asked()]
+        assert asked == [request.kind for request in job.requests()]
 
 
 def test_killed_before_it_did_anything_it_asks_nobody(job: Job) -> None:

@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.present import identified
+from airflow_provider.runtime.testing.job_directories import identified
 from tests.unit.savepoint_refusals import TAKES, Case, make, rights, tree
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")

@@ -31,10 +31,9 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import reply, requests_of
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RequestRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
+from airflow_provider.runtime.testing.job_directories import a_run, identified
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
-from tests.present import identified
-from tests.unit.jobs import a_run
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 

@@ -92,7 +92,7 @@ class Lake:
     def everything(self) -> str:
         """Return the content of every object, beside its key."""
         with using(credentials_of("lake", None)):
-            storage = Job(f"s3://{BUCKET}").storage  # type: ignore[arg-type]  # no path
+            storage = Job(f"s3://{BUCKET}").storage
             return "\n".join(
                 f"{path} {storage.read(path).decode(errors='replace')}"
                 for path, _ in storage.files()  # type: ignore[attr-defined]  # of objects

@@ -220,7 +220,7 @@ def test_each_event_is_registered_once_wherever_a_triggerer_dies(
     """
     db = airflow(hours_of(stream, burst=burst))
     for batch in range(12):
-        stream.commit(batch)
+        stream.commit_hour(batch)
     deaths = itertools.cycle(DEATHS)
 
     async def live() -> bool:
@@ -248,7 +248,7 @@ def test_the_payload_says_what_is_complete(stream: Stream, airflow: Callable[...
     The period, the queries and the job; and when the job is FINISHED, one more event with the rest.
     """
     db = airflow(hours_of(stream, queries=["q"]))
-    stream.commit(0)
+    stream.commit_hour(0)
     stream.finish()
 
     async def live() -> None:
@@ -282,7 +282,7 @@ def test_what_is_there_at_the_first_look_is_not_reported(
     Events begin with the next period, also when the first triggerer dies before it.
     """
     db = airflow(hours_of(stream, since=None))
-    stream.commit(0).commit(1)
+    stream.commit_hour(0).commit_hour(1)
 
     async def live() -> list[str]:
         found = []
@@ -292,7 +292,7 @@ def test_what_is_there_at_the_first_look_is_not_reported(
         return found
 
     quiet = asyncio.run(live())
-    stream.commit(2)
+    stream.commit_hour(2)
 
     assert [] == quiet
     assert ["complete:1970-01-01T03:00:00.000Z"] == asyncio.run(live())
@@ -310,14 +310,14 @@ def test_a_triggerer_that_wakes_up_late_repeats_and_loses_nothing(
 
     async def live() -> None:
         asleep, other = db.start().run(), db.start().run()
-        stream.commit(0)
+        stream.commit_hour(0)
         late = await next_event(asleep)
         for batch in range(1, 4):
             db.register(await next_event(other))
-            stream.commit(batch)
+            stream.commit_hour(batch)
         db.register(late)
         db.register(await next_event(asleep))
-        stream.commit(4)
+        stream.commit_hour(4)
         db.register(await next_event(other))
 
     asyncio.run(live())
@@ -334,7 +334,7 @@ def test_two_assets_of_one_trigger_have_the_same_events(
     """
     db = airflow(hours_of(stream), "one", "two")
     for batch in range(3):
-        stream.commit(batch)
+        stream.commit_hour(batch)
 
     async def live() -> list[Any]:
         async for event in events_until_quiet(db.start()):
@@ -363,7 +363,7 @@ def test_without_the_listener_the_trigger_stores_the_position_itself(
     manager = get_listener_manager()
     monkeypatch.setattr(manager.hook, "on_asset_event_emitted", lambda **_: None)
     db = airflow(hours_of(stream))
-    stream.commit(0).commit(1)
+    stream.commit_hour(0).commit_hour(1)
 
     async def live() -> None:
         events = db.start().run()
@@ -404,7 +404,7 @@ def test_a_storage_that_is_away_is_looked_at_again(
     An outage, at the first look or later, is logged once and is no event, and neither is damage.
     """
     db = airflow(hours_of(stream))
-    stream.commit(0)
+    stream.commit_hour(0)
     fails = iter([True, True, False, True, True])
     listing = LocalStorage.list
 

@@ -137,7 +137,7 @@ def test_a_stream_is_handed_over_from_one_dag_run_to_the_next(stream: Stream) ->
     Each DAG run adopts the one driver, watches it for its time, and succeeds with how far it has
     come; the driver is asked for nothing. The asset's event carries offsets and watermark.
     """
-    stream.begin().commit(0).commit(1)
+    stream.begin().commit_hour(0).commit_hour(1)
     operator = operator_of(stream, max_runtime="0.3 seconds", outlets=[DELAYS])
     told = context()
     with stream.driver(backlog={"numFilesOutstanding": 0}):
@@ -163,7 +163,7 @@ def test_a_stream_is_handed_over_from_one_dag_run_to_the_next(stream: Stream) ->
     assert {"run_id": RUN, "outcome": "RUNNING", "queries": {"q": position}} == extra
     assert (RUN, RUN) == (first.run_id, second.run_id)
     assert "driver" == second.driver_id
-    assert [] == stream.asked()
+    assert [] == stream.requests()
     assert 2 == len(periods(stream))
 
 
@@ -171,7 +171,7 @@ def test_it_is_handed_over_by_a_worker_that_waits_itself(stream: Stream) -> None
     """
     With ``deferrable=False`` it is the same.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.3, deferrable=False)
     with stream.driver():
         document = operator.execute(context())
@@ -183,7 +183,7 @@ def test_a_batch_that_no_reader_sees_yet_is_not_told(stream: Stream) -> None:
     """
     Spark has committed batch 1 and its sink has yet to publish it: the last one told is batch 0.
     """
-    stream.begin().commit(0).commit(1, published=False)
+    stream.begin().commit_hour(0).commit_hour(1, published=False)
     operator = operator_of(stream, max_runtime=0.1, deferrable=False)
     with stream.driver():
         document = operator.execute(context())
@@ -208,7 +208,7 @@ def test_a_driver_is_not_handed_over_before_its_queries_have_begun(stream: Strea
     What the driver before it reported is not its own: one that comes up and dies, again and again,
     is nobody's success.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     with stream.driver("before"):
         pass
     operator = operator_of(stream, max_runtime=0.05)
@@ -222,7 +222,7 @@ def test_a_driver_that_was_asked_to_stop_is_waited_for(stream: Stream) -> None:
     """
     Somebody stops it when the time is over: the task succeeds with its final checkpoint.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
         trigger = deferral(operator, context())
@@ -240,7 +240,7 @@ def test_a_driver_that_died_since_is_not_handed_over(stream: Stream) -> None:
     """
     Between the trigger's event and the worker the driver has died: the task fails, to be retried.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
         trigger = deferral(operator, context())
@@ -255,7 +255,7 @@ def test_a_driver_that_was_replaced_since_is_adopted(stream: Stream) -> None:
     """
     Somebody has started another driver in between, which has not begun its queries: it is watched.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
         event = fire(deferral(operator, context()))
@@ -270,14 +270,14 @@ def test_told_late_of_its_end_a_trigger_leaves_the_driver_alone(stream: Stream) 
     """
     A triggerer that was paused tells an old trigger that it was killed, after the hand-over.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
         trigger = deferral(operator, context())
         operator.resume(context(), fire(trigger))
         asyncio.run(trigger.on_kill())
 
-    assert [] == stream.asked()
+    assert [] == stream.requests()
 
 
 # --- the time -----------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_a_retry_whose_time_is_over_hands_over_as_soon_as_it_may(stream: Stream)
     """
     The driver had died at the very end: the next one is handed over as soon as it is at work.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.05)
     with stream.driver():
         deferral(operator, context())
@@ -402,7 +402,7 @@ def test_a_stream_that_does_not_get_on_is_ended_and_its_task_is_tried_again(
     A planned batch does not end: the driver is asked to end, the failure says why, and the retry
     waits for its end and submits another.
     """
-    stream.begin().commit(0).spark.plan(1)
+    stream.begin().commit_hour(0).spark.plan(1)
     operator = operator_of(stream, progress_timeout=0.5)
     told = context()
     with stream.driver():
@@ -439,7 +439,7 @@ def test_a_stream_that_falls_behind_is_ended(stream: Stream) -> None:
     """
     More than the limit is unread, for longer than is allowed.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, max_lag={"maxOffsetsBehindLatest": 10}, max_lag_time=0.5)
     with stream.driver(backlog={"maxOffsetsBehindLatest": 11}):
         event = fire(deferral(operator, context()))
@@ -451,7 +451,7 @@ def test_a_stream_whose_input_is_silent_is_left_alone(stream: Stream) -> None:
     """
     No batch for many times the silence that is allowed, and nothing to do.
     """
-    stream.begin().commit(0)
+    stream.begin().commit_hour(0)
     operator = operator_of(stream, progress_timeout=0.6)
     with stream.driver(), pytest.raises(asyncio.TimeoutError):
         fire(deferral(operator, context()), within=2.0)
@@ -469,7 +469,7 @@ def test_a_driver_that_a_newer_task_watches_is_not_ended(stream: Stream) -> None
         with pytest.raises(SparkRunFailedError, match="NO_PROGRESS"):
             operator.resume(context(), event)
 
-    assert [] == stream.asked()
+    assert [] == stream.requests()
 
 
 def test_a_driver_that_does_not_end_when_asked_fails_the_task(stream: Stream) -> None:

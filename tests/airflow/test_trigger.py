@@ -376,7 +376,7 @@ def test_killed_it_asks_the_driver_for_a_savepoint_and_its_end(job: Job) -> None
     trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="stop")
     with job.lease():
         asyncio.run(trigger.on_kill())
-        (request,) = job.asked()
+        (request,) = job.requests()
 
     assert ("stop", "driver", RUN, 1) == (
         request.kind,

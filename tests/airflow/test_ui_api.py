@@ -35,9 +35,9 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.runtime.testing.job_directories import an_attempt
 from airflow_provider.slices import Slice
 from tests.present import present
-from tests.unit.jobs import an_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -308,7 +308,7 @@ def test_a_viewer_may_look_and_not_act(page: Page) -> None:
     assert [403] * 6 == codes
     assert page.get("running", "overview", "viewer")["may_act"] is False
     assert page.get("running", "overview", "editor")["may_act"] is True
-    assert [] == page.jobs["running"].asked()
+    assert [] == page.jobs["running"].requests()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_an_action_from_another_site_is_refused(page: Page, headers: dict[str, s
     sent = {"Content-Type": "application/json", **headers}
     answer = page.call("POST", path, "editor", content=body, headers=sent)
 
-    assert (403, []) == (answer.status_code, page.jobs["running"].asked())
+    assert (403, []) == (answer.status_code, page.jobs["running"].requests())
 
 
 def test_an_action_needs_the_header_of_the_page(page: Page) -> None:
@@ -1026,7 +1026,7 @@ def test_a_stop_is_a_request_to_the_driver_that_the_user_saw(page: Page) -> None
     """
     answer = page.act("running", "stop", token=1, savepoint="before-upgrade")
 
-    (request,) = page.jobs["running"].asked()
+    (request,) = page.jobs["running"].requests()
     assert ("stop", 1, False) == (request.kind, request.token, request.drain)
     assert f"{page.jobs['running'].url}/savepoints/before-upgrade" == request.savepoint
     said = page.get("running", f"requests/{answer.json()['request_id']}")
@@ -1043,7 +1043,7 @@ def test_an_action_for_another_lease_is_refused(page: Page, action: str) -> None
 
     assert 409 == answer.status_code
     assert "another driver has taken over" in answer.json()["detail"]
-    assert [] == page.jobs["running"].asked()
+    assert [] == page.jobs["running"].requests()
     assert [name] == page.jobs["running"].storage.list("savepoints")
 
 
@@ -1056,7 +1056,7 @@ def test_a_drain_needs_the_jobs_name(page: Page) -> None:
     right = page.act("running", "drain", token=1, confirmed="flights")
 
     assert [409, 409, 200] == [each.status_code for each in (without, wrong, right)]
-    assert [True] == [request.drain for request in page.jobs["running"].asked()]
+    assert [True] == [request.drain for request in page.jobs["running"].requests()]
 
 
 def test_a_cancel_is_a_request_as_well(page: Page) -> None:
@@ -1073,7 +1073,7 @@ def test_nothing_is_ended_where_nothing_runs(page: Page) -> None:
     """
     answer = page.act("failed", "stop", token=None)
 
-    assert (409, []) == (answer.status_code, page.jobs["failed"].asked())
+    assert (409, []) == (answer.status_code, page.jobs["failed"].requests())
 
 
 def test_a_savepoint_is_verified_and_disposed_of_by_its_name(page: Page) -> None:

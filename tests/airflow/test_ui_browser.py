@@ -298,7 +298,7 @@ def test_a_driver_is_asked_from_the_page(browser: Browser, jobs: dict[str, PageJ
     """
     The dialog says what will happen, and then what the driver has answered.
     """
-    before = len(jobs["running"].asked())
+    before = len(jobs["running"].requests())
     shown = browser.open(**of("running", "overview"))
     shown.get_by_role("button", name="Stop …", exact=True).click()
     dialog = shown.get_by_role("dialog")
@@ -306,7 +306,7 @@ def test_a_driver_is_asked_from_the_page(browser: Browser, jobs: dict[str, PageJ
 
     dialog.get_by_text("has not answered yet").wait_for()
     dialog.get_by_role("button", name="Close").click()
-    assert [True] * (before + 1) == [r.kind == "stop" for r in jobs["running"].asked()]
+    assert [True] * (before + 1) == [r.kind == "stop" for r in jobs["running"].requests()]
     assert [] == browser.complaints
 
 
@@ -314,7 +314,7 @@ def test_a_drain_asks_for_the_name(browser: Browser, jobs: dict[str, PageJob]) -
     """
     Its button can be pressed when the name is typed, and not before.
     """
-    before = len(jobs["running"].asked())
+    before = len(jobs["running"].requests())
     shown = browser.open(**of("running", "overview"))
     shown.get_by_role("button", name="Drain …").click()
     dialog = shown.get_by_role("dialog")
@@ -324,7 +324,7 @@ def test_a_drain_asks_for_the_name(browser: Browser, jobs: dict[str, PageJob]) -
     dialog.get_by_role("textbox").fill("daily_delays")
     assert button.is_enabled()
     browser.page.keyboard.press("Escape")
-    assert before == len(jobs["running"].asked())
+    assert before == len(jobs["running"].requests())
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.observe.state import RunState
+from airflow_provider.runtime.testing.job_directories import a_submission, an_exit
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.present import present
-from tests.unit.jobs import a_submission, an_exit
 from tests.unit.support import NEVER_S
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")

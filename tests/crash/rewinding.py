@@ -26,11 +26,10 @@ from airflow_provider.runtime.savepoints.rewind import (
     forget_older,
     replayable_runs,
 )
+from airflow_provider.runtime.testing.job_directories import a_run, identified
 from tests.extensions.delta import delta_support
 from tests.extensions.iceberg import iceberg_support
 from tests.extensions.postgres import sql_support
-from tests.present import identified
-from tests.unit.jobs import a_run
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
 CATALOG = "catalog.json"

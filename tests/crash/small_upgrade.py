@@ -25,8 +25,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.present import identified
-from tests.unit.jobs import a_run
+from airflow_provider.runtime.testing.job_directories import a_run, identified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

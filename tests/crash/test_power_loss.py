@@ -15,15 +15,9 @@ import pytest
 from airflow_provider.runtime.api.sinks import Staged
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.file_tree import flush
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
 from tests.crash.power import NoDiskError, PowerDisk
-from tests.unit.support import (
-    EpochBench,
-    FakeFrame,
-    HandStagedFiles,
-    SparkCheckpoint,
-    counted,
-    stage_by_hand,
-)
+from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted, stage_by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +43,11 @@ class BenchBesideSpark(EpochBench):
     """A bench whose checkpoint lies elsewhere."""
 
     def __init__(self, root: Path, spark: Path, sink: HandStagedFiles) -> None:
-        self._beside = SparkCheckpoint(spark)
+        self._beside = CheckpointBuilder(spark)
         super().__init__(root, sink)
 
     @property
-    def spark(self) -> SparkCheckpoint:
+    def spark(self) -> CheckpointBuilder:
         return self._beside
 
 

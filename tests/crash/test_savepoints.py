@@ -20,9 +20,10 @@ from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import collect_garbage
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.crash.forking import run_forked
 from tests.crash.savepoints import act
-from tests.unit.support import QUERY_ID, EpochBench, FakeSink
+from tests.unit.support import EpochBench, FakeSink
 
 pytestmark = pytest.mark.slow
 

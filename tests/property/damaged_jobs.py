@@ -46,15 +46,17 @@ from airflow_provider.runtime.jobdir.submissions import (
 from airflow_provider.runtime.jobdir.watches import WatchClaimRecord, WatchRecord
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from tests.unit.jobs import NOW, a_final, a_progress, a_run, a_stop, an_attempt, an_exit
-from tests.unit.support import (
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
     QUERY_ID,
-    EpochBench,
-    FakeClock,
-    FakeFrame,
-    HandStagedFiles,
-    counted,
+    a_final,
+    a_progress,
+    a_run,
+    a_stop,
+    an_attempt,
+    an_exit,
 )
+from tests.unit.support import EpochBench, FakeClock, FakeFrame, HandStagedFiles, counted
 
 FAILURE = {
     "failure_class": "ENVIRONMENT",

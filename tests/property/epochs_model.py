@@ -33,15 +33,9 @@ from airflow_provider.runtime.sinks import committer
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import revert_after
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import NOW, CheckpointBuilder, a_final, a_run
 from tests.present import present
-from tests.unit.jobs import NOW, a_final, a_run
-from tests.unit.support import (
-    EpochBench,
-    FakeFrame,
-    HandStagedFiles,
-    SparkCheckpoint,
-    counted,
-)
+from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
 IN_SPARK = ("spark.planned", "spark.committing", "spark.committed")  # where Spark itself may die
 IN_A_BATCH = ("sink.staged", "sink.precommitted", *IN_SPARK)
@@ -354,7 +348,7 @@ class EpochsMachine(RuleBasedStateMachine):
             self.job.spark.plan(position.last_commit + 1)
         return self.job.spark.logs.position().last_offsets
 
-    def spark_commits(self, spark: SparkCheckpoint, epoch: int) -> None:
+    def spark_commits(self, spark: CheckpointBuilder, epoch: int) -> None:
         """Spark puts a commit once, and into the checkpoint that it was started with."""
         if not (spark.root / "commits" / str(epoch)).exists():
             spark.commit(epoch)

@@ -24,7 +24,7 @@ from airflow_provider.runtime.queries.fixed_ends import FixedEnds, PastEndError
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import QUERY_ID, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 
 Step = Callable[[], None]
 MOST_STEPS = 24  # few runs have more
@@ -79,7 +79,7 @@ class Spark:
         output: the files that each committed batch has read.
     """
 
-    checkpoint: SparkCheckpoint
+    checkpoint: CheckpointBuilder
     folder: dict[str, int]
     limit: int
     compacts: int
@@ -234,7 +234,7 @@ def test_a_run_reads_what_its_first_attempt_has_found(count, limit, compacts, de
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(failpoints, "hit", lambda _: history.step())
         job = JobDirectory(LocalStorage(f"{root}/job"))
-        checkpoint = SparkCheckpoint(Path(root) / "checkpoint")
+        checkpoint = CheckpointBuilder(Path(root) / "checkpoint")
         spark = Spark(checkpoint, folder, limit, compacts, history.step)
         for _ in range(len(deaths) + 1):
             try:

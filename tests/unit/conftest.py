@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import FakeClock, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
+from tests.unit.support import FakeClock
 
 
 @pytest.fixture
@@ -19,5 +20,5 @@ def storage(tmp_path) -> LocalStorage:
 
 
 @pytest.fixture
-def spark(tmp_path) -> SparkCheckpoint:
-    return SparkCheckpoint(tmp_path / "checkpoint")
+def spark(tmp_path) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path / "checkpoint")

@@ -10,8 +10,16 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import SUSPENDED
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    JobDirectoryBuilder,
+    a_final,
+    a_run,
+    a_submission,
+    an_attempt,
+    an_exit,
+)
 from tests.unit.counting import CountingStorage
-from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt, an_exit
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.documents import Document
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
 class Ended:
     """A job whose runs have ended, each with its lease."""
 
-    def __init__(self, job: HandMadeJob) -> None:
+    def __init__(self, job: JobDirectoryBuilder) -> None:
         self.job = job.begin()
         self.token = 0
         self.counted = CountingStorage(job.storage)

@@ -14,7 +14,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from tests.present import identified
+from airflow_provider.runtime.testing.job_directories import identified
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 NOBODY = 65534

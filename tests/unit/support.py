@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -19,7 +17,7 @@ from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.present import identified
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, identified
 from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.lease import Lease
 
-QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 # A process of another machine, of which only its heartbeat tells whether it lives.
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
 NEVER_S = 3600.0  # a heartbeat that does not beat by itself during a test
@@ -59,53 +56,6 @@ class FakeClock:
         self.time += seconds
         if self.during_sleep is not None:
             self.during_sleep()
-
-
-class SparkCheckpoint:
-    """A query's checkpoint, written by hand as Spark writes it.
-
-    Args:
-        root: the checkpoint's folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.storage = LocalStorage(str(root))
-        self.logs = CheckpointLogs(self.storage)
-
-    def begin(self, query_id: str = QUERY_ID) -> SparkCheckpoint:
-        self._write("metadata", f'{{"id":"{query_id}"}}'.encode())
-        return self
-
-    def plan(
-        self, batch: int, *, watermark_ms: int = 0, sources: Sequence[str] = ('{"logOffset":0}',)
-    ) -> SparkCheckpoint:
-        metadata = {
-            "batchWatermarkMs": watermark_ms,
-            "batchTimestampMs": 1_795_230_227_049 + batch,
-            "conf": {"spark.sql.shuffle.partitions": "2"},
-        }
-        text = "\n".join(["v1", json.dumps(metadata, separators=(",", ":")), *sources])
-        self._write(f"offsets/{batch}", text.encode())
-        return self
-
-    def commit(self, batch: int) -> SparkCheckpoint:
-        self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
-        return self
-
-    def run(self, batch: int, *, watermark_ms: int = 0) -> SparkCheckpoint:
-        return self.plan(batch, watermark_ms=watermark_ms).commit(batch)
-
-    def keep_state(self, *operators: int) -> SparkCheckpoint:
-        for operator in operators or (0,):
-            self._write(f"state/{operator}/0/1.delta", b"state")
-            self._write(f"state/{operator}/1/1.delta", b"state")
-        return self
-
-    def _write(self, path: str, data: bytes) -> None:
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
 
 
 class FakeFrame(FrameBase):
@@ -261,9 +211,9 @@ class EpochBench:
         self._leases: list[Lease] = []
 
     @property
-    def spark(self) -> SparkCheckpoint:
+    def spark(self) -> CheckpointBuilder:
         """Return the checkpoint of the query that counts now."""
-        return SparkCheckpoint(Path(JobDirectory(self.storage).checkpoint("q").url))
+        return CheckpointBuilder(Path(JobDirectory(self.storage).checkpoint("q").url))
 
     def begun(self, query_id: str = QUERY_ID) -> EpochBench:
         """Put down what a job has as soon as it has begun: its record, an id, a source's log."""

@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.storage.open import open_storage
-from tests.unit.jobs import a_final, a_run, a_submission
+from airflow_provider.runtime.testing.job_directories import a_final, a_run, a_submission
 from tests.unit.support import EpochBench, FakeSink
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)

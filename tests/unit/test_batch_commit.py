@@ -17,24 +17,31 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, an_epoch
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    QUERY_ID,
+    JobDirectoryBuilder,
+    a_final,
+    a_run,
+    an_epoch,
+)
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
+def job(tmp_path) -> JobDirectoryBuilder:
     """Return a job whose run r1 is in BATCH and has not committed."""
-    job = HandMadeJob(tmp_path / "job").begin()
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
     job.directory.run("r1").put_record(a_run(mode="BATCH", query_ids={"q": QUERY_ID}))
     return job
 
 
-def commit(job: HandMadeJob, run_id: str = "r1") -> None:
+def commit(job: JobDirectoryBuilder, run_id: str = "r1") -> None:
     record = BatchCommit(run_id=run_id, token=1, at=NOW)
     job.directory.run(run_id).put_batch_commit(record)
 
 
-def log_of(job: HandMadeJob, query: str = "q", mode: str = "BATCH"):
+def log_of(job: JobDirectoryBuilder, query: str = "q", mode: str = "BATCH"):
     return commit_log_of(job.directory, job.directory.run("r1"), query, mode=mode)
 
 

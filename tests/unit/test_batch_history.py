@@ -25,9 +25,9 @@ from airflow_provider.runtime.jobdir.batch_history import (
 )
 from airflow_provider.runtime.queries.batch_reports import BatchReport, BatchReports, own_report
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import NOW
 from tests.present import present
 from tests.unit.counting import CountingStorage
-from tests.unit.jobs import NOW
 
 BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 

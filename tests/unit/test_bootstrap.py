@@ -30,7 +30,8 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
-from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
+from tests.unit.support import EpochBench, FakeSink
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_savepoint_in_the_way(job, tmp_path):
 def scratch(tmp_path):
     """Return where history is read: query q has a batch, query p has none."""
     made = EpochBench(tmp_path / "new/bootstraps/bootstrap", FakeSink()).begun().published(1)
-    SparkCheckpoint(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
+    CheckpointBuilder(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
     digest = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"}).digest
     record = BootstrapRecord(savepoint=f"{tmp_path}/new/savepoints/s", digest=digest, began="then")
     record.put(made.storage, "bootstrap.json")

@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import QUERY_ID, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 
 # As Spark 4.3 wrote it, but for the shortened configuration.
 SPARK_WROTE = (
@@ -579,6 +579,6 @@ def test_the_report_is_plain_json(spark):
     """
     A report can be printed as JSON as it is.
     """
-    report = describe_checkpoint(SparkCheckpoint(spark.root).begin().run(0).storage)
+    report = describe_checkpoint(CheckpointBuilder(spark.root).begin().run(0).storage)
 
     assert report == json.loads(json.dumps(report))

@@ -39,9 +39,9 @@ from airflow_provider.runtime.savepoints.restore_log import (
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_final, a_run
 from tests.present import present
-from tests.unit.jobs import a_final, a_run
-from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint, take_lease
+from tests.unit.support import EpochBench, FakeSink, take_lease
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     Also when others of its job are, again and again.
     """
     directory = directory_of(job)
-    SparkCheckpoint(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
+    CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
     for _ in range(2):
         anew = begin_restore(
             directory,
@@ -136,7 +136,7 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     assert f"{directory.url}/queries/p/checkpoint" == directory.checkpoint("p").url
     assert (
         0
-        == SparkCheckpoint(job.spark.root.parents[1] / "p" / "checkpoint")
+        == CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint")
         .logs.position()
         .last_commit
     )
@@ -328,7 +328,7 @@ def test_a_folder_that_a_person_has_made_is_left_alone(job):
     A copy beside the checkpoint may be called as a place would be.
     """
     savepoint = save(job)
-    mine = SparkCheckpoint(job.spark.root.parent / "checkpoint-1").begin().run(7)
+    mine = CheckpointBuilder(job.spark.root.parent / "checkpoint-1").begin().run(7)
 
     for _ in range(2):
         restore_job(job.storage.url, savepoint.url, clock=job.clock)
@@ -451,7 +451,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
 
     monkeypatch.setattr(relocation, "copy_files", copy)
     saved = open_savepoint(save(job).url)
-    copied = SparkCheckpoint(job.spark.root.parents[2] / "savepoints/s1/queries/q")
+    copied = CheckpointBuilder(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()
     assert 5 == copied.logs.offsets(1).watermark_ms
 

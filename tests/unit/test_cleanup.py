@@ -9,17 +9,21 @@ import pytest
 from airflow_provider.runtime.driver.recover_sinks import _held_back_after
 from airflow_provider.runtime.jobdir.end_of_input import put_drain_intent
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from tests.unit.jobs import HandMadeJob, a_run, an_intent
-from tests.unit.support import SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import (
+    CheckpointBuilder,
+    JobDirectoryBuilder,
+    a_run,
+    an_intent,
+)
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
+def job(tmp_path) -> JobDirectoryBuilder:
     """Return a job of two queries: ``q`` was drained in r1, and ``p`` is being drained by r2."""
-    job = HandMadeJob(tmp_path / "job").begin()
-    job.asked("r1", token=1).asked("r2", token=3)
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
+    job.request_run("r1", token=1).request_run("r2", token=3)
     job.spark.begin()
-    SparkCheckpoint(job.root / "queries" / "p" / "checkpoint").begin("p-id")
+    CheckpointBuilder(job.root / "queries" / "p" / "checkpoint").begin("p-id")
     ahead = dataclasses.replace(an_intent("r1"), batch=3, token=1, at="2026-01-01T12:00:00.000Z")
     behind = dataclasses.replace(
         an_intent("r2"), query_id="p-id", batch=9, token=4, at="2026-01-01T10:00:00.000Z"
@@ -29,7 +33,7 @@ def job(tmp_path) -> HandMadeJob:
     return job
 
 
-def held_back(job: HandMadeJob, query: str) -> int | None:
+def held_back(job: JobDirectoryBuilder, query: str) -> int | None:
     last = job.directory.run("r2").record()
     assert last is not None
     return _held_back_after(job.directory, last, query)

@@ -36,16 +36,24 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import pending_requests, reply
 from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    QUERY_ID,
+    JobDirectoryBuilder,
+    a_final,
+    a_progress,
+    an_attempt,
+    an_epoch,
+)
 from tests.pipes import stdout_of
 from tests.present import present
 from tests.screens import Screen
-from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
-from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease
+from tests.unit.support import FakeClock, HandStagedFiles, bench, take_lease
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job")
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job")
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +249,7 @@ def test_a_finished_run_returns_at_once(job, capsys):
     """
     Asked again, a FINISHED run prints its final checkpoint, and Spark is never started.
     """
-    job.begin().asked().ran(0).finished()
+    job.begin().request_run().ran(0).finished()
     argv = ["run", str(job.root), "--entry", "gone.py:f", "--param", "input=/in"]
 
     assert EXIT_OK == main([*argv, "--run-id", "r1", "--json"])
@@ -266,7 +274,7 @@ def test_a_finished_run_does_not_stand_for_another_one(job, capsys, options, tol
     """
     With or without its id: what was asked for is not what it has done, so nothing is called done.
     """
-    job.begin().asked().ran(0).finished()
+    job.begin().request_run().ran(0).finished()
     argv = ["run", str(job.root), "--entry", "gone.py:f", *options]
 
     for command in (argv, [*argv, "--run-id", "r1"]):
@@ -281,7 +289,7 @@ def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
     """
     A FINISHED run whose checkpoint was tampered with ends with code 4.
     """
-    job.begin().asked().ran(0, published=False).finished()
+    job.begin().request_run().ran(0, published=False).finished()
 
     argv = ["run", str(job.root), "--entry", "a.py:f", "--run-id", "r1", "--param", "input=/in"]
     assert EXIT_FATAL == main(argv)
@@ -292,7 +300,7 @@ def test_a_drained_job_refuses_another_run(job, capsys):
     """
     Another run of a drained job ends with code 2 and the reason.
     """
-    job.begin().asked().ran(0).finished()
+    job.begin().request_run().ran(0).finished()
     argv = ["run", str(job.root), "--entry", __file__ + ":nothing", "--run-id", "r2"]
 
     assert EXIT_USAGE == main(argv)
@@ -336,7 +344,7 @@ def test_status_of_a_finished_run(job, capsys):
     """
     A finished run is shown with its outcome, its attempts and its rows.
     """
-    job.begin().asked().ran(0).finished()
+    job.begin().request_run().ran(0).finished()
 
     assert EXIT_OK == main(["status", str(job.root)])
     assert (
@@ -349,7 +357,7 @@ def test_status_believes_no_final_checkpoint_that_the_logs_contradict(job, capsy
     """
     A run is not called finished when Spark's log or the records say otherwise; the reason is shown.
     """
-    job.begin().asked().ran(0, published=False).finished()
+    job.begin().request_run().ran(0, published=False).finished()
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
@@ -362,7 +370,7 @@ def test_status_says_what_has_ended(job, capsys):
     """
     Each source and each stateful operator is shown with its mark; those of old records are not.
     """
-    job.begin().asked()
+    job.begin().request_run()
     marked = {
         "sources": [{"name": "a", "mark": "finished"}, {"name": "b", "mark": "running"}],
         "operators": [{"id": 0, "name": "pairs", "mark": "partly_finished"}],
@@ -384,7 +392,7 @@ def test_status_says_what_was_lost_before_the_run_has_ended(job, capsys):
     """
     In the words of the end, from what the driver reports.
     """
-    job.begin().asked()
+    job.begin().request_run()
     a_progress(lost_rows=1200).put(job.directory.run("r1").storage, "progress.json")
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -397,8 +405,8 @@ def test_status_shows_a_damaged_run_beside_the_others(job, capsys, name, options
     """
     One line says what is damaged, the other runs are shown as ever, and the exit code is that of damage.
     """
-    job.begin().asked("r1").ran(0).suspended("r1")
-    job.asked("r2", token=2).ran(1)
+    job.begin().request_run("r1").ran(0).suspended("r1")
+    job.request_run("r2", token=2).ran(1)
     job.directory.run("r2").storage.put(name, b'{"version": 1}')
 
     code = main(["status", str(job.root), *options])
@@ -414,7 +422,7 @@ def test_strange_names_are_passed_over(job, capsys):
     """
     What people, editors and network filesystems leave in a job directory is none of its documents.
     """
-    job.begin().asked("r1").ran(0).suspended("r1")
+    job.begin().request_run("r1").ran(0).suspended("r1")
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1, ended=NOW, outcome="SUSPENDED"))
     for folder in (
@@ -470,8 +478,8 @@ def test_status_as_json(job, capsys):
     """
     A script gets every run with its final checkpoint or its last failure and progress.
     """
-    job.begin().asked("r1", started="2026-01-01T00:00:00.000Z").ran(0).suspended("r1")
-    job.asked("r2", started="2026-01-02T00:00:00.000Z")
+    job.begin().request_run("r1", started="2026-01-01T00:00:00.000Z").ran(0).suspended("r1")
+    job.request_run("r2", started="2026-01-02T00:00:00.000Z")
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
     run = job.directory.run("r2")
     run.put_attempt(an_attempt(1, ended=NOW, outcome=FAILED, failure=failure))
@@ -496,7 +504,7 @@ def test_status_of_one_run(job, capsys):
     """
     With a run id only that run is shown; an unknown one is refused with those there are.
     """
-    job.begin().asked("r1").asked("r2")
+    job.begin().request_run("r1").request_run("r2")
 
     assert EXIT_OK == main(["status", str(job.root), "--run-id", "r2", "--json"])
     assert ["r2"] == [run["run_id"] for run in printed(capsys)["runs"]]
@@ -510,10 +518,10 @@ def test_status_tells_undone_runs_from_others(job, capsys):
     Also one whose final checkpoint says that it has finished: it does not count any more. What has
     undone it is said, and when.
     """
-    job.begin().asked("r1").ran(0).finished()
+    job.begin().request_run("r1").ran(0).finished()
     undone = RewoundRecord(run_id="r1", savepoint=None, at=NOW, by="restore 3")
     job.directory.run("r1").put_rewound(undone)
-    job.asked("r2").directory.run("r2").put_attempt(an_attempt())
+    job.request_run("r2").directory.run("r2").put_attempt(an_attempt())
 
     assert EXIT_OK == main(["status", str(job.root), "--all", "--json"])
     first, second = printed(capsys)["runs"]
@@ -530,7 +538,7 @@ def test_status_shows_a_failure(job, capsys):
     """
     A failed attempt's class and reason, and what was tried before, are shown to people.
     """
-    job.begin().asked()
+    job.begin().request_run()
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
     restarts = {
         "count": 3,
@@ -555,7 +563,7 @@ def test_status_of_a_live_driver(job, live_driver, capsys):
     """
     A driver whose heart beats is shown as live, and its run as running.
     """
-    job.begin().asked()
+    job.begin().request_run()
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
@@ -575,7 +583,7 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
         "sources": {"events": {"limit": 4213000, "unit": "bytes", "ceiling": None}},
     }
     progress = a_progress(queries={"out": {"pacing": said}, "other": {"pacing": None}})
-    job.begin().asked()
+    job.begin().request_run()
     progress.put(job.directory.run("r1").storage, "progress.json")
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -585,7 +593,7 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
     ) in capsys.readouterr().out
 
 
-def with_batches(job: HandMadeJob, count: int = 25, run_id: str = "r1") -> None:
+def with_batches(job: JobDirectoryBuilder, count: int = 25, run_id: str = "r1") -> None:
     """Leave a run with the history of a query, each batch of which took longer than the last."""
     batches = [
         BatchEntry(
@@ -610,7 +618,7 @@ def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
     """
     Their rate, how long they took, the watermark and how far it is behind, state and backlog.
     """
-    job.begin().asked()
+    job.begin().request_run()
     with_batches(job)
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -624,7 +632,7 @@ def test_status_as_json_has_the_last_batches_of_the_newest_run(job, capsys):
     """
     Twenty of each query, also when the run has ended; of older runs none.
     """
-    job.begin().asked("r1").asked("r2", token=2)
+    job.begin().request_run("r1").request_run("r2", token=2)
     with_batches(job)
     with_batches(job, run_id="r2")
 
@@ -642,7 +650,7 @@ def test_status_reads_no_batches_of_a_run_that_has_ended(job, capsys):
     """
     Its final checkpoint says what it has done.
     """
-    job.begin().asked().ran(0).finished()
+    job.begin().request_run().ran(0).finished()
     with_batches(job)
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -653,7 +661,7 @@ def test_a_damaged_history_damages_no_run(job, capsys):
     """
     The run is shown as it is, and one line says what is not.
     """
-    job.begin().asked()
+    job.begin().request_run()
     with_batches(job)
     job.directory.run("r1").storage.put(history_path("daily"), b"{}")
 
@@ -668,7 +676,7 @@ def test_a_watch_needs_time_between_two_looks(job, capsys, seconds):
     """
     Zero seconds are a mistake, which costs nothing.
     """
-    job.begin().asked()
+    job.begin().request_run()
 
     assert EXIT_USAGE == main(["status", str(job.root), f"--watch={seconds}"])
     assert "seconds between two looks" in capsys.readouterr().err
@@ -678,7 +686,7 @@ def test_a_watch_without_a_driver_ends_at_once(job, capsys):
     """
     It shows what there is, as status does.
     """
-    job.begin().asked()
+    job.begin().request_run()
 
     assert EXIT_OK == main(["status", str(job.root), "--watch"])
     assert "run r1: absent" in capsys.readouterr().out
@@ -692,11 +700,11 @@ class WatchedJob:
         steps: what happens between two looks, one after the other.
     """
 
-    def __init__(self, job: HandMadeJob, *steps: Callable[[], object]) -> None:
+    def __init__(self, job: JobDirectoryBuilder, *steps: Callable[[], object]) -> None:
         self.clock = FakeClock()
         self.clock.during_sleep = self._step
         self._steps = iter(steps)
-        self._job = job.begin().asked()
+        self._job = job.begin().request_run()
         self.lease = take_lease(job.storage, FakeClock(), run_id="r1")
 
     def _step(self) -> None:
@@ -774,7 +782,7 @@ def test_status_of_a_killed_driver(job, capsys):
     lease = take_lease(job.storage, FakeClock(), owner=identify([child.pid]))
     child.kill()
     child.communicate()
-    job.begin().asked()
+    job.begin().request_run()
     began = SystemClock().monotonic()
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -809,7 +817,7 @@ def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
     """
     A live driver is asked, answers and lets go; then the command succeeds.
     """
-    job.begin().asked()
+    job.begin().request_run()
 
     assert EXIT_OK == main(["cancel", str(job.root)])
     assert f"{job.root}: run r1 cancelled\n" == capsys.readouterr().out
@@ -946,9 +954,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(job, reads_a_line):
     """
     As ``head -1``, or a pager that was left: no traceback, and the exit code of the command.
     """
-    job.begin().asked()
+    job.begin().request_run()
     for number in range(300):  # more than a pipe holds
-        job.asked(f"run-{number}")
+        job.request_run(f"run-{number}")
     command = [sys.executable, "-m", "airflow_provider.runtime.cli", "status", str(job.root)]
     process = subprocess.Popen(
         [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -972,8 +980,8 @@ def test_a_run_that_cannot_be_undone_is_refused_without_spark(job, capsys):
     """
     An unknown run, and one on which others have built, are told before a JVM is started.
     """
-    job.begin().asked("r1", started="2026-01-01T00:00:00.000Z")
-    job.asked("r2", started="2026-01-02T00:00:00.000Z")
+    job.begin().request_run("r1", started="2026-01-01T00:00:00.000Z")
+    job.request_run("r2", started="2026-01-02T00:00:00.000Z")
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)
     records.put_published(an_epoch(0))
     records.put_published(dataclasses.replace(an_epoch(1), run_id="r2"))

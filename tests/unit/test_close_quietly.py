@@ -14,15 +14,8 @@ from airflow_provider.runtime.driver.open_queries import close_quietly
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended
 from airflow_provider.runtime.queries.context import JobContext
-from tests.unit.support import (
-    QUERY_ID,
-    FakeClock,
-    FakeFrame,
-    HandStagedFiles,
-    bench,
-    staging_of,
-    take_lease,
-)
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from tests.unit.support import FakeClock, FakeFrame, HandStagedFiles, bench, staging_of, take_lease
 
 
 class Query:

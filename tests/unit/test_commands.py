@@ -16,7 +16,7 @@ from airflow_provider.runtime.cli.program_options import split_arguments
 from airflow_provider.runtime.cli.setup_commands import FILES, SHELLS
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_USAGE
 from airflow_provider.runtime.jobdir.lease_records import lease_path
-from tests.unit.jobs import HandMadeJob, an_attempt
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, an_attempt
 from tests.unit.support import FakeClock, take_lease
 
 COMMAND = [sys.executable, "-m", "airflow_provider.runtime.cli"]
@@ -25,8 +25,8 @@ OF_AIRFLOW = {"check-connection"}
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job")
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_pipe_that_is_closed_makes_no_sound(job, tmp_path, arguments):
     """
     Of a help and a list, before the first line is read: exit code 0, and nothing on stderr.
     """
-    job.begin().asked()
+    job.begin().request_run()
     (tmp_path / "job" / "runs" / "r1" / "logs").mkdir()
     argv = [argument.format(job.root) for argument in arguments]
     if argv[0] == "logs":
@@ -121,7 +121,7 @@ def test_a_check_writes_nothing_and_says_what_a_run_would_do(job, entry, capsys)
     assert ": run manual-" in (new := capsys.readouterr().out)
     assert "would begin\nnothing is refused; --spark looks at its queries and sinks, too\n" in new
 
-    job.begin().asked("r1", params={}).ran(0)
+    job.begin().request_run("r1", params={}).ran(0)
     job.directory.run("r1").put_attempt(an_attempt())
     before = everything_in(job.root)
     assert EXIT_OK == main(argv)
@@ -235,7 +235,7 @@ def test_a_shell_completes_commands_options_and_runs(job, tmp_path):
     """
     The commands, those of a group, a command's options and choices, and the runs of the job named.
     """
-    job.begin().asked("night-1").asked("night-2").asked("day-1")
+    job.begin().request_run("night-1").request_run("night-2").request_run("day-1")
 
     assert {"status", "stop", "state"} <= set(completed("spark-stream st", tmp_path))
     assert {"take", "retain"} <= set(completed("spark-stream savepoint ", tmp_path))

@@ -37,9 +37,9 @@ from airflow_provider.runtime.savepoints.restore import begin_restore, finish_re
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, a_final, a_run
 from tests.present import present
-from tests.unit.jobs import a_final, a_run
-from tests.unit.support import QUERY_ID, EpochBench, FakeSink
+from tests.unit.support import EpochBench, FakeSink
 
 AS_IT_WAS = Topology(("events",), ())
 CHANGED = Topology(("events", "more"), ())

@@ -24,8 +24,8 @@ from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY, ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState, run_condition
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_submission
 from tests.present import present
-from tests.unit.jobs import HandMadeJob, a_submission
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,7 +151,7 @@ def test_a_stream_gives_its_share_of_work_back(folder: Path) -> None:
     free(bounded)
 
 
-def launch(job: HandMadeJob, driver_id: str, script: str) -> int:
+def launch(job: JobDirectoryBuilder, driver_id: str, script: str) -> int:
     options = ["--job-dir", str(job.root), "--run-id", "r1", "--driver-id", driver_id]
     options += ["--log", str(job.root.parent / f"{driver_id}.log")]
     return launcher.main([*options, "--", "sh", "-c", script, "--master", "local[2]"])
@@ -165,7 +165,7 @@ def test_a_submitted_driver_waits_for_its_slot_and_says_so(
     """
     monkeypatch.setenv(LIMIT, "1")
     monkeypatch.setattr(launcher, "_SLOT_POLL_S", 0.02)
-    job = HandMadeJob(tmp_path / "job").begin()
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
     first, codes = take(folder, "runs/r0"), list[int]()
@@ -194,7 +194,7 @@ def test_a_driver_that_waits_can_be_cancelled(
     A request to end reaches it in the queue: it starts nothing, and leaves its place.
     """
     monkeypatch.setenv(LIMIT, "1")
-    job = HandMadeJob(tmp_path / "job").begin()
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
     put_cancel(job.storage, "d1", SystemClock())
     first = take(folder, "runs/r0")
 
@@ -214,7 +214,7 @@ def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
     (tmp_path / "pool").write_text("a file", encoding="utf-8")
     monkeypatch.setenv("SPARK_STREAM_POOL", str(tmp_path / "pool"))
     monkeypatch.setenv(LIMIT, "1")
-    job = HandMadeJob(tmp_path / "job").begin()
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
 
     assert EXIT_OK == launch(job, "d1", "exit 0")
     assert "the limit of local drivers cannot be kept" in (tmp_path / "d1.log").read_text()

@@ -12,8 +12,9 @@ from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, PACK_EPOC
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.unit.counting import CountingStorage
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,16 +18,9 @@ from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.sinks.recovery import check_none_left
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.present import present
-from tests.unit.support import (
-    QUERY_ID,
-    EpochBench,
-    FakeFrame,
-    FakeSink,
-    HandStagedFiles,
-    bench,
-    counted,
-)
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, HandStagedFiles, bench, counted
 
 
 @pytest.fixture

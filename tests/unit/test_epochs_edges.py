@@ -10,7 +10,7 @@ from airflow_provider.runtime.errors import CorruptDocumentError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import QUERY_ID
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 
 if TYPE_CHECKING:
     from pathlib import Path

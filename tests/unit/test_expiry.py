@@ -18,10 +18,15 @@ from airflow_provider.runtime.jobdir.requests import pending_requests, put_cance
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    JobDirectoryBuilder,
+    a_progress,
+    an_attempt,
+)
 from tests.present import present
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
-from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 
 KEEP_LEASES = 30  # as if it were so many: two hundred take longer to put together
 
@@ -35,7 +40,7 @@ def keeping(monkeypatch):
 
 @pytest.fixture
 def ended(tmp_path) -> Ended:
-    return Ended(HandMadeJob(tmp_path / "job"))
+    return Ended(JobDirectoryBuilder(tmp_path / "job"))
 
 
 def files(ended: Ended, under: str = "") -> list[str]:
@@ -209,7 +214,7 @@ def test_a_start_removes_a_bounded_part(tmp_path):
     """
     costs = []
     for count in (25, 90):
-        ended = Ended(HandMadeJob(tmp_path / str(count))).runs(KEEP_LEASES + count)
+        ended = Ended(JobDirectoryBuilder(tmp_path / str(count))).runs(KEEP_LEASES + count)
         ended.counted.taken()
         retire_old(ended.directory, ended.token)
         costs.append(ended.counted.taken())

@@ -23,8 +23,9 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.sinks.file_names import final_name
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from airflow_provider.runtime.testing.sinks import LosingFence
-from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
+from tests.unit.support import HandStagedFiles, stage_by_hand, staging_of
 
 
 class Frame:

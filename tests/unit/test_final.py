@@ -17,13 +17,13 @@ from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import begin_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from tests.unit.jobs import HandMadeJob, a_final
-from tests.unit.support import QUERY_ID, FakeClock
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, JobDirectoryBuilder, a_final
+from tests.unit.support import FakeClock
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job").begin().asked()
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job").begin().request_run()
 
 
 @pytest.mark.parametrize("outcome", [FINISHED, SUSPENDED])
@@ -124,7 +124,7 @@ def test_every_epoch_of_the_run_is_looked_for(job, folded):
 
     with pytest.raises(CheckpointError, match="of epochs 0 to 4, 2 is not published"):
         verify_final(job.directory, a_final(batch=4, epoch=4))
-    job.asked("r2", starting={"q": 2})
+    job.request_run("r2", starting={"q": 2})
     later = a_final("r2", batch=4, epoch=4)
     assert later is verify_final(job.directory, later)
 

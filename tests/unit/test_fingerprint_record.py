@@ -15,7 +15,8 @@ from airflow_provider.runtime.jobdir.fingerprint_record import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from tests.unit.support import QUERY_ID, EpochBench, FakeSink
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from tests.unit.support import EpochBench, FakeSink
 
 PATH = f"queries/q/fingerprints/{QUERY_ID}.json"
 

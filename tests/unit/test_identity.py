@@ -24,17 +24,10 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import check_replaces_job
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified
 from tests.extensions.delta import delta_support
 from tests.extensions.iceberg import iceberg_support
-from tests.present import identified
-from tests.unit.support import (
-    QUERY_ID,
-    EpochBench,
-    FakeFrame,
-    HandStagedFiles,
-    counted,
-    stage_by_hand,
-)
+from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted, stage_by_hand
 
 A, B, C = "a" * 15, "b" * 15, "c" * 15
 HERE, THERE = "/jobs/here", "/jobs/there"

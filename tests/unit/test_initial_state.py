@@ -21,7 +21,8 @@ from airflow_provider.runtime.savepoints.restore import begin_restore, finish_re
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.present import identified, present
+from airflow_provider.runtime.testing.job_directories import identified
+from tests.present import present
 from tests.unit.support import EpochBench, FakeClock
 
 OPERATOR = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}

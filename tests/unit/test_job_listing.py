@@ -14,21 +14,26 @@ from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.jobs import HandMadeJob, a_submission, an_attempt, an_exit
+from airflow_provider.runtime.testing.job_directories import (
+    JobDirectoryBuilder,
+    a_submission,
+    an_attempt,
+    an_exit,
+)
 from tests.unit.support import FakeClock, take_lease
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a folder with jobs of two teams, and with what is none."""
-    HandMadeJob(tmp_path / "jobs" / "clicks").begin("clicks").asked().finished()
-    HandMadeJob(tmp_path / "jobs" / "team" / "orders").begin("orders")
+    JobDirectoryBuilder(tmp_path / "jobs" / "clicks").begin("clicks").request_run().finished()
+    JobDirectoryBuilder(tmp_path / "jobs" / "team" / "orders").begin("orders")
     (tmp_path / "jobs" / "notes").mkdir()
     (tmp_path / "jobs" / "notes" / "readme.txt").write_text("no job\n")
     return tmp_path / "jobs"
 
 
-def log_of(job: HandMadeJob, name: str) -> Path:
+def log_of(job: JobDirectoryBuilder, name: str) -> Path:
     """Return where a driver of the run r1 logs."""
     folder = Path(job.storage.url) / "runs" / "r1" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +60,7 @@ def test_the_list_is_a_document_for_machines(
     """
     It has the same, and the whole error.
     """
-    job = HandMadeJob(root / "failing").begin("failing").asked()
+    job = JobDirectoryBuilder(root / "failing").begin("failing").request_run()
     lease = take_lease(job.storage, FakeClock(), run_id="r1")
     failure = {"failure_class": "NON_RECOVERABLE", "reason": "no column " + "x" * 100}
     job.directory.run("r1").put_attempt(
@@ -110,7 +115,7 @@ def test_the_log_of_the_last_driver_is_printed(
     """
     As it is, also where it is no UTF-8.
     """
-    job = HandMadeJob(root / "clicks")
+    job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").write_bytes(b"one\n\xff\n")
 
@@ -125,7 +130,7 @@ def test_sparks_log_is_printed_instead(
     """
     With --spark it is what Spark has logged, which lies beside the driver's own log.
     """
-    job = HandMadeJob(root / "clicks")
+    job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").write_bytes(b"the driver's\n")
     log_of(job, "d1.spark.log").write_bytes(b"Spark's\n")
@@ -144,7 +149,7 @@ def test_a_log_that_is_not_there_is_said_so(
     """
     A link in the place of a log, which somebody may have put there, is none.
     """
-    job = HandMadeJob(root / "clicks")
+    job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").symlink_to("/etc/hostname")
     log_of(job, "d1.spark.log").symlink_to("/etc/hostname")
@@ -160,7 +165,7 @@ def test_a_log_is_followed_to_the_drivers_end(
     """
     What it writes before it gives up its lease is printed.
     """
-    job = HandMadeJob(root / "team" / "orders").asked()
+    job = JobDirectoryBuilder(root / "team" / "orders").request_run()
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
     job.directory.run("r1").put_attempt(
         an_attempt(token=lease.record.token, driver_id=lease.record.driver_id)
@@ -227,7 +232,7 @@ def test_a_later_run_that_was_only_submitted_is_shown_by_its_id(
     """
     Of a job that has run before; an id that nothing was submitted under is still refused.
     """
-    job = HandMadeJob(tmp_path).begin().asked("r1").finished("r1")
+    job = JobDirectoryBuilder(tmp_path).begin().request_run("r1").finished("r1")
     job.directory.run("r2").put_submission(a_submission())
 
     assert EXIT_OK == main(["status", str(tmp_path), "--run-id", "r2"])

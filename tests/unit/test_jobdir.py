@@ -27,10 +27,11 @@ from airflow_provider.runtime.jobdir.requests import (
 from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, ReplayRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.savepoints.rewind import runs_since
-from tests.present import present
-from tests.unit.jobs import (
+from airflow_provider.runtime.testing.job_directories import (
     NOW,
-    HandMadeJob,
+    QUERY_ID,
+    CheckpointBuilder,
+    JobDirectoryBuilder,
     a_final,
     a_run,
     a_stop,
@@ -39,15 +40,16 @@ from tests.unit.jobs import (
     an_exit,
     an_intent,
 )
-from tests.unit.support import QUERY_ID, FakeClock, SparkCheckpoint
+from tests.present import present
+from tests.unit.support import FakeClock
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job")
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job")
 
 
-def files_of(job: HandMadeJob) -> list[str]:
+def files_of(job: JobDirectoryBuilder) -> list[str]:
     return sorted(p.relative_to(job.root).as_posix() for p in job.root.rglob("*") if p.is_file())
 
 
@@ -55,7 +57,7 @@ def test_documents_lie_where_the_design_says(job):
     """
     Every document has its place, on which other tools and people depend.
     """
-    job.begin().asked("r1")
+    job.begin().request_run("r1")
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1))
     run.put_submission(a_submission("d1"))
@@ -118,8 +120,8 @@ def test_runs_are_listed_by_their_age(job):
     """
     Runs are known by their record, oldest first; a folder without one is no run yet.
     """
-    job.asked("b", token=1)
-    job.asked("a", token=2)
+    job.request_run("b", token=1)
+    job.request_run("a", token=2)
     job.directory.run("c").put_submission(a_submission())
 
     assert ["b", "a"] == job.directory.run_ids()
@@ -129,9 +131,9 @@ def test_runs_are_in_the_order_of_their_leases_whatever_clocks_say(job):
     """
     A run that began on a machine whose clock is a day ahead is not the newest one for ever.
     """
-    job.asked("ahead", started="2026-01-03T00:00:00.000Z", token=1)
-    job.asked("behind", started="2026-01-01T00:00:00.000Z", token=2)
-    job.asked("right", started="2026-01-02T00:00:00.000Z", token=10)
+    job.request_run("ahead", started="2026-01-03T00:00:00.000Z", token=1)
+    job.request_run("behind", started="2026-01-01T00:00:00.000Z", token=2)
+    job.request_run("right", started="2026-01-02T00:00:00.000Z", token=10)
 
     assert ["ahead", "behind", "right"] == job.directory.run_ids()
     assert ["behind", "right"] == runs_since(job.directory, "ahead")
@@ -156,7 +158,7 @@ def test_the_run_that_drains_is_found(job):
     """
     A stored intent names the run that has begun to drain the job.
     """
-    job.asked("r1").asked("r2")
+    job.request_run("r1").request_run("r2")
     job.drains("r2")
 
     assert "r2" == draining_run(job.directory)
@@ -169,8 +171,8 @@ def test_the_run_that_drains_is_the_last_by_its_lease(job, hours, tokens):
     A machine whose clock is behind drains the job as any other: the run that is refused is the one
     that began to drain before.
     """
-    job.asked("r1", token=1).asked("r2", token=3).drains("r1")
-    spark = SparkCheckpoint(job.root / "queries" / "p" / "checkpoint").begin("p-id")
+    job.request_run("r1", token=1).request_run("r2", token=3).drains("r1")
+    spark = CheckpointBuilder(job.root / "queries" / "p" / "checkpoint").begin("p-id")
     first, last = (
         dataclasses.replace(an_intent(run), token=token, at=f"2026-01-01T{hour}:00:00.000Z")
         for run, token, hour in zip(("r1", "r2"), tokens, ("10", hours), strict=True)
@@ -202,8 +204,8 @@ def test_a_query_that_still_reads_keeps_the_job_open(job):
     """
     Another run may go on with a job of which one query only has read its last row.
     """
-    job.asked("r1").drains("r1")
-    SparkCheckpoint(job.root / "queries" / "p" / "checkpoint").begin()
+    job.request_run("r1").drains("r1")
+    CheckpointBuilder(job.root / "queries" / "p" / "checkpoint").begin()
 
     assert an_intent("r1") == drain_intent(job.directory, "q")
     assert drain_intent(job.directory, "p") is None
@@ -214,7 +216,7 @@ def test_an_intent_ends_with_the_checkpoint_that_it_is_about(job):
     """
     A query that was restored has another id, and reads on.
     """
-    job.asked("r1").drains("r1")
+    job.request_run("r1").drains("r1")
     job.directory.checkpoint("q").put("metadata", b'{"id":"another"}')
 
     assert drain_intent(job.directory, "q") is None

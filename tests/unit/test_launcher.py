@@ -14,19 +14,19 @@ from airflow_provider.runtime.errors import EXIT_LEASE, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.storage.local_folder import NotAFileError
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_submission
 from tests.present import present
-from tests.unit.jobs import HandMadeJob, a_submission
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job")
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job")
 
 
-def launch(job: HandMadeJob, tmp_path, *command: str) -> int:
+def launch(job: JobDirectoryBuilder, tmp_path, *command: str) -> int:
     log = tmp_path / "logs" / "driver.log"
     options = ["--job-dir", str(job.root), "--run-id", "r1", "--driver-id", "d1"]
     return main([*options, "--log", str(log), "--", *command])

@@ -35,8 +35,15 @@ from airflow_provider.runtime.observe.observer import (
     RunWatcher,
 )
 from airflow_provider.runtime.observe.state import RunSnapshot, RunState, assess
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    JobDirectoryBuilder,
+    a_final,
+    a_run,
+    a_submission,
+    an_attempt,
+)
 from tests.present import present
-from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt
 from tests.unit.support import take_lease
 
 SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
@@ -77,8 +84,8 @@ class Cluster:
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    job = HandMadeJob(tmp_path / "job").begin()
+def job(tmp_path) -> JobDirectoryBuilder:
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
     job.directory.run("r1").put_submission(SUBMISSION)
     job.directory.run("r1").put_handle(HANDLE)
     return job
@@ -334,8 +341,8 @@ def request(**values: Any) -> RunSpec:
 
 
 @pytest.fixture
-def intended(tmp_path) -> HandMadeJob:
-    job = HandMadeJob(tmp_path / "job").begin()
+def intended(tmp_path) -> JobDirectoryBuilder:
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
     job.directory.run("r1").put_submission(SUBMISSION)
     return job
 

@@ -32,8 +32,8 @@ from airflow_provider.runtime.jobdir.lease_records import (
     has_ended,
     last_token,
 )
+from airflow_provider.runtime.testing.job_directories import a_final
 from tests.present import present
-from tests.unit.jobs import a_final
 from tests.unit.support import ELSEWHERE, FakeClock, take_lease
 
 if TYPE_CHECKING:

@@ -30,7 +30,12 @@ from airflow_provider.runtime.observe.samples import (
     measure,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
-from tests.unit.jobs import HandMadeJob, a_final, a_progress, an_attempt
+from airflow_provider.runtime.testing.job_directories import (
+    JobDirectoryBuilder,
+    a_final,
+    a_progress,
+    an_attempt,
+)
 from tests.unit.support import FakeClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,8 +212,8 @@ class Reads:
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job").begin("flights")
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job").begin("flights")
 
 
 @pytest.fixture
@@ -216,18 +221,18 @@ def clock() -> FakeClock:
     return FakeClock(NOW)
 
 
-def put_history(job: HandMadeJob, *numbers: int) -> None:
+def put_history(job: JobDirectoryBuilder, *numbers: int) -> None:
     batches = [a_batch(number) for number in numbers]
     storage = job.directory.run("r1").storage
     BatchHistory(query="q", updated=ago(1), batches=batches).put(storage, history_path("q"))
 
 
-def put_report(job: HandMadeJob, batch: int = 7, seconds_ago: float = 2.0) -> None:
+def put_report(job: JobDirectoryBuilder, batch: int = 7, seconds_ago: float = 2.0) -> None:
     record = a_report(seconds_ago, q=reported(batch=batch))
     record.put(job.directory.run("r1").storage, "progress.json")
 
 
-def put_savepoint(job: HandMadeJob, name: str, taken: str) -> None:
+def put_savepoint(job: JobDirectoryBuilder, name: str, taken: str) -> None:
     place = job.storage.at(f"savepoints/{name}")
     SavepointRecord(
         name=name,
@@ -241,7 +246,7 @@ def put_savepoint(job: HandMadeJob, name: str, taken: str) -> None:
     ).put(place, MANIFEST)
 
 
-def reader_of(job: HandMadeJob, clock: FakeClock) -> tuple[StreamReader, Reads]:
+def reader_of(job: JobDirectoryBuilder, clock: FakeClock) -> tuple[StreamReader, Reads]:
     reader = StreamReader(job.directory, "r1", clock)
     reads = Reads(reader._run.storage)
     reader._run.storage = reads
@@ -401,7 +406,7 @@ def test_status_prints_the_metrics_of_the_newest_run(job, capsys):
     """
     Its driver is gone, so that it is not healthy; the last values are there.
     """
-    job.asked("r1")
+    job.request_run("r1")
     job.directory.run("r1").put_attempt(an_attempt())
     put_report(job)
     put_history(job, 7)
@@ -423,7 +428,7 @@ def test_a_run_that_has_ended_has_no_metrics(job, capsys):
     """
     Nothing of it lags or is unwell.
     """
-    job.asked("r1")
+    job.request_run("r1")
     put_report(job)
     job.directory.run("r1").put_final(a_final())
 

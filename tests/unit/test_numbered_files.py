@@ -10,8 +10,11 @@ from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.storage.numbered_files import number_in, numbers_in
-from tests.unit.jobs import HandMadeJob, an_attempt
-from tests.unit.support import QUERY_ID
+from airflow_provider.runtime.testing.job_directories import (
+    QUERY_ID,
+    JobDirectoryBuilder,
+    an_attempt,
+)
 
 STRANGE = ["²", "007", "+7", "-7", "७", "7 ", " 7", "7_0", "1e3", "", ".DS_Store", "9" * 20]
 
@@ -41,7 +44,7 @@ def test_strange_files_beside_what_drivers_write_mean_nothing(tmp_path):
     What an editor, a file manager or a person leaves in a checkpoint, among the records of epochs and
     among attempts is passed over by whoever reads there.
     """
-    job = HandMadeJob(tmp_path / "job").begin().asked("r1").ran(1)
+    job = JobDirectoryBuilder(tmp_path / "job").begin().request_run("r1").ran(1)
     job.spark.keep_state()
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1))
@@ -57,7 +60,7 @@ def test_strange_files_beside_what_drivers_write_mean_nothing(tmp_path):
     assert before == what_is_there(job)
 
 
-def what_is_there(job: HandMadeJob) -> tuple[Any, ...]:
+def what_is_there(job: JobDirectoryBuilder) -> tuple[Any, ...]:
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)
     run = job.directory.run("r1")
     return (

@@ -23,10 +23,9 @@ from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.observe.endings import DISK_FULL, KILLED, Remains
 from airflow_provider.runtime.observe.observer import LIFE_S, START_TIMEOUT_S, RunWatcher
 from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
-from tests.present import present
-from tests.unit.jobs import (
+from airflow_provider.runtime.testing.job_directories import (
     NOW,
-    HandMadeJob,
+    JobDirectoryBuilder,
     a_final,
     a_progress,
     a_run,
@@ -34,6 +33,7 @@ from tests.unit.jobs import (
     an_attempt,
     an_exit,
 )
+from tests.present import present
 from tests.unit.support import take_lease
 
 
@@ -264,8 +264,8 @@ def test_another_runs_driver_is_named():
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job").begin()
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job").begin()
 
 
 def test_a_run_from_submission_to_its_end(job, clock):

@@ -12,15 +12,9 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import Inbox
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.unit.counting import CountingStorage
-from tests.unit.support import (
-    QUERY_ID,
-    EpochBench,
-    FakeFrame,
-    FakeSink,
-    counted,
-    take_lease,
-)
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 if TYPE_CHECKING:
     from pathlib import Path

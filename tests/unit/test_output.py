@@ -25,10 +25,10 @@ from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase,
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_progress
 from tests.present import present
 from tests.screens import Screen
 from tests.unit.counting import CountingStorage
-from tests.unit.jobs import a_progress
 
 
 def shown(record, paces=MappingProxyType({}), columns=140, **more) -> str:
@@ -291,7 +291,7 @@ def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
 PROGRAM = """
 import logging, os, subprocess, sys
 from airflow_provider.runtime.cli.output import live_progress
-from tests.unit.jobs import a_progress
+from airflow_provider.runtime.testing.job_directories import a_progress
 logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="LOG %(message)s")
 with live_progress() as show:
     for number in range(20):

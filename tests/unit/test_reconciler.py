@@ -12,7 +12,12 @@ from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, rec
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.observe.state import RunSnapshot, assess
-from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit
+from airflow_provider.runtime.testing.job_directories import (
+    a_final,
+    a_submission,
+    an_attempt,
+    an_exit,
+)
 from tests.unit.test_observer import NOTHING, a_lease
 
 FATAL = {"failure_class": "NON_RECOVERABLE", "condition": "c", "reason": "r"}

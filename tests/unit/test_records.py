@@ -11,7 +11,7 @@ from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FAILED, FINISHED
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.jobs import an_attempt
+from airflow_provider.runtime.testing.job_directories import an_attempt
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 LOST = Failure(FailureClass.NON_RECOVERABLE, "no such column", "UNRESOLVED_COLUMN", "a", "worker-7")

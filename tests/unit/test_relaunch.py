@@ -15,7 +15,7 @@ from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from tests.unit.jobs import HandMadeJob, a_submission
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_submission
 
 PACKAGE = Path(airflow_provider.__file__).parent
 APPLICATION = PACKAGE / "runtime" / "cli" / "application" / "spark_stream_driver.py"
@@ -23,26 +23,26 @@ MOVING = "heartbeats"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> HandMadeJob:
-    job = HandMadeJob(tmp_path / "job")
+def job(tmp_path: Path) -> JobDirectoryBuilder:
+    job = JobDirectoryBuilder(tmp_path / "job")
     job.directory.run("r1").put_submission(a_submission("d1"))
     return job
 
 
-def documents(job: HandMadeJob) -> dict[str, bytes]:
+def documents(job: JobDirectoryBuilder) -> dict[str, bytes]:
     """Return all that is in the job directory, but for what a driver that is alive renews."""
     files = [path for path in Path(job.root).rglob("*") if path.is_file()]
     return {str(path): path.read_bytes() for path in files if path.parent.name != MOVING}
 
 
-def request(job: HandMadeJob) -> str:
+def request(job: JobDirectoryBuilder) -> str:
     """Put what the submission asks for, and return its digest."""
     spec = RunSpec(job_dir=str(job.root), entry="flights:daily", run_id="r1", driver_id="d1")
     spec.send(job.directory.run("r1").storage)
     return spec.sha256()
 
 
-def launch(job: HandMadeJob, digest: str) -> subprocess.CompletedProcess[str]:
+def launch(job: JobDirectoryBuilder, digest: str) -> subprocess.CompletedProcess[str]:
     """Run the command that the submission's ``spark-submit`` starts, where no Java is."""
     command = [sys.executable, str(APPLICATION), "driver", "run"]
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
@@ -57,7 +57,7 @@ def launch(job: HandMadeJob, digest: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_started_twice_is_one_driver(job: HandMadeJob) -> None:
+def test_a_driver_that_is_started_twice_is_one_driver(job: JobDirectoryBuilder) -> None:
     """
     The same command with the same driver id ends with the code of a lease that another one holds,
     before it starts Spark, and changes nothing in the job directory.

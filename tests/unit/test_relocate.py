@@ -13,7 +13,8 @@ from airflow_provider.runtime.savepoints import relocate as relocation
 from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.copy_files import copy_files
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 STEPS = ("relocation.intended", "relocation.copied", "relocation.done")
 

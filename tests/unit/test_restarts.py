@@ -34,8 +34,8 @@ from airflow_provider.runtime.failures.restart_strategy import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import an_attempt
 from tests.present import present
-from tests.unit.jobs import an_attempt
 from tests.unit.recorded_failures import recorded
 from tests.unit.support import FakeClock
 

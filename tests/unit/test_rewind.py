@@ -46,9 +46,9 @@ from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.written_rows import output_of
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
 from tests.present import present
-from tests.unit.jobs import a_run
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 pytestmark = pytest.mark.slow
 
@@ -393,7 +393,7 @@ def test_a_query_that_has_had_no_batch(job):
     """
     It has nothing to save, keeps no run from beginning, and begins anew when the run is rewound.
     """
-    other = SparkCheckpoint(job.spark.root.parents[1] / "p" / "checkpoint")
+    other = CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint")
     other.begin("e2a1bd0e-52f4-4f07-a20b-06e2a6a4f0e5").plan(0)
     run(job, "r1", 0)
     run(job, "r2", 1, p=-1)

@@ -14,14 +14,14 @@ from airflow_provider.runtime.checkpoint.operators import (
 )
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
-from tests.unit.support import SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
 
 THREE = ('{"logOffset":4}', '{"t":{"0":1}}', '{"logOffset":0}')
 
 
 @pytest.fixture
 def spark(tmp_path):
-    checkpoint = SparkCheckpoint(tmp_path / "q").begin()
+    checkpoint = CheckpointBuilder(tmp_path / "q").begin()
     for batch in range(3):
         checkpoint.plan(batch, sources=THREE, watermark_ms=batch).commit(batch)
         checkpoint.storage.put(f"offsets/.{batch}.crc", b"crc")
@@ -61,7 +61,7 @@ def test_a_query_of_one_batch(tmp_path):
     """
     There is no batch before its last one.
     """
-    spark = SparkCheckpoint(tmp_path).begin().run(0)
+    spark = CheckpointBuilder(tmp_path).begin().run(0)
     reset_positions(spark.storage, [0])
 
     assert ("-",) == spark.logs.offsets(0).sources

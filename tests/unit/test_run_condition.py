@@ -20,7 +20,14 @@ from airflow_provider.runtime.observe.state import (
     damaged,
     run_condition,
 )
-from tests.unit.jobs import NOW, a_final, a_progress, a_submission, an_attempt, an_exit
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    a_final,
+    a_progress,
+    a_submission,
+    an_attempt,
+    an_exit,
+)
 
 LATER = "2026-01-01T00:10:00.000Z"
 NOTHING = RunSnapshot(

@@ -29,8 +29,8 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 )
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from tests.unit.jobs import NOW as NOW_TEXT
-from tests.unit.jobs import HandMadeJob, a_run, an_attempt
+from airflow_provider.runtime.testing.job_directories import NOW as NOW_TEXT
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_run, an_attempt
 from tests.unit.support import FakeClock
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
@@ -46,8 +46,8 @@ def a_query(*bounded: bool) -> types.SimpleNamespace:
 
 
 @pytest.fixture
-def job(tmp_path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job").begin()
+def job(tmp_path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job").begin()
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_an_ask_with_an_id_is_about_that_run(job):
     """
     A run id decides, whatever else the directory holds.
     """
-    job.asked("r1")
+    job.request_run("r1")
 
     assert "r2" == resolve_run_id(job.directory, ask(run_id="r2"), NOW)
 
@@ -207,8 +207,8 @@ def test_the_unfinished_run_goes_on(job):
     """
     The same command again resumes the run that has no final checkpoint.
     """
-    job.asked("r1", token=1).suspended("r1")
-    job.asked("r2", token=2)
+    job.request_run("r1", token=1).suspended("r1")
+    job.request_run("r2", token=2)
 
     assert "r2" == resolve_run_id(job.directory, ask(), NOW)
 
@@ -217,8 +217,8 @@ def test_of_two_unfinished_runs_the_younger_goes_on(job):
     """
     Where several runs have no final checkpoint, the same command means the last one begun.
     """
-    job.asked("younger", token=2)
-    job.asked("older", token=1)
+    job.request_run("younger", token=2)
+    job.request_run("older", token=1)
 
     assert "younger" == resolve_run_id(job.directory, ask(), NOW)
 
@@ -227,7 +227,7 @@ def test_a_finished_run_is_done(job):
     """
     The same command after a drain means the run that drained.
     """
-    job.asked("r1").finished("r1")
+    job.request_run("r1").finished("r1")
 
     assert "r1" == resolve_run_id(job.directory, ask(), NOW)
 
@@ -236,7 +236,7 @@ def test_a_suspended_run_is_followed_by_another(job):
     """
     After a suspended run the same command begins a new run on the kept state.
     """
-    job.asked("r1").suspended("r1")
+    job.request_run("r1").suspended("r1")
 
     assert resolve_run_id(job.directory, ask(), NOW).startswith("manual-")
 
@@ -245,11 +245,11 @@ def test_a_replay_without_an_id_is_a_run_of_its_own(job):
     """
     It is not the run that it replays, nor an older one; given again, it is the one it has begun.
     """
-    job.asked("older", token=1)
-    job.asked("r1", token=2).finished("r1")
+    job.request_run("older", token=1)
+    job.request_run("r1", token=2).finished("r1")
     assert resolve_run_id(job.directory, ask(replays="r1"), NOW).startswith("manual-")
 
-    job.asked("manual-1", token=3)
+    job.request_run("manual-1", token=3)
     assert "manual-1" == resolve_run_id(job.directory, ask(replays="r1"), NOW)
 
 
@@ -336,7 +336,7 @@ def test_a_driver_that_has_ended_does_not_run_on(job, outcome):
     A cluster that starts a driver once more does not know that it was cancelled, or failed for good:
     the driver refuses, whatever other drivers have done since.
     """
-    run = job.asked("r1").directory.run("r1")
+    run = job.request_run("r1").directory.run("r1")
     run.put_attempt(an_attempt(1, driver_id="d1", ended=NOW_TEXT, outcome=outcome))
     run.put_attempt(an_attempt(2, driver_id="d2"))
 
@@ -349,7 +349,7 @@ def test_a_driver_that_has_agreed_to_leave_does_not_run_on(job):
     One that has answered a cancel, and died before it could put down its end, has ended as well; one
     that has yet to answer comes up, and answers.
     """
-    job.asked("r1").directory.run("r1").put_attempt(an_attempt(1, driver_id="d1"))
+    job.request_run("r1").directory.run("r1").put_attempt(an_attempt(1, driver_id="d1"))
     request_id = put_cancel(job.storage, "d1", FakeClock())
     check_preconditions(job.directory, "r1", driver_id="d1")
     reply(job.storage, request_id, ok=True, message="", clock=FakeClock())
@@ -363,7 +363,7 @@ def test_drivers_without_an_end_go_on(job, driver_id):
     """
     A driver that was killed, or is new, and a person's command, run.
     """
-    run = job.asked("r1").directory.run("r1")
+    run = job.request_run("r1").directory.run("r1")
     run.put_attempt(an_attempt(1, driver_id="d0", ended=NOW_TEXT, outcome=FAILED))
     run.put_attempt(an_attempt(2, driver_id="d1"))
 
@@ -376,7 +376,7 @@ def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
     """
     entry = tmp_path / "job.py"
     entry.write_text("def job(ctx): ...")
-    run = job.begin().asked("r1").directory.run("r1")
+    run = job.begin().request_run("r1").directory.run("r1")
     run.put_attempt(an_attempt(1, driver_id="d1", ended=NOW_TEXT, outcome=CANCELLED))
     again = RunSpec(job_dir=str(job.root), entry=f"{entry}:job", run_id="r1", driver_id="d1")
     before = sorted(job.root.rglob("*"))
@@ -394,7 +394,7 @@ def test_a_job_that_nobody_drained_goes_on(job):
     A new job, and one with suspended runs, accept another run.
     """
     check_preconditions(job.directory, "r1")
-    job.asked("r1").suspended("r1")
+    job.request_run("r1").suspended("r1")
 
     check_preconditions(job.directory, "r2")
 
@@ -404,7 +404,7 @@ def test_the_draining_run_itself_goes_on(job, ended):
     """
     The run that drains the job may be resumed, and asked again.
     """
-    job.asked("r1")
+    job.request_run("r1")
     job.drains("r1")
     if ended:
         job.finished("r1")
@@ -418,7 +418,7 @@ def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
     A log that ends at the greatest watermark, of which no run has put down that it drains, is refused
     with its place and the ways out: rows that are read behind it would be dropped as late.
     """
-    job.asked("r1").ran(0).suspended("r1")
+    job.request_run("r1").ran(0).suspended("r1")
     job.spark.plan(1, watermark_ms=MAX_WATERMARK_MS)
     if committed:
         job.spark.commit(1)
@@ -436,7 +436,7 @@ def test_a_drained_job_does_not_resume(job):
     """
     Another run on a drained job is refused, with why and what to do.
     """
-    job.asked("r1").finished("r1")
+    job.request_run("r1").finished("r1")
 
     with pytest.raises(JobDrainedError) as raised:
         check_preconditions(job.directory, "r2")
@@ -449,7 +449,7 @@ def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
     """
     Another run while a drain is unfinished is told which run to finish.
     """
-    job.asked("r1")
+    job.request_run("r1")
     job.drains("r1")
 
     with pytest.raises(JobDrainedError, match=r"is being drained by run 'r1'.*--run-id r1"):

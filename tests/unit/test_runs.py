@@ -22,15 +22,15 @@ from airflow_provider.runtime.jobdir.runs import (
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 from tests.present import present
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
-from tests.unit.jobs import HandMadeJob
 
 
 @pytest.fixture
 def ended(tmp_path) -> Ended:
-    return Ended(HandMadeJob(tmp_path / "job"))
+    return Ended(JobDirectoryBuilder(tmp_path / "job"))
 
 
 def ids(runs) -> list[str]:
@@ -66,8 +66,8 @@ def test_looks_at_a_job_cost_the_same_after_10_and_after_300_runs(clock, tmp_pat
     """
     A start, a watcher and status read the newest runs and no older one.
     """
-    few = Ended(HandMadeJob(tmp_path / "few")).runs(10)
-    many = Ended(HandMadeJob(tmp_path / "many")).runs(300)
+    few = Ended(JobDirectoryBuilder(tmp_path / "few")).runs(10)
+    many = Ended(JobDirectoryBuilder(tmp_path / "many")).runs(300)
 
     costs = cost_of(few, clock, tmp_path)
 
@@ -96,7 +96,7 @@ def test_runs_without_leases_are_found_by_their_folders(ended):
     """
     As in a copy of a job directory from which the leases were left out.
     """
-    ended.job.asked("old", token=1).asked("older", token=0)
+    ended.job.request_run("old", token=1).request_run("older", token=0)
     ended.token = 1
     ended.run("new")
 

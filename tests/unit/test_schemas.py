@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord, FinalCheckpoint
+from airflow_provider.runtime.testing.job_directories import a_final, an_attempt
 from tests.present import present
-from tests.unit.jobs import a_final, an_attempt
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("schemas", ROOT / "scripts/document_schemas.py")

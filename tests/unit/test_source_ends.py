@@ -30,7 +30,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.queries.read_options import check_end, tells_its_end
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import QUERY_ID, SparkCheckpoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
@@ -153,7 +153,7 @@ def entries(*files: tuple[str, int]) -> str:
     return "\n".join(["v1", *lines])
 
 
-class Checkpoint(SparkCheckpoint):
+class Checkpoint(CheckpointBuilder):
     """A checkpoint with logs of read files."""
 
     def log(self, name: str, text: str, folder: int = 0) -> Checkpoint:

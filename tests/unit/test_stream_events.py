@@ -27,7 +27,13 @@ from airflow_provider.runtime.savepoints.record import (
     SavedFile,
     SavepointRecord,
 )
-from tests.unit.jobs import HandMadeJob, a_final, a_run, an_attempt, an_exit
+from airflow_provider.runtime.testing.job_directories import (
+    JobDirectoryBuilder,
+    a_final,
+    a_run,
+    an_attempt,
+    an_exit,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +57,7 @@ class Watched:
         source: what it reports.
     """
 
-    def __init__(self, job: HandMadeJob, source: EventSource[Any]) -> None:
+    def __init__(self, job: JobDirectoryBuilder, source: EventSource[Any]) -> None:
         self._job = job
         self._source = source
         self._state: State | None = None
@@ -72,11 +78,11 @@ class Watched:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> HandMadeJob:
-    return HandMadeJob(tmp_path / "job").begin()
+def job(tmp_path: Path) -> JobDirectoryBuilder:
+    return JobDirectoryBuilder(tmp_path / "job").begin()
 
 
-def save(job: HandMadeJob, name: str, *, taken: str = "2026-01-01T00:00:00.000Z") -> None:
+def save(job: JobDirectoryBuilder, name: str, *, taken: str = "2026-01-01T00:00:00.000Z") -> None:
     place = job.storage.at(f"savepoints/{name}")
     place.put("queries/q/metadata", b"{}")
     query = QuerySavepoint(
@@ -102,7 +108,7 @@ def save(job: HandMadeJob, name: str, *, taken: str = "2026-01-01T00:00:00.000Z"
     ).put(place, MANIFEST)
 
 
-def end(job: HandMadeJob, number: int, outcome: str = "FINISHED") -> None:
+def end(job: JobDirectoryBuilder, number: int, outcome: str = "FINISHED") -> None:
     """Let a run have its final checkpoint."""
     run = job.directory.run(f"r{number}")
     run.put_record(a_run(f"r{number}", token=number))
@@ -321,7 +327,7 @@ def test_where_no_job_is_yet_all_that_comes_is_new(tmp_path):
     """
     Nothing was there at the first look, and nothing is written there.
     """
-    job = HandMadeJob(tmp_path / "job")
+    job = JobDirectoryBuilder(tmp_path / "job")
     sources: list[EventSource[Any]] = [
         CompletePeriods(HOUR),
         NewSavepoints(),

@@ -19,7 +19,12 @@ from airflow_provider.runtime.observe.supervise import (
     look_at_query,
     progress_of_driver,
 )
-from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    JobDirectoryBuilder,
+    a_progress,
+    an_attempt,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +69,7 @@ def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
     """
     Nothing yet, a planned batch, a committed one.
     """
-    job = HandMadeJob(tmp_path)
+    job = JobDirectoryBuilder(tmp_path)
     looks = [look_at_query(job.directory, "q", None)]
     job.spark.begin().plan(0)
     looks.append(look_at_query(job.directory, "q", {"numFilesOutstanding": 0}))
@@ -108,7 +113,7 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
     """
     It publishes as it writes and has no epochs, so what Spark has committed is what readers see.
     """
-    job = HandMadeJob(tmp_path).begin().asked()
+    job = JobDirectoryBuilder(tmp_path).begin().request_run()
     job.spark.begin().run(0).run(1)
     queries = {"q": {"backlog": None, "rows_read": 3}}
 
@@ -126,4 +131,4 @@ def test_a_driver_that_has_not_begun_has_nothing_to_hand_over(tmp_path: Path) ->
     The error says so, and no document is made up.
     """
     with pytest.raises(CheckpointError, match="has not begun its queries"):
-        describe_running(HandMadeJob(tmp_path).directory, a_view())
+        describe_running(JobDirectoryBuilder(tmp_path).directory, a_view())

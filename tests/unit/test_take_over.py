@@ -16,8 +16,9 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 from tests.present import present
-from tests.unit.support import QUERY_ID, FakeClock, SparkCheckpoint, take_lease
+from tests.unit.support import FakeClock, take_lease
 
 AS_IT_WAS = Topology(sources=(None,), operators=())
 
@@ -41,9 +42,9 @@ def directory(tmp_path: Path) -> JobDirectory:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> SparkCheckpoint:
+def plain(tmp_path: Path) -> CheckpointBuilder:
     """Return the checkpoint of a query that has run two batches without the runtime."""
-    checkpoint = SparkCheckpoint(tmp_path / "plain").begin().run(0).run(1)
+    checkpoint = CheckpointBuilder(tmp_path / "plain").begin().run(0).run(1)
     checkpoint.storage.put("sources/0/0", b"v1")
     return checkpoint
 
@@ -115,7 +116,7 @@ def test_without_a_committed_batch_a_query_begins_from_its_beginning(
     """
     Nor without a checkpoint.
     """
-    SparkCheckpoint(tmp_path / "begun").begin().plan(0)
+    CheckpointBuilder(tmp_path / "begun").begin().plan(0)
     place = str(tmp_path / takes_over) if takes_over is not None else None
 
     assert {} == checkpoints_to_take_over(directory, [Query("out", place)])  # type: ignore[list-item]

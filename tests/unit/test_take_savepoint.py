@@ -31,8 +31,9 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
-from tests.present import identified, present
-from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified
+from tests.present import present
+from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
 SOURCES = {"sources/0/0", "sources/0/9"}
 LOGS = {"metadata", "offsets/0", "offsets/1", "commits/0", "commits/1", *SOURCES}

@@ -24,8 +24,8 @@ from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acqui
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState
+from airflow_provider.runtime.testing.job_directories import a_submission
 from tests.present import present
-from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
 from tests.unit.support import ELSEWHERE, FakeClock, take_lease
 

@@ -41,8 +41,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.observe.health import Limits, QuerySample
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_run, an_attempt
 from tests.present import present
-from tests.unit.jobs import HandMadeJob, a_run, an_attempt
 
 BEGUN = UpgradeRecord(
     id="upgrade-1",
@@ -222,7 +222,7 @@ def test_the_old_version_goes_on_with_all_options_of_its_last_attempt(tmp_path):
     given = {field.name for field in dataclasses.fields(RunSpec)} - NOT_KEPT
     default = RunSpec(job_dir="/old", entry="another.py:job")
     assert all(getattr(ASKED, name) != getattr(default, name) for name in given)
-    run = HandMadeJob(tmp_path).directory.run("r1")
+    run = JobDirectoryBuilder(tmp_path).directory.run("r1")
     run.put_record(
         a_run(
             "r1",
@@ -257,7 +257,7 @@ def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
     """
     In one line, with the other version and the next step; a record that is damaged hides no run.
     """
-    job = HandMadeJob(tmp_path).begin()
+    job = JobDirectoryBuilder(tmp_path).begin()
     job.directory.run("r1").put_record(a_run("r1"))
     record, said = BEGUN, []
     for step in (None, UpgradeStep.TRIAL, UpgradeStep.REJECTED, UpgradeStep.ROLLED_BACK):

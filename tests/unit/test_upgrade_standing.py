@@ -27,7 +27,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
-from tests.unit.jobs import HandMadeJob
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 
 TASK = "the task of DAG 'flights', run 'manual__1',"
 AGAIN = "give the same 'spark-stream upgrade' again, which continues it"
@@ -37,7 +37,7 @@ class Upgraded:
     """An old version whose upgrade is on probation."""
 
     def __init__(self, root: Path, *, by_task: bool) -> None:
-        job = HandMadeJob(root / "old").begin().asked("r1")
+        job = JobDirectoryBuilder(root / "old").begin().request_run("r1")
         self.directory: JobDirectory = job.directory
         self.url = self.directory.url
         self.new = f"{root}/new"

@@ -20,7 +20,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     put_upgrade,
     upgrade_id,
 )
-from tests.unit.jobs import NOW, HandMadeJob, a_run
+from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run
 
 ROOT = Path(airflow_provider.__file__).parent
 DOCS = ROOT.parent / "docs" / "upgrading-jobs.md"
@@ -32,8 +32,8 @@ _FOLLOWS = ("directory_in_force", "add_job_dir", "version_in_force")
 class Versions:
     """Two versions of a job, the second of which has taken over."""
 
-    old: HandMadeJob
-    new: HandMadeJob
+    old: JobDirectoryBuilder
+    new: JobDirectoryBuilder
 
     def put(self, step: UpgradeStep) -> None:
         record = UpgradeRecord(
@@ -50,7 +50,7 @@ class Versions:
 
 @pytest.fixture
 def versions(tmp_path) -> Versions:
-    made = Versions(HandMadeJob(tmp_path / "old"), HandMadeJob(tmp_path / "new"))
+    made = Versions(JobDirectoryBuilder(tmp_path / "old"), JobDirectoryBuilder(tmp_path / "new"))
     for job, run_id in ((made.old, "r1"), (made.new, "r2")):
         job.begin()
         job.directory.run(run_id).put_record(a_run(run_id))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +55,11 @@ def test_a_cell_is_the_worst_that_its_cases_have_found(versions, tmp_path):
 
 def test_a_row_that_is_not_run_again_stays_as_it_was(versions, monkeypatch, tmp_path):
     """
-    Some rows can be run again; what a version has found is kept with the others.
+    Some rows can be run again, and put into the page; its other cells stay.
     """
-    kept = {"batch": "yes", "partitions": versions.FAILED}
-    versions.kept_in("4.0.5").write_text(json.dumps(kept))
+    before = {"batch": "yes", "partitions": versions.FAILED}
+    versions.PAGE.write_text("\n".join(versions.MARKS))
+    versions.write(versions.table({"3.5.9": {"join": "yes"}, "4.0.5": before}))
     monkeypatch.setattr(versions, "install", lambda _: tmp_path)
 
     def run(command: Sequence[str], **_: Any) -> None:
@@ -67,10 +67,10 @@ def test_a_row_that_is_not_run_again_stays_as_it_was(versions, monkeypatch, tmp_
         Path(command[command.index("--junitxml") + 1]).write_text(REPORT)
 
     monkeypatch.setattr(versions.subprocess, "run", run)
-    versions.run_on("4.0.5", ["partitions"], [])
+    assert 0 == versions.main(["4.0.5", "--rows", "partitions", "--write"])
 
-    assert {"batch": "yes", "partitions": "refused"} == versions.found_on("4.0.5")
-    assert {} == versions.found_on("4.1.4")
+    expected = {"3.5.9": {"join": "yes"}, "4.0.5": {"batch": "yes", "partitions": "refused"}}
+    assert expected == {version: found for version, found in versions.on_page().items() if found}
 
 
 def test_each_test_of_the_table_is_there(versions):

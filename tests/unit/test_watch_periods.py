@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 from tests.unit.counting import CountingStorage
-from tests.unit.jobs import HandMadeJob
 
 
 @pytest.mark.parametrize("stops", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33])
@@ -15,7 +15,7 @@ def test_the_last_successor_is_found(tmp_path, clock, stops):
     """
     Each begins when the one before it was stopped, and is looked for by doubling.
     """
-    job = HandMadeJob(tmp_path / "job")
+    job = JobDirectoryBuilder(tmp_path / "job")
     for number in range(1, stops + 1):
         job.suspended("stream" if number == 1 else f"stream.{number}")
     counted = CountingStorage(job.storage)
@@ -30,6 +30,6 @@ def test_a_stream_that_has_finished_has_no_successor(tmp_path, clock):
     """
     After a drain there is nothing left to do.
     """
-    job = HandMadeJob(tmp_path / "job").suspended("stream").finished("stream.2")
+    job = JobDirectoryBuilder(tmp_path / "job").suspended("stream").finished("stream.2")
 
     assert "stream.2" == Period(job.directory, "stream", "task", 0, clock).run_id()

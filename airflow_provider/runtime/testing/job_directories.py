@@ -1,7 +1,7 @@
 """Job directories made by hand: the documents that drivers and Airflow leave, without Spark.
 
-:class:`JobDirectoryBuilder` writes them for tests of what reads a job directory: a command, a tab of
-the page, a sensor. The functions ``a_run``, ``an_attempt`` … make one document each.
+:class:`JobDirectoryBuilder` writes them for tests of a command, a sensor, or a tab of the
+page. The functions ``a_run``, ``an_attempt`` … make one document each.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
     RequestRecord,
     RunRecord,
+    StopRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -39,6 +40,8 @@ from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
 
     from airflow_provider.runtime.api.storages import Storage
 
@@ -54,6 +57,7 @@ def identified(storage: Storage) -> Storage:
 
 
 def an_epoch(epoch: int = 0, *, committed: str | None = NOW) -> EpochRecord:
+    """Return the record of an epoch of the query."""
     return EpochRecord(
         epoch=epoch,
         query_id=QUERY_ID,
@@ -68,6 +72,7 @@ def an_epoch(epoch: int = 0, *, committed: str | None = NOW) -> EpochRecord:
 def a_final(
     run_id: str = "r1", *, outcome: str = FINISHED, batch: int | None = 0, epoch: int | None = 0
 ) -> FinalCheckpoint:
+    """Return the final checkpoint of a run with one query."""
     query = {
         "query_id": QUERY_ID,
         "batch_id": batch,
@@ -92,6 +97,7 @@ def a_final(
 
 
 def a_run(run_id: str = "r1", **values: Any) -> RunRecord:
+    """Return the record of a run."""
     asked = {
         "run_id": run_id,
         "entry": "job.py:daily",
@@ -108,6 +114,7 @@ def a_run(run_id: str = "r1", **values: Any) -> RunRecord:
 
 
 def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> AttemptRecord:
+    """Return the record of an attempt that has not ended."""
     attempt = {
         "attempt": number,
         "driver_id": driver_id,
@@ -121,14 +128,17 @@ def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> Atte
 
 
 def a_submission(driver_id: str = "d1", *, submitted: str = NOW) -> SubmissionRecord:
+    """Return the record of a driver's submission."""
     return SubmissionRecord(driver_id=driver_id, run_id="r1", submitted=submitted, log=None)
 
 
 def an_exit(exit_code: int = 1, *lines: str) -> ExitRecord:
+    """Return the record of a driver's exit, with the last lines of its log."""
     return ExitRecord(exit_code=exit_code, ended=NOW, last_lines=list(lines))
 
 
 def a_progress(**values: Any) -> ProgressRecord:
+    """Return a driver's report of a query that reads."""
     query = {
         "phase": "reading",
         "rows_read": 1234567,
@@ -148,7 +158,13 @@ def a_progress(**values: Any) -> ProgressRecord:
     return ProgressRecord(**{**progress, **values})
 
 
+def a_stop() -> StopRecord:
+    """Return the record of a stop with a savepoint."""
+    return StopRecord(request_id="ask-1", savepoint="/savepoints/s1", at=NOW)
+
+
 def an_intent(run_id: str) -> DrainIntent:
+    """Return the intent of a run to drain the query."""
     return DrainIntent(query_id=QUERY_ID, run_id=run_id, batch=0, at=NOW)
 
 
@@ -164,13 +180,15 @@ class CheckpointBuilder:
         self.storage = LocalStorage(str(root))
         self.logs = CheckpointLogs(self.storage)
 
-    def begin(self, query_id: str = QUERY_ID) -> CheckpointBuilder:
+    def begin(self, query_id: str = QUERY_ID) -> Self:
+        """Write the query's id."""
         self._write("metadata", f'{{"id":"{query_id}"}}'.encode())
         return self
 
     def plan(
         self, batch: int, *, watermark_ms: int = 0, sources: Sequence[str] = ('{"logOffset":0}',)
-    ) -> CheckpointBuilder:
+    ) -> Self:
+        """Write the plan of a batch: where its sources end."""
         metadata = {
             "batchWatermarkMs": watermark_ms,
             "batchTimestampMs": 1_795_230_227_049 + batch,
@@ -180,14 +198,17 @@ class CheckpointBuilder:
         self._write(f"offsets/{batch}", text.encode())
         return self
 
-    def commit(self, batch: int) -> CheckpointBuilder:
+    def commit(self, batch: int) -> Self:
+        """Write that the batch has ended."""
         self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
         return self
 
-    def run(self, batch: int, *, watermark_ms: int = 0) -> CheckpointBuilder:
+    def run(self, batch: int, *, watermark_ms: int = 0) -> Self:
+        """Write a whole batch."""
         return self.plan(batch, watermark_ms=watermark_ms).commit(batch)
 
-    def keep_state(self, *operators: int) -> CheckpointBuilder:
+    def keep_state(self, *operators: int) -> Self:
+        """Write a file of state in two partitions of each operator."""
         for operator in operators or (0,):
             self._write(f"state/{operator}/0/1.delta", b"state")
             self._write(f"state/{operator}/1/1.delta", b"state")
@@ -222,12 +243,13 @@ class JobDirectoryBuilder:
         """The checkpoint of the query that counts now."""
         return CheckpointBuilder(Path(self.directory.checkpoint(self.query).url))
 
-    def begin(self, name: str = "daily_delays") -> Any:
+    def begin(self, name: str = "daily_delays") -> Self:
+        """Put the job's record and identity."""
         self.directory.put_job(JobRecord(name=name, created=NOW))
         identified(self.storage)
         return self
 
-    def request_run(self, run_id: str | None = None, **values: Any) -> Any:
+    def request_run(self, run_id: str | None = None, **values: Any) -> Self:
         """Put the record of a run."""
         run_id = run_id or self.run_id
         self.directory.run(run_id).put_record(a_run(run_id, **values))
@@ -240,7 +262,7 @@ class JobDirectoryBuilder:
         published: bool = True,
         watermark_ms: int = 0,
         sources: Sequence[str] = ('{"logOffset":0}',),
-    ) -> Any:
+    ) -> Self:
         """Let the query commit a batch, with its epoch."""
         self.spark.plan(batch, watermark_ms=watermark_ms, sources=sources).commit(batch)
         records = EpochRecords(self.directory.committables(self.query), QUERY_ID)
@@ -250,27 +272,29 @@ class JobDirectoryBuilder:
             records.put_precommit(an_epoch(batch, committed=None))
         return self
 
-    def ran(self, batch: int = 0, *, published: bool = True) -> Any:
+    def ran(self, batch: int = 0, *, published: bool = True) -> Self:
         """Let the query commit all batches up to *batch*."""
         self.spark.begin()
         for each in range(batch + 1):
             self.commit(each, published=published)
         return self
 
-    def drains(self, run_id: str | None = None) -> Any:
+    def drains(self, run_id: str | None = None) -> Self:
         """Put the intent to drain: the query has read its last row."""
         self.spark.begin()
         put_drain_intent(self.directory, self.query, an_intent(run_id or self.run_id))
         return self
 
-    def finished(self, run_id: str | None = None) -> Any:
+    def finished(self, run_id: str | None = None) -> Self:
+        """End the run with a drain and a final checkpoint."""
         self.drains(run_id)
         return self._ended(run_id or self.run_id, FINISHED)
 
-    def suspended(self, run_id: str | None = None) -> Any:
+    def suspended(self, run_id: str | None = None) -> Self:
+        """End the run with a final checkpoint, and without a drain."""
         return self._ended(run_id or self.run_id, SUSPENDED)
 
-    def _ended(self, run_id: str, outcome: str) -> Any:
+    def _ended(self, run_id: str, outcome: str) -> Self:
         run = self.directory.run(run_id)
         run.put_attempt(an_attempt(ended=NOW, outcome=outcome))
         run.put_final(a_final(run_id, outcome=outcome))

@@ -32,7 +32,8 @@ from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
-from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeSink
+from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from tests.unit.support import EpochBench, FakeClock, FakeSink
 from tests.unit.test_inventory import Tree
 
 # --- schemas ------------------------------------------------------------------------------------

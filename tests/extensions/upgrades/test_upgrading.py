@@ -31,8 +31,13 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import (
+    NOW,
+    JobDirectoryBuilder,
+    a_progress,
+    a_run,
+)
 from tests.crash.small_upgrade import SmallUpgrade, World
-from tests.unit.jobs import NOW, HandMadeJob, a_progress, a_run
 
 
 def upgrade_in(root: Path) -> Upgrade:
@@ -64,7 +69,7 @@ def test_an_old_version_that_could_not_go_on_is_not_stopped(
     """
     Its file is gone, or a secret of it is not in the environment: one line, and nothing is written.
     """
-    job = HandMadeJob(tmp_path / "old").begin()
+    job = JobDirectoryBuilder(tmp_path / "old").begin()
     job.directory.run("r1").put_record(a_run("r1", **asked))
     upgrade = upgrade_in(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -97,7 +102,7 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
     """
     The new version is neither rejected nor accepted by that look, but by the next one.
     """
-    job = HandMadeJob(tmp_path / "old").begin()
+    job = JobDirectoryBuilder(tmp_path / "old").begin()
     upgrade, storage = upgrade_in(tmp_path), AwayStorage(str(tmp_path / "new"))
     upgrade._new = JobDirectory(storage)
     steps: dict[str, Any] = {
