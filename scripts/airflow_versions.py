@@ -5,7 +5,7 @@ Its PySpark is that of ``.venv``, by a link, and so are the programs of Spark. W
 beside Airflow has the versions of ``constraints.txt``, as far as that Airflow takes them.
 
 Rows of the table are parts of the package, and a cell says how many tests have passed, and how many
-were skipped for what the version does not have. docs/versions.md has the table.
+were skipped for what the version does not have.
 """
 
 from __future__ import annotations

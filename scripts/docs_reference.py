@@ -207,7 +207,7 @@ def commands_page() -> str:
     lines = [
         "# Commands\n",
         "`spark-stream COMMAND --help` shows the same. `airflow spark-stream` has these commands "
-        "too, and [check-connection](../airflow.md#is-all-there). [Exit codes](errors.md).\n",
+        "too, and [check-connection](../airflow.md#check-a-connection). [Exit codes](errors.md).\n",
     ]
     for parser in leaves_of(_parser("spark-stream", "", ())):
         lines += [f"## {parser.prog.removeprefix('spark-stream ')}\n"]

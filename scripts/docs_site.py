@@ -44,6 +44,7 @@ REFERENCE = {
     "airflow_provider/runtime/cli": "reference/commands.md",
     "airflow_provider/runtime/observe/samples.py": "reference/metrics.md",
     "airflow_provider/runtime/errors/__init__.py": "reference/errors.md",
+    "airflow_provider/runtime/failures/rules.py": "reference/errors.md",
     "airflow_provider/runtime/queries/context.py": "reference/job.md",
 }
 OLDEST_PYTHON = (3, 11)  # of Zensical; its marker in pyproject.toml says the same

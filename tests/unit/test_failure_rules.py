@@ -448,10 +448,11 @@ def find_rule_of(sign: str) -> str | None:
     return found[0].what if found else None
 
 
-def test_the_documentation_shows_the_table():
+def test_the_documentation_leads_to_the_table():
     """
-    docs/failures.md has the table as it is in the code.
+    docs/failures.md links the rules, of which the site shows the table.
     """
     shown = (ROOT / "docs" / "failures.md").read_text("utf-8")
 
-    assert describe_rules() in shown, f"put this into docs/failures.md:\n{describe_rules()}"
+    assert "(../airflow_provider/runtime/failures/rules.py)" in shown
+    assert len(RULES) + 3 == len(describe_rules().splitlines())
