@@ -38,7 +38,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/kafka": 1250,
     "extensions/livy": 300,
     "extensions/postgres": 1280,
-    "extensions/scripts": 1450,
+    "extensions/scripts": 1370,
     "extensions/state_tools": 2340,
     "extensions/upgrades": 800,
     "extensions/warm_drivers": 750,

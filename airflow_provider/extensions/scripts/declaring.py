@@ -1,4 +1,4 @@
-"""Takes what a script declares, as the job's sources and queries; and says what it leaves out."""
+"""Sources and queries that a script declares, and the calls that are refused or left out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import threading
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,6 @@ from airflow_provider.extensions.scripts.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.extensions.scripts.starts import Starts
 from airflow_provider.runtime.api.sinks import OnePhaseSink, VisibleSink
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from airflow_provider.extensions.scripts.call_sites import CallSites
-    from airflow_provider.extensions.scripts.mapping import WriterCalls
+    from airflow_provider.extensions.scripts.mapping import CallSites, WriterCalls
     from airflow_provider.extensions.scripts.script_thread import ScriptThread
     from airflow_provider.runtime.queries.context import JobContext
+
 
 log = logging.getLogger(__name__)
 
@@ -77,18 +78,18 @@ _CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
 
 
 class Declaring:
-    """The declarations of one script, and what of them was refused.
+    """The declarations of one script, and its refused calls.
 
-    A script may catch an error, or meet it in a thread that nobody waits for. So what is refused is
-    remembered here, and ends the attempt whatever becomes of the error: before the run begins, once
-    a second while it goes on, and at its end.
+    A script may catch an error, or meet it in a thread that it does not join. So each refusal is
+    remembered here and ends the attempt: before the run begins, once a second during it, and at its
+    end.
 
     Args:
         context: the job's.
-        sites: says where in the script something happens.
+        sites: tells where in the script something happens.
         script: the thread in which the script runs.
-        until: how the run is to end, where it says so.
-        given: the settings of Spark that the run gives, which win.
+        until: how the run is to end; None if it does not say.
+        given: Spark's settings from the run, which win over the script's.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Declaring:
 
     @property
     def session(self) -> SparkSession:
-        """Return the job's own session, in which its queries will run."""
+        """The job's own session, in which its queries run."""
         return self._context.spark
 
     # --- what is declared -------------------------------------------------------------------------
@@ -134,11 +135,7 @@ class Declaring:
         options: Mapping[str, str],
         name: str | None,
     ) -> DataFrame:
-        """Declare a source; its name is its format's, with a number, unless the script has one.
-
-        Raises:
-            ConfigError: Spark cannot read it; the message begins with the place.
-        """
+        """Declare a source, named by the script or after its format; errors have the place."""
         with self._declaring(self._readers):
             given, name = name, name or unused(format, self._context.source_names)
             if given is None and not self._script.is_waiting:
@@ -159,10 +156,7 @@ class Declaring:
     def write(self, df: DataFrame, calls: WriterCalls) -> str:
         """Declare a query, and return its name.
 
-        What the runtime or Spark cannot run is remembered, and refused when the script has waited.
-
-        Raises:
-            ConfigError: the script has waited before; the message begins with the place.
+        A refusal by the runtime or by Spark is remembered, and raised when the script waits.
         """
         with self._declaring(self._writers):
             if self._script.is_waiting:
@@ -203,10 +197,7 @@ class Declaring:
         self._tell(name, calls, sink, bounded=bounded)
 
     def _make_table(self, df: DataFrame, calls: WriterCalls) -> None:
-        """Make the table of a sink that is refused, without rows.
-
-        So a script that reads it next goes on, and names what else it writes.
-        """
+        """Make the empty table of a refused sink, so that a script that reads it next continues."""
         if calls.format == "memory" and calls.name is not None:
             empty = self._context.spark.createDataFrame([], df.schema)
             empty.createOrReplaceTempView(calls.name)
@@ -214,7 +205,7 @@ class Declaring:
 
     @contextlib.contextmanager
     def _declaring(self, threads: set[threading.Thread]) -> Iterator[None]:
-        """Let a thread of the script declare; a failure outside of its own thread is remembered."""
+        """Let a thread of the script declare; remember a failure outside of the script's own."""
         with self._script.declaration():
             threads.add(threading.current_thread())
             try:
@@ -231,16 +222,12 @@ class Declaring:
     def _check_order(
         self, name: str, first: str, threads: Collection[threading.Thread], *, way: str
     ) -> None:
-        """Refuse a name with a number, which other attempts may give to another thread's.
-
-        Raises:
-            ConfigError: several threads declare, and the name is not the first of its kind.
-        """
+        """Refuse a numbered name: in another attempt, another thread's query may get the number."""
         if name != first and len(threads) > 1:
             raise ConfigError(_BY_ORDER.format(name=name, way=way))
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Take what the script's builder configures, as far as a JVM that runs can have it."""
+        """Apply the configuration of the script's builder, as far as a running JVM can take it."""
         from pyspark.errors import AnalysisException
 
         self._script.is_over()  # or the script was left
@@ -272,11 +259,7 @@ class Declaring:
         return self._script.is_left or self._script.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end of the run, which begins when the script waits first.
-
-        Raises:
-            ConfigError: it is one of several threads that each start a query and wait for it.
-        """
+        """Wait for the end of the run, which begins at the script's first wait."""
         is_first = not self._script.is_waiting
         if is_first and not self._script.has_this_thread and self._is_writer():
             refused = self.refuse(_A_THREAD_EACH)
@@ -285,11 +268,7 @@ class Declaring:
         return self._script.wait(timeout_s)
 
     def wait_for_available(self, query: str) -> None:
-        """Wait until a query has read what is there now: until the end of a run that has one.
-
-        Raises:
-            ConfigError: the run has no end, or has ended before, and the query would read more.
-        """
+        """Wait until a query has read all available input: until the end of a run that has one."""
         if query not in self._ends:
             raise self.refuse(_NO_END.format(name=query, way=set_until("available")))
         if query in self._read and not self._ends[query]:
@@ -298,9 +277,9 @@ class Declaring:
         self._read.add(query)
 
     def is_polled(self, query: str) -> bool:
-        """Whether the run is over, to a script that looks at a query.
+        """Whether the run is over, for a script that looks at a query.
 
-        One that looks at it again at the same place goes round in a loop, which is a way to wait.
+        A second look at the same place is taken for a loop that waits.
         """
         look = (self.sites.instruction(), query)
         if look in self._looked:
@@ -309,7 +288,7 @@ class Declaring:
         return self._script.is_over()
 
     def looks_at_tables(self) -> None:
-        """Count a look at tables as one at a query, while one of them will never have a row."""
+        """Count a look at tables as one at a query, while a refused sink's table stays empty."""
         if self._has_empty_table:
             self.is_polled("")
 
@@ -319,17 +298,13 @@ class Declaring:
     # --- what is left out -------------------------------------------------------------------------
 
     def refuse(self, why: str) -> ConfigError:
-        """Remember what the runtime cannot do for the script, which learns of all at once.
-
-        Returns:
-            What the caller raises if the script cannot go on behind it.
-        """
+        """Remember a refusal; return the error for a caller that cannot continue."""
         error = ConfigError(f"{self.sites.here()}: {why}")
         self._refused.append(error)
         return error
 
     def refuse_end(self, error: ConfigError) -> None:
-        """Remember what has ended the script, unless it is what was refused."""
+        """Remember the error that has ended the script, unless it is one of the refusals."""
         if not any(str(each) in str(error) for each in self._refused):
             self._refused.append(error)
 
@@ -338,11 +313,11 @@ class Declaring:
         return self.refuse(_ITS_OWN)
 
     def check(self) -> None:
-        """Look for queries that have started past the runtime, and at all that was refused.
+        """Raise the refusals, also of queries that have started past the runtime.
 
         Raises:
-            ConfigError: the script asks for what it cannot have.
-            OutageError: what one of its threads needs has not answered.
+            ConfigError: all refusals in one.
+            OutageError: a service that one of the script's threads needs has not answered.
         """
         for query in self.starts.stop_others():
             self.refuse(_PAST_US.format(name=query))
@@ -356,7 +331,7 @@ class Declaring:
             raise ConfigError("; ".join(dict.fromkeys(map(str, refused))))
 
     def ignore(self, what: str, why: str) -> None:
-        """Say once that a call does nothing."""
+        """Log once that a call does nothing."""
         line = f"{self.sites.here()}: {what} is left out: {why}"
         if line not in self._ignored:
             self._ignored.add(line)
@@ -398,12 +373,7 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def has_spark_log(path: str) -> bool:
-    """Whether Spark's own file sink has written in a folder of this machine or of a store.
-
-    Raises:
-        ConfigError: the store's client is not installed, or the store refuses to be listed.
-        OutageError: the store does not answer.
-    """
+    """Whether Spark's own file sink has written in a local folder or one of a store."""
     local = local_path_of(path)
     if local is not None:
         return (Path(local) / SPARK_LOG).is_dir()
@@ -412,3 +382,64 @@ def has_spark_log(path: str) -> bool:
         return storage is not None and storage.exists(SPARK_LOG)
     except OSError as error:
         raise refusal_of(error, f"{path}: {error}") from error
+
+
+_PROGRESSES: Final = 100
+"""How many of a query's progresses Spark keeps by itself."""
+
+
+class Starts:
+    """Spark's queries that the run has started for the script, by name, also ended ones.
+
+    A query of the job starts more than once: for its input, and for its drain.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        # Spark's own list of what runs, of all sessions of its application.
+        self._active = spark._jsparkSession.sharedState().activeStreamingQueries()
+        self._known = set(self._runs())
+        self._last: dict[str, StreamingQuery] = {}
+        self._before: dict[str, deque[Any]] = {}
+
+    def add(self, query: StreamingQuery) -> StreamingQuery:
+        """Register a started query, and return it."""
+        name = str(query.name)
+        ended = self._last.get(name)
+        if ended is not None:
+            kept = self._before.setdefault(name, deque(maxlen=_PROGRESSES))
+            kept.extend(ended.recentProgress)
+        self._last[name] = query
+        self._known.add(str(query.runId))
+        return query
+
+    def stop_others(self) -> list[str]:
+        """Stop queries that the runtime has not started; return their names.
+
+        Call it in the thread that starts the job's queries. In another one, a query whose start is
+        not over would be in Spark's list and not yet known here.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        others = {run: query for run, query in self._runs().items() if run not in self._known}
+        for query in others.values():
+            with contextlib.suppress(Py4JJavaError):  # it has failed meanwhile
+                query.stop()
+        self._known.update(others)
+        return [str(query.name() or run) for run, query in others.items()]
+
+    def _runs(self) -> dict[str, Any]:
+        found, queries = {}, self._active.elements()
+        while queries.hasMoreElements():
+            query = queries.nextElement()
+            found[str(query.runId())] = query
+        return found
+
+    def last(self, name: str) -> StreamingQuery | None:
+        """Return the newest start of a query; None before the first."""
+        return self._last.get(name)
+
+    def recent_progress(self, name: str) -> list[Any]:
+        """Return the last progresses of all starts of a query, the newest last."""
+        last = self._last.get(name)
+        found = [*self._before.get(name, ()), *(last.recentProgress if last is not None else ())]
+        return found[-_PROGRESSES:]

@@ -1,13 +1,18 @@
-"""Meaning of a plain script's calls: names, ends, sinks, and what is refused; pure decisions."""
+"""The meaning of a plain script's calls, and their places in its text; pure decisions."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+import sys
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.extensions import WRITER_SINKS, load_known
 from airflow_provider.runtime.base.names import UNSAFE, name_of
+from airflow_provider.runtime.errors.explanation import place_of
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
@@ -15,9 +20,11 @@ from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, sp
 from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from types import FrameType
 
     from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
+
 
 CHECKPOINT: Final = "checkpointLocation"
 """The folder in which Spark's own file sink keeps the list of its files."""
@@ -37,17 +44,12 @@ class WriterCalls:
 
     Attributes:
         format: the sink's; None for Spark's default, Parquet.
-        options: by name, as they were written, without path and checkpoint.
-        path: where to, of a sink in a folder.
+        options: as the script wrote them, without path and checkpoint.
         table: the table of ``toTable``.
-        output_mode: ``append`` unless it was said.
-        partition_by: columns.
-        cluster_by: columns of ``clusterBy``.
-        name: ``queryName``.
-        trigger: the argument of ``trigger``, and its value; None where none was set.
+        trigger: the argument of ``trigger`` and its value.
         each_batch: the function of ``foreachBatch``.
         each_row: the function or object of ``foreach``.
-        checkpoint: where Spark was to keep its checkpoint.
+        checkpoint: the script's own checkpoint folder.
     """
 
     format: str | None = None
@@ -64,7 +66,7 @@ class WriterCalls:
     checkpoint: str | None = None
 
     def option(self, key: str, value: str) -> None:
-        """Take an option as Spark does, which compares names without regard to case."""
+        """Take an option; Spark ignores case in its name."""
         known = {"path": "path", CHECKPOINT.lower(): "checkpoint"}.get(key.lower())
         if known is not None:
             setattr(self, known, value)
@@ -72,19 +74,19 @@ class WriterCalls:
             self.options[key] = value
 
     def of_sink(self) -> WriterCalls:
-        """Return what says where the rows go, without the trigger and the layout of a table."""
+        """Return the calls without the trigger and the clustering of a table."""
         return dataclasses.replace(self, trigger=None, cluster_by=())
 
 
 def is_bounded(until: str | None, trigger: tuple[str, Any] | None) -> bool:
-    """Whether what a query reads has an end: as the run wants it, else as its trigger says."""
+    """Whether a query's input has an end: as the run says, else as the query's trigger says."""
     if until is not None:
         return until != "stopped"
     return trigger is not None and trigger[0] in _READS_TO_AN_END
 
 
 def refusals_of(calls: WriterCalls) -> list[str]:
-    """Return what of a writer's calls has no meaning here, each with the way out."""
+    """Return the calls that are not supported, each with the way out."""
     found = []
     if calls.trigger is not None and calls.trigger[0] in _NOT_MICRO_BATCHES:
         found.append(
@@ -112,12 +114,12 @@ def refusals_of(calls: WriterCalls) -> list[str]:
 
 
 def sink_of(calls: WriterCalls, *, has_spark_log: Callable[[str], bool]) -> Sink | OnePhaseSink:
-    """Return the sink that takes the place of what the calls ask for.
+    """Return the sink for calls of which :func:`refusals_of` finds none.
 
     Args:
-        calls: of which :func:`refusals_of` finds nothing.
-        has_spark_log: tells of a folder whether Spark's own file sink has written there. Readers
-            that honour its log would not see what another sink adds, so it stays Spark's.
+        calls: the writer's.
+        has_spark_log: whether Spark's own file sink has written in a folder. Readers that honour
+            its log would not see another sink's files, so such a folder stays Spark's.
     """
     if calls.each_batch is not None or calls.each_row is not None:
         found = for_each_batch(calls.each_batch) if calls.each_batch else None
@@ -147,12 +149,7 @@ _DELTA_ONLY: Final = _DELTA_CHANGES | _DELTA_LEFT_OUT
 
 
 def query_name(calls: WriterCalls, taken: Collection[str]) -> str:
-    """Return the name of a query: the script's own, else what its output is called.
-
-    Args:
-        calls: of its writer.
-        taken: the names of the script's other queries.
-    """
+    """Return a query's name: the script's own, else the name of its output, numbered if *taken*."""
     if calls.name is not None:
         return calls.name
     function = name_of(calls.each_batch or calls.each_row) if _is_function(calls) else None
@@ -161,14 +158,14 @@ def query_name(calls: WriterCalls, taken: Collection[str]) -> str:
 
 
 def unused(text: str, taken: Collection[str]) -> str:
-    """Return *text* as a name that is not taken yet; a number tells it from others."""
+    """Return *text* as a name that is not taken yet, with a number if needed."""
     safe = _LETTERS.sub("", UNSAFE.sub("-", text), count=1).rstrip("-")[:_NAME_CHARS] or "query"
     names = (safe if number == 1 else f"{safe}-{number}" for number in range(1, len(taken) + 2))
     return next(name for name in names if name not in taken)
 
 
 def describe_trigger(trigger: tuple[str, Any] | None, *, bounded: bool) -> str | None:
-    """Say what becomes of a query's trigger; None where nothing does."""
+    """Return the sentence for a trigger that has no effect; None for others."""
     if trigger is None or trigger[0] in _READS_TO_AN_END:
         return None
     name, value = trigger
@@ -181,3 +178,108 @@ def describe_trigger(trigger: tuple[str, Any] | None, *, bounded: bool) -> str |
 
 def _is_function(calls: WriterCalls) -> bool:
     return calls.each_batch is not None or calls.each_row is not None
+
+
+_WAITS: Final = frozenset({"awaitTermination", "awaitAnyTermination", "processAllAvailable"})
+_STARTS: Final = frozenset({"start", "toTable"})
+_STREAM: Final = "writeStream"
+
+
+class CallSites:
+    """Tells the line of the script, or of a module beside it, such as ``etl.py:42``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+
+    def here(self) -> str:
+        """Return the script's line that has led to the call, as far as there is one."""
+        frame = self._frame()
+        if frame is None:
+            return self._path.name
+        return place_of(frame.f_code.co_filename, frame.f_lineno)
+
+    def instruction(self) -> tuple[str, int]:
+        """Return that line and the instruction in it: one line may have several calls."""
+        frame = self._frame()
+        return self.here(), frame.f_lasti if frame is not None else 0
+
+    def _frame(self) -> FrameType | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self._is_own(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame
+
+    def of_error(self, error: BaseException) -> str:
+        """Return the script's last line that has led to an error."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [each for each in frames if self._is_own(each.filename)]
+        if own:
+            return place_of(own[-1].filename, own[-1].lineno or 0)
+        if isinstance(error, SyntaxError) and error.lineno:
+            return f"{self._path.name}:{error.lineno}"
+        return self._path.name
+
+    def _is_own(self, file: str) -> bool:
+        if file == str(self._path):
+            return True
+        beside = Path(file).is_absolute() and self._path.parent in Path(file).parents
+        return beside and "site-packages" not in file and "airflow_provider" not in file
+
+
+def late_starts(text: str) -> list[tuple[int, int]]:
+    """Return the lines that start a query after a wait, each with the line of the wait.
+
+    Only statements of one block are compared. A start in a loop, or in a function that is called
+    twice, is found when it happens.
+    """
+    found: list[tuple[int, int]] = []
+    for block in _blocks(ast.parse(text)):
+        waited = None
+        for statement in block:
+            begun = _line_of(statement, _STARTS, of_stream=True)
+            if waited is not None and begun is not None:
+                found.append((begun, waited))
+            waits = _line_of(statement, _WAITS, of_stream=False)
+            waited = waits if waits is not None else waited
+    return sorted(set(found))
+
+
+def swallowed_ends(text: str) -> list[int]:
+    """Return the lines that catch every exception of a wait, and so the end of a stopped run."""
+    return sorted(
+        handler.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Try)
+        and any(_line_of(each, _WAITS, of_stream=False) is not None for each in node.body)
+        for handler in node.handlers
+        if _catches_all(handler)
+    )
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    named = handler.type is None or "BaseException" in ast.dump(handler.type)
+    return named and not any(isinstance(each, ast.Raise) for each in ast.walk(handler))
+
+
+def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                yield block
+
+
+def _line_of(statement: ast.stmt, names: frozenset[str], *, of_stream: bool) -> int | None:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return None
+    for node in ast.walk(statement):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr not in names:
+            continue
+        if of_stream and not any(
+            isinstance(each, ast.Attribute) and each.attr == _STREAM for each in ast.walk(node)
+        ):
+            continue
+        return node.func.end_lineno or node.lineno
+    return None

@@ -1,4 +1,4 @@
-"""Stand-ins of PySpark's streaming classes, for one script: they declare instead of starting."""
+"""Stand-ins for PySpark's streaming classes in a script: they declare instead of starting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from airflow_provider.extensions.scripts.mapping import WriterCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming import StreamingQuery
@@ -26,12 +26,7 @@ _DEFAULT_FORMAT: Final = "spark.sql.sources.default"
 
 
 class ScriptSession(SparkSession):
-    """The job's session as the script has it.
-
-    Args:
-        session: the job's.
-        declaring: takes what the script declares.
-    """
+    """The job's session as the script has it."""
 
     def __init__(self, session: SparkSession, declaring: Declaring) -> None:
         super().__init__(session.sparkContext, session._jsparkSession)
@@ -39,47 +34,35 @@ class ScriptSession(SparkSession):
 
     @property
     def read(self) -> DataFrameReader:
-        """Return Spark's reader of tables and files."""
         self.declaring.looks_at_tables()
         return super().read
 
     def table(self, tableName: str) -> DataFrame:
-        """Return a table or view."""
         self.declaring.looks_at_tables()
         return super().table(tableName)
 
     def sql(self, sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:
-        """Return the result of a statement."""
         self.declaring.looks_at_tables()
         return super().sql(sqlQuery, *args, **kwargs)
 
     @property
     def readStream(self) -> ScriptReader:
-        """Return a reader whose streams become the job's sources."""
         return ScriptReader(self, self.declaring)
 
     @property
     def streams(self) -> ScriptQueries:  # type: ignore[override]  # what scripts use of it
-        """Return the script's queries."""
         return ScriptQueries(self.declaring)
 
     def newSession(self) -> SparkSession:
-        """Return this session: a job has one."""
         self.declaring.refuse("newSession(): a job has one session; use the first one")
         return self
 
     def stop(self) -> None:
-        """Do nothing: Spark ends with the run."""
         self.declaring.ignore("stop() of the session", "Spark ends with the run")
 
 
 class _ReaderCalls:
-    """Takes the calls that PySpark's reader passes on to the JVM's.
-
-    Args:
-        reader: PySpark's.
-        declaring: makes the source.
-    """
+    """Takes the calls that PySpark's reader passes on to the JVM's."""
 
     def __init__(self, reader: ScriptReader, declaring: Declaring) -> None:
         self._reader = reader
@@ -123,12 +106,7 @@ class _ReaderCalls:
 
 
 class ScriptReader(DataStreamReader):
-    """``spark.readStream`` of a script.
-
-    Args:
-        session: the script's.
-        declaring: makes the source.
-    """
+    """``spark.readStream`` of a script."""
 
     def __init__(self, session: ScriptSession, declaring: Declaring) -> None:
         self._spark = session
@@ -136,18 +114,12 @@ class ScriptReader(DataStreamReader):
         self.user_schema: StructType | str | None = None
 
     def schema(self, schema: StructType | str) -> ScriptReader:
-        """Take the schema as the script gives it."""
         self.user_schema = schema
         return self
 
 
 class ScriptWriter(DataStreamWriter):
-    """``df.writeStream`` of a script: ``start`` declares a query.
-
-    Args:
-        df: what it writes.
-        declaring: takes the query.
-    """
+    """``df.writeStream`` of a script: ``start`` declares a query."""
 
     def __init__(self, df: DataFrame, declaring: Declaring) -> None:
         super().__init__(df)
@@ -155,57 +127,46 @@ class ScriptWriter(DataStreamWriter):
         self._calls = WriterCalls()
 
     def outputMode(self, outputMode: str) -> ScriptWriter:
-        """Take the output mode."""
         super().outputMode(outputMode)
         self._calls.output_mode = outputMode.lower()
         return self
 
     def format(self, source: str) -> ScriptWriter:
-        """Take the sink's format."""
         self._calls.format = source.lower()
         return self
 
     def option(self, key: str, value: Any) -> ScriptWriter:
-        """Take an option, as Spark writes values."""
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        self._calls.option(key, text)
+        self._calls.option(key, _text(value))
         return self
 
     def options(self, **options: Any) -> ScriptWriter:
-        """Take options."""
         for key, value in options.items():
             self.option(key, value)
         return self
 
     def partitionBy(self, *cols: Any) -> ScriptWriter:
-        """Take the partition columns."""
         self._calls.partition_by = _columns(cols)
         return self
 
     def clusterBy(self, *cols: Any) -> ScriptWriter:
-        """Take the clustering columns."""
         self._calls.cluster_by = _columns(cols)
         return self
 
     def queryName(self, queryName: str) -> ScriptWriter:
-        """Take the query's name."""
         super().queryName(queryName)
         self._calls.name = queryName
         return self
 
     def trigger(self, **trigger: Any) -> ScriptWriter:
-        """Take the trigger, as far as PySpark knows it."""
         super().trigger(**trigger)
         self._calls.trigger = next((each for each in trigger.items() if each[1] is not None), None)
         return self
 
     def foreach(self, f: Any) -> ScriptWriter:
-        """Take what gets each row."""
         self._calls.each_row = f
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> ScriptWriter:
-        """Take what gets each batch."""
         self._calls.each_batch = func
         return self
 
@@ -218,7 +179,6 @@ class ScriptWriter(DataStreamWriter):
         queryName: str | None = None,
         **options: Any,
     ) -> ScriptQuery:
-        """Declare the query."""
         self.options(**options)
         if outputMode is not None:
             self.outputMode(outputMode)
@@ -236,39 +196,26 @@ class ScriptWriter(DataStreamWriter):
     def toTable(  # type: ignore[override]  # a stand-in of the query
         self, tableName: str, *args: Any, **options: Any
     ) -> ScriptQuery:
-        """Declare the query, into a table."""
         self._calls.table = tableName
         return self.start(None, *args, **options)
 
 
 class StartingWriter(DataStreamWriter):
-    """Spark's own writer, for the driver; the script's queries learn of what it starts.
-
-    Args:
-        df: what it writes.
-        declaring: the script's.
-    """
+    """Spark's own writer, for the driver; it registers the queries that it starts."""
 
     def __init__(self, df: DataFrame, declaring: Declaring) -> None:
         super().__init__(df)
         self._starts = declaring.starts
 
     def start(self, *args: Any, **options: Any) -> StreamingQuery:
-        """Start the query."""
         return self._starts.add(super().start(*args, **options))
 
     def toTable(self, *args: Any, **options: Any) -> StreamingQuery:
-        """Start the query, into a table."""
         return self._starts.add(super().toTable(*args, **options))
 
 
 class ScriptQuery:
-    """The query object that a script gets; the job's query runs when the script waits for it.
-
-    Args:
-        name: the query's in the job.
-        declaring: knows how far the run is.
-    """
+    """The query object of a script; the job's query runs when the script waits for it."""
 
     def __init__(self, name: str, declaring: Declaring) -> None:
         self.name = name
@@ -277,24 +224,21 @@ class ScriptQuery:
 
     @property
     def id(self) -> str:
-        """Return Spark's id of the query; before it has started, one that nothing has."""
+        """Spark's id of the query; before its start, an id that no query has."""
         running = self._running()
         return str(running.id) if running is not None else self._first_id
 
     @property
     def runId(self) -> str:
-        """Return Spark's id of this start, in the same way."""
         running = self._running()
         return str(running.runId) if running is not None else self._first_id
 
     @property
     def isActive(self) -> bool:
-        """Whether the run goes on."""
         return not self._declaring.is_polled(self.name)
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return Spark's status of the query."""
         self._declaring.is_polled(self.name)
         running = self._running()
         if running is not None:
@@ -303,24 +247,22 @@ class ScriptQuery:
 
     @property
     def lastProgress(self) -> Any | None:
-        """Return Spark's last progress of the query; None before the first."""
         self._declaring.is_polled(self.name)
         running = self._running()
         return running.lastProgress if running is not None else None
 
     @property
     def recentProgress(self) -> list[Any]:
-        """Return Spark's last progresses of the query, also of its starts before this one."""
+        """Spark's last progresses of the query, also of its earlier starts."""
         self._declaring.is_polled(self.name)
         return self._declaring.starts.recent_progress(self.name)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until the run has read and published everything."""
         is_over = self._declaring.wait(timeout)
         return is_over if timeout is not None else None
 
     def processAllAvailable(self) -> None:
-        """Wait until what is available is read and published: the end of a run that has one."""
+        """Wait until the available input is read and published: the end of a run that has one."""
         self._declaring.wait_for_available(self.name)
 
     def stop(self) -> None:
@@ -332,7 +274,6 @@ class ScriptQuery:
         """Return None: a failure of the query is the run's, and ends the script."""
 
     def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - PySpark's own
-        """Print Spark's plan of the query when it has started."""
         running = self._running()
         if running is not None:
             running.explain(extended)
@@ -342,26 +283,20 @@ class ScriptQuery:
 
 
 class ScriptQueries:
-    """``spark.streams`` of a script.
-
-    Args:
-        declaring: knows the script's queries.
-    """
+    """``spark.streams`` of a script."""
 
     def __init__(self, declaring: Declaring) -> None:
         self._declaring = declaring
 
     @property
     def active(self) -> Sequence[ScriptQuery]:
-        """Return the script's queries while the run goes on."""
         return [query for query in self._all() if query.isActive]
 
     def get(self, id: str) -> ScriptQuery | None:
-        """Return the query of an id."""
         return next((query for query in self._all() if query.id == id), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until the run has read and published everything: its queries end together."""
+        """Wait for the end of the run: its queries end together."""
         is_over = self._declaring.wait(timeout)
         return is_over if timeout is not None else None
 
@@ -381,8 +316,11 @@ def _columns(cols: Sequence[Any]) -> tuple[str, ...]:
     return tuple(cols)
 
 
-def settings_of(builder: Any) -> Iterator[tuple[str, str]]:
-    """Yield what a script has configured its builder with."""
-    options: Mapping[str, Any] = builder._options
-    for key, value in options.items():
-        yield key, str(value).lower() if isinstance(value, bool) else str(value)
+def settings_of(builder: Any) -> dict[str, str]:
+    """Return the configuration of a script's builder."""
+    return {key: _text(value) for key, value in builder._options.items()}
+
+
+def _text(value: Any) -> str:
+    """Return a value as Spark writes it in options."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

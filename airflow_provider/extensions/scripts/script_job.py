@@ -1,10 +1,10 @@
-"""A plain PySpark script as a job: it runs as it is, and what it starts is declared.
+"""A plain PySpark script as a job: it runs unchanged, and its queries become the job's.
 
-The script has a thread of its own, and the driver and it take turns. The driver lets it run until
-it waits for a query, or ends: what it has started until then are the job's queries. They run, while
-the script waits. When everything is published the script goes on behind its wait, and the final
-checkpoint follows when it has ended. If the run is stopped or fails, the wait never returns: only
-``finally`` blocks run.
+The script has a thread of its own, and takes turns with the driver. The driver lets it run until it
+waits for a query, or ends: the queries started until then are the job's. They run while the script
+waits. When everything is published, the script continues after its wait, and the final checkpoint
+follows when it has ended. If the run is stopped or fails, the wait never returns: only ``finally``
+blocks run.
 
 ::
 
@@ -17,34 +17,42 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import signal
 import sys
+import threading
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider.extensions.scripts.call_sites import CallSites, late_starts, swallowed_ends
-from airflow_provider.extensions.scripts.mapping import unused
+from airflow_provider.extensions.scripts.declaring import LATE_START, Declaring
+from airflow_provider.extensions.scripts.mapping import (
+    CallSites,
+    late_starts,
+    swallowed_ends,
+    unused,
+)
+from airflow_provider.extensions.scripts.script_thread import ScriptThread
+from airflow_provider.extensions.scripts.sql_job import SqlJob, check_sql
 from airflow_provider.runtime.base.names import check_name
+from airflow_provider.runtime.entry_point import program_file
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.run_options import ARGUMENTS
 from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from airflow_provider.extensions.scripts.declaring import Declaring
+    from airflow_provider.extensions.scripts.recorders import ScriptSession
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.queries.context import JobContext
+
 
 log = logging.getLogger(__name__)
 
 
 def check_script(path: Path) -> None:
-    """Refuse what the script's text shows, without running it.
-
-    Raises:
-        ConfigError: it is not Python, or starts a query behind one that it waits for.
-    """
+    """Refuse a script that is not Python, or starts a query after a wait, without running it."""
     try:
         text = path.read_bytes().decode()
         late, swallowed = late_starts(text), swallowed_ends(text)
@@ -60,8 +68,6 @@ def check_script(path: Path) -> None:
             line,
         )
     if late:
-        from airflow_provider.extensions.scripts.declaring import LATE_START
-
         places = ", ".join(f"{path.name}:{line} (waits in line {wait})" for line, wait in late)
         msg = f"{places}: {LATE_START}"
         raise ConfigError(msg)
@@ -72,8 +78,8 @@ class ScriptJob:
 
     Args:
         path: the script.
-        until: how the run is to end, where it says so.
-        given: the settings of Spark that the run gives.
+        until: how the run is to end; None if it does not say.
+        given: Spark's settings from the run.
     """
 
     def __init__(self, path: Path, *, until: str | None, given: Collection[str]) -> None:
@@ -84,15 +90,8 @@ class ScriptJob:
         self._is_begun = False
 
     def __call__(self, context: JobContext) -> None:
-        """Run the script until it waits.
-
-        Raises:
-            ConfigError: it has failed, or asks for what the runtime cannot do; with file and line.
-        """
-        from airflow_provider.extensions.scripts import declaring as declarations
-        from airflow_provider.extensions.scripts.process import at_work, guarding
+        """Run the script until it waits; errors name its file and line."""
         from airflow_provider.extensions.scripts.recorders import ScriptSession
-        from airflow_provider.extensions.scripts.script_thread import ScriptThread
 
         if self._is_begun:
             msg = f"script {self._path}: it runs once, and cannot declare its queries again"
@@ -102,9 +101,7 @@ class ScriptJob:
         module.__file__ = str(self._path)
         thread = ScriptThread(lambda: self._execute(module), f"script {self._path.name}")
         sites = CallSites(self._path)
-        declaring = declarations.Declaring(
-            context, sites, thread, until=self._until, given=self._given
-        )
+        declaring = Declaring(context, sites, thread, until=self._until, given=self._given)
         session = ScriptSession(context.spark, declaring)
         argv = self._argv(context)
 
@@ -119,7 +116,6 @@ class ScriptJob:
         context.on_poll(declaring.check)
 
     def _declare(self, declaring: Declaring, act: Callable[[], None]) -> None:
-        """Let the script declare its queries, and refuse all that it cannot have at once."""
         try:
             with _explaining(declaring.sites):
                 act()
@@ -147,11 +143,7 @@ class ScriptJob:
 
 @contextlib.contextmanager
 def _explaining(sites: CallSites) -> Iterator[None]:
-    """Say of what ends the script where in it that was.
-
-    Raises:
-        ConfigError, OutageError: it has failed.
-    """
+    """Add the script's line to an error that ends it."""
     try:
         yield
     except SparkStreamError:
@@ -160,3 +152,114 @@ def _explaining(sites: CallSites) -> Iterator[None]:
         what = f"{classify(error).explanation.what}{explain_missing(error)}"
         refused = refusal_of(error, f"the script has failed: {what}", place=sites.of_error(error))
         raise refused from error
+
+
+@contextlib.contextmanager
+def guarding(session: ScriptSession) -> Iterator[None]:
+    """Give the script's session to all threads except the caller's, while the context is open.
+
+    The caller's thread is the runtime's: there sessions, ``writeStream`` and ``stop()`` are Spark's
+    own. All other threads are the script's, or call its functions: however one of them gets a
+    session, its streams are declared or refused. The script's prints go to the log's stream.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.extensions.scripts import recorders
+
+    declaring, runtime = session.declaring, threading.current_thread()
+    frames: Any = type(session.range(0))  # since Spark 4 a subclass of the one that has the name
+
+    def write_stream(df: Any) -> Any:
+        if isinstance(df.sparkSession, recorders.ScriptSession):
+            return recorders.ScriptWriter(df, declaring)
+        if threading.current_thread() is not runtime:
+            raise declaring.refuse_session()
+        return recorders.StartingWriter(df, declaring)
+
+    def get_session(builder: Any) -> ScriptSession:
+        declaring.configure(recorders.settings_of(builder))
+        return session
+
+    def stop(_: Any) -> None:
+        declaring.ignore("stop() of Spark", "Spark ends with the run")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(frames, "writeStream", property(write_stream)))
+        for owner, name, value in (
+            (SparkSession.Builder, "getOrCreate", get_session),
+            (SparkSession, "getActiveSession", lambda _: session),
+            (SparkSession, "active", lambda _: session),
+            (SparkSession, "stop", stop),
+            (SparkContext, "stop", stop),
+        ):
+            stack.enter_context(_replaced_elsewhere(owner, name, value))
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+@contextlib.contextmanager
+def at_work(declaring: Declaring, module: ModuleType, argv: Sequence[str]) -> Iterator[None]:
+    """Make the process the script's during its turn, for which the driver waits.
+
+    The script is ``__main__`` with its own command line; handlers of signals stay the run's.
+    """
+
+    def handle_signal(number: int, _: Any) -> Any:
+        name = signal.Signals(number).name
+        declaring.ignore(f"a handler of {name}", "the run handles signals")
+        return signal.SIG_DFL
+
+    main = sys.modules["__main__"]
+    with _replaced(signal, "signal", handle_signal), _replaced(sys, "argv", list(argv)):
+        sys.modules["__main__"] = module
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _replaced_elsewhere(owner: Any, name: str, value: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method in all threads except the caller's."""
+    before, own = vars(owner)[name], threading.current_thread()
+    is_of_class = isinstance(before, classmethod)
+    function = before.__func__ if is_of_class else before
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        chosen = function if threading.current_thread() is own else value
+        return chosen(*args, **kwargs)
+
+    with _replaced(owner, name, classmethod(call) if is_of_class else call):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]  # not getattr, which would bind a method
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def check_program(spec: DriverSpec) -> None:
+    """Refuse a program that its text, or the run's options, make impossible."""
+    path = program_file(spec.entry)
+    if path.suffix == ".sql":
+        check_sql(path)
+        return
+    if getattr(spec, "mode", "") == "batch":
+        msg = f"entry {spec.entry!r}: a script declares streams; run it with mode 'streaming'"
+        raise ConfigError(msg)
+    check_script(path)
+
+
+def load_program(spec: DriverSpec) -> ScriptJob | SqlJob:
+    """Return a program as a job's function."""
+    path, until = program_file(spec.entry), getattr(spec, "until", None)
+    if path.suffix == ".sql":
+        return SqlJob(path, until=until)
+    return ScriptJob(path, until=until, given=set(spec.conf))

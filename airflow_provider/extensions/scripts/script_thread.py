@@ -1,4 +1,4 @@
-"""Turns of a script and its driver: a thread that rests where the script waits for its queries."""
+"""A script's thread, which takes turns with its driver: it pauses where the script waits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _POOL: Final = ("concurrent/futures/thread.py", "_worker")
 
 
 class ScriptLeftError(BaseException):
-    """Ends a script whose run was stopped, or has failed: nothing behind its wait is run."""
+    """Ends a script whose run was stopped or has failed, so that nothing after its wait runs."""
 
 
 class _ByDefault(int):
-    """What the script's threads inherit as ``daemon``: true, so that no process waits for them.
+    """The ``daemon`` flag that the script's threads inherit, so that no process waits for them.
 
-    Its type tells them from threads that the script has made daemons.
+    Its type tells them from threads that the script itself has made daemons.
     """
 
 
@@ -36,12 +36,8 @@ class _ScriptThread(threading.Thread):
 class ScriptThread:
     """Lets a script run until it waits, and again when its run has published everything.
 
-    As for Python itself, a script has ended when its thread and all other threads that it has
-    started have ended, except daemons and idle workers of a pool.
-
-    Args:
-        body: the script; called in a thread of its own.
-        name: the thread's.
+    As in Python, a script has ended when its thread and all threads that it has started have ended,
+    except daemons and idle workers of a pool.
     """
 
     def __init__(self, body: Callable[[], None], name: str) -> None:
@@ -58,7 +54,7 @@ class ScriptThread:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the script has waited, or ended: what it declares is complete."""
+        """Whether the script has waited or ended, so that its declarations are complete."""
         return self._rests.is_set()
 
     @property
@@ -67,29 +63,21 @@ class ScriptThread:
         return threading.current_thread() is self._thread
 
     def declare(self) -> None:
-        """Run the script until it waits, or ends.
-
-        Raises:
-            BaseException: what it has raised.
-        """
+        """Run the script until it waits or ends; raise what it has raised."""
         self._foreign = frozenset(threading.enumerate())
         self._thread.start()
         self._rests.wait()
         self._raise()
 
     def finish(self) -> None:
-        """Let the script go on behind its wait, and end.
-
-        Raises:
-            BaseException: what it has raised, before or now.
-        """
+        """Let the script continue after its wait until its end; raise what it has raised."""
         self._by_itself = True
         self._is_over.set()
         self._thread.join()
         self._raise()
 
     def leave(self) -> None:
-        """End a script that is not to go on; it runs its ``finally`` blocks. Idempotent."""
+        """End a script that must not continue; its ``finally`` blocks run. Idempotent."""
         self._is_over.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_LEAVE_S)
@@ -98,18 +86,14 @@ class ScriptThread:
 
     @property
     def name(self) -> str:
-        """Return what the script is called."""
+        """The script's name."""
         return self._thread.name
 
     # --- in the script's own threads --------------------------------------------------------------
 
     @contextlib.contextmanager
     def declaration(self) -> Iterator[None]:
-        """Hold the first wait of the script off while one of its threads declares something.
-
-        Raises:
-            ScriptLeftError: the run has ended, and not by itself.
-        """
+        """Hold off the script's first wait while one of its threads declares something."""
         with self._lock:
             self.is_over()
             yield
@@ -123,7 +107,7 @@ class ScriptThread:
         """Wait for the end of the run; return whether it has come.
 
         Raises:
-            ScriptLeftError: the run has ended, and not by itself.
+            ScriptLeftError: the run was stopped or has failed.
         """
         self.rest()
         if not self._is_over.wait(timeout_s):
@@ -134,7 +118,7 @@ class ScriptThread:
         """Whether the run has read and published everything.
 
         Raises:
-            ScriptLeftError: it has ended otherwise; each call raises it again.
+            ScriptLeftError: the run was stopped or has failed; each call raises it again.
         """
         if self.is_left:
             self._was_raised = self._was_raised or self.has_this_thread
@@ -143,7 +127,7 @@ class ScriptThread:
 
     @property
     def is_left(self) -> bool:
-        """Whether the run has ended, and not by itself."""
+        """Whether the run was stopped or has failed."""
         return self._is_over.is_set() and not self._by_itself
 
     def _run(self) -> None:
@@ -191,7 +175,6 @@ class ScriptThread:
 
 
 def _is_idle(thread: threading.Thread) -> bool:
-    """Whether a thread is a worker of a pool that has nothing to do."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.extensions.scripts.mapping import (
     WriterCalls,
@@ -23,31 +23,24 @@ from airflow_provider.extensions.scripts.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.extensions.scripts.sql_statements import (
-    ParameterError,
-    Statement,
-    fill,
-    markers,
-    split_statements,
-    split_view,
-)
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.redaction import redact
-from airflow_provider.runtime.errors.ways_out import set_conf
+from airflow_provider.runtime.errors.ways_out import set_conf, set_param
 from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark.versions import class_named, dataset_class, explain_syntax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.params import Params
+
 
 _PATHS: Final = frozenset({*FORMATS, "delta", "text"})
 _OF_SPARK: Final = "__required_write_privileges__"
@@ -57,11 +50,7 @@ _RUN_AT_ONCE: Final = frozenset({"SetCommand", "SetCatalogAndNamespace", "SetNam
 
 
 def check_sql(path: Path) -> None:
-    """Refuse a file that has no statement, before Spark is started.
-
-    Raises:
-        ConfigError: the message names the file.
-    """
+    """Refuse a file without a statement, before Spark is started."""
     try:
         found = split_statements(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -73,12 +62,7 @@ def check_sql(path: Path) -> None:
 
 
 class SqlJob:
-    """A file of SQL as a job's function.
-
-    Args:
-        path: the file.
-        until: how the run is to end, where it says so.
-    """
+    """A file of SQL as a job's function."""
 
     def __init__(self, path: Path, *, until: str | None) -> None:
         self.__name__ = check_name(unused(path.stem, ()), what="job")
@@ -86,11 +70,7 @@ class SqlJob:
         self._until = until
 
     def __call__(self, context: JobContext) -> None:
-        """Declare what the file says.
-
-        Raises:
-            ConfigError: Spark or the runtime cannot do it; the message begins with file and line.
-        """
+        """Declare the file's sources and queries; errors begin with file and line."""
         text = self._path.read_text(encoding="utf-8")
         file = _File(context, self._until)
         for statement in split_statements(text):
@@ -123,7 +103,6 @@ class SqlJob:
 
 
 def _explain_markers(text: str, said: str, params: Params) -> str:
-    """Return what to add to an error of a statement with markers; "" for nothing."""
     unbound = _UNBOUND.search(said)
     if unbound is not None:
         try:
@@ -140,13 +119,6 @@ def _explain_markers(text: str, said: str, params: Params) -> str:
 
 
 class _File:
-    """The declarations of one file.
-
-    Args:
-        context: the job's.
-        until: how the run is to end.
-    """
-
     def __init__(self, context: JobContext, until: str | None) -> None:
         self._context = context
         self._jvm: Any = context.spark._jvm
@@ -162,11 +134,6 @@ class _File:
         }
 
     def take(self, text: str) -> None:
-        """Declare one statement.
-
-        Raises:
-            ConfigError: it has no meaning here.
-        """
         head, query = split_view(text)
         plan = self._parse(head if query is None else f"{head} SELECT 1")
         given = [name for name in markers(text) if name in self._context.params]
@@ -187,7 +154,7 @@ class _File:
             raise ConfigError(msg)
 
     def _parse(self, text: str) -> Any:
-        """Return Spark's plan of a text, in which Spark replaces nothing."""
+        """Return Spark's plan of a text, without Spark's own replacement of variables."""
         session = self._context.spark
         # Spark's parser asks the session that the thread has last used.
         self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
@@ -201,7 +168,6 @@ class _File:
         self._context.spark.sql(text)
 
     def _literal(self, name: str) -> Any:
-        """Return a parameter as a literal of Spark's, of the type that it has."""
         value = self._context.params[name]
         if not isinstance(value, str | int | float | None):
             msg = (
@@ -211,7 +177,7 @@ class _File:
         return self._catalyst("expressions.Literal").apply(value)
 
     def _catalyst(self, name: str) -> Any:
-        """Return what has the methods of a Scala class that belong to no object of it."""
+        """Return the object with the static methods of a Scala class."""
         return class_named(self._jvm, f"org.apache.spark.sql.catalyst.{name}$.MODULE$")
 
     def _source(self, plan: Any) -> None:
@@ -232,7 +198,7 @@ class _File:
         df.createOrReplaceTempView(name)
 
     def _view(self, plan: Any, query: Any) -> None:
-        """Make a view of the query's plan; of one that it makes itself Spark streams nothing."""
+        """Make a view of the query's plan: from a view that Spark makes, it streams nothing."""
         columns = [str(each._1()) for each in _items(plan.userSpecifiedColumns())]
         df = self._frame(query)
         named = df.toDF(*columns) if columns else df
@@ -308,3 +274,146 @@ def _items(collection: Any) -> Iterator[Any]:
     iterator = collection.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+# What may hold a semicolon that ends nothing, and words; the first that matches counts.
+_TOKEN: Final = re.compile(
+    r"""--[^\n]* | /\*.*?\*/ | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `(?:``|[^`])*`
+    | \$\{[^}]*\} | \w+ | .""",
+    re.DOTALL | re.VERBOSE,
+)
+_COMMENTS: Final = ("--", "/*")
+_NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
+# A parameter's, or one of Spark's own, such as ${env:HOME}.
+_VARIABLE: Final = re.compile(rf"\$\{{({_NAME}(?::[^}}]*)?)\}}")
+_MARKER: Final = re.compile(rf"(?<![\w:\])']):({_NAME})")
+_UNSAFE: Final = re.compile(r"""['"`\\\x00-\x1f]|\$\{""")
+_OPTIONS: Final = frozenset({"OPTIONS", "WITH", "TBLPROPERTIES"})
+_SET: Final = re.compile(r"SET\b", re.IGNORECASE)
+_VIEW: Final = re.compile(r"CREATE\s+(\w+\s+)*?VIEW\b", re.IGNORECASE)
+
+
+class Statement(NamedTuple):
+    """One statement, without comments and semicolon, and the line of its first word."""
+
+    line: int
+    text: str
+
+
+def split_statements(text: str) -> list[Statement]:
+    """Return the statements of a file; what only comments is none."""
+    found: list[Statement] = []
+    parts: list[str] = []
+    begun, line = 0, 1
+    for part in (match[0] for match in _TOKEN.finditer(text)):
+        if part == ";":
+            found += _statement(begun, parts)
+            begun, parts = 0, []
+        else:
+            blank = part.startswith(_COMMENTS) or part.isspace()
+            if not blank and not begun:
+                begun = line
+            # Lines stay what they are: Spark's errors name them.
+            parts.append("\n" * part.count("\n") or " " if blank and part[0] in "-/" else part)
+        line += part.count("\n")
+    return [*found, *_statement(begun, parts)]
+
+
+def _statement(line: int, parts: list[str]) -> Iterator[Statement]:
+    text = "".join(parts).strip()
+    if text:
+        yield Statement(line, text)
+
+
+class ParameterError(ConfigError):
+    """A statement names a parameter where none is allowed.
+
+    Args:
+        message: what is wrong, and the way out.
+        line: the line in the statement, from 0.
+    """
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def fill(text: str, params: Mapping[str, object]) -> str:
+    """Return a statement with the values of its parameters ``${name}`` in paths and identifiers.
+
+    A path is in the quotes of an option or of ``LOCATION``, an identifier in backticks. A value is
+    a marker, ``:name``, which Spark binds: it never becomes part of the statement's text.
+
+    Raises:
+        ParameterError: a parameter is elsewhere, or a value has a quote in it.
+        ConfigError: a parameter is not given, if *params* say so.
+    """
+    parts: list[str] = []
+    is_set = _SET.match(text) is not None
+    before, depth = "", 0  # of the parentheses of OPTIONS (…), WITH (…)
+    for match in _TOKEN.finditer(text):
+        part = match[0]
+        is_option = depth > 0 or before.upper() == "LOCATION"
+        is_place = part[0] == "`" or (part[0] in "'\"" and is_option)
+        for found in _VARIABLE.finditer(part):
+            line = text.count("\n", 0, match.start() + found.start())
+            if is_set or not is_place:
+                raise ParameterError(_way_out(found[1], is_set=is_set), line)
+            _check_value(found[1], params[found[1]], line)
+        parts.append(_VARIABLE.sub(lambda found: str(params[found[1]]), part))
+        if part == "(" and (depth or before.upper() in _OPTIONS):
+            depth += 1
+        depth -= part == ")" and depth > 0
+        before = before if part.isspace() else part
+    return "".join(parts)
+
+
+def _way_out(name: str, *, is_set: bool) -> str:
+    text = f"${{{name}}}"
+    if ":" in name:
+        return (
+            f"{text}: variables of Spark are not replaced here; {set_param('NAME')}, and write "
+            ":NAME for the value"
+        )
+    if is_set:
+        return f"{text}: SET takes no parameter; use {set_conf('KEY', 'VALUE')}"
+    return (
+        f"{text} is a path, in the quotes of an option, or an identifier in backticks; for a value "
+        f"write :{name}, without quotes"
+    )
+
+
+def _check_value(name: str, value: object, line: int) -> None:
+    """Refuse a value that could end its quotes, or be replaced again."""
+    if not isinstance(value, str | int | float):
+        kind = type(value).__name__
+        msg = f"${{{name}}}: a path or an identifier is text, and the parameter is a {kind}"
+        raise ParameterError(msg, line)
+    found = _UNSAFE.search(str(value))
+    if found is not None:
+        msg = (
+            f"${{{name}}}: the parameter has {found[0]!r} in it, which a path or an identifier "
+            f"here cannot have; choose another one"
+        )
+        raise ParameterError(msg, line)
+
+
+def markers(text: str) -> list[str]:
+    """Return the names of a statement's markers, ``:name``; a cast, ``::``, is none."""
+    code = "".join(m[0] if m[0][0] not in "'\"`" else "''" for m in _TOKEN.finditer(text))
+    return list(dict.fromkeys(_MARKER.findall(code)))
+
+
+def split_view(text: str) -> tuple[str, str | None]:
+    """Return a statement that makes a view up to its ``AS``, and its query; None for others.
+
+    Spark does not parse a view whose query has markers, but parses that query alone.
+    """
+    if not _VIEW.match(text):
+        return text, None
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth == 0 and match[0].upper() == "AS":
+            return text[: match.end()], text[match.end() :]
+    return text, None

@@ -25,8 +25,8 @@ FILE_SINKS: Final = {"objects": f"{_HOME}.bucket_files.sink:BucketFilesSink"}
 WRITER_SINKS: Final = {"delta": f"{_HOME}.delta:delta"}
 """By format of a plain script's writer: the sink that takes its place."""
 PROGRAMS: Final = {
-    "check": f"{_HOME}.scripts.program:check_program",
-    "load": f"{_HOME}.scripts.program:load_program",
+    "check": f"{_HOME}.scripts.script_job:check_program",
+    "load": f"{_HOME}.scripts.script_job:load_program",
 }
 """What checks and what loads a job that is a plain script or a file of SQL."""
 REQUESTS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_command:drive_upgrade"}

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.extensions.scripts.call_sites import CallSites, late_starts
 from airflow_provider.extensions.scripts.mapping import (
+    CallSites,
     WriterCalls,
     describe_trigger,
     is_bounded,
+    late_starts,
     query_name,
     refusals_of,
     sink_of,
     unused,
 )
-from airflow_provider.extensions.scripts.program import check_program
-from airflow_provider.extensions.scripts.sql_statements import (
+from airflow_provider.extensions.scripts.script_job import check_program
+from airflow_provider.extensions.scripts.sql_job import (
     ParameterError,
     fill,
     markers,
