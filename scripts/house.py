@@ -40,7 +40,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/postgres": 1280,
     "extensions/scripts": 1370,
     "extensions/state_tools": 2340,
-    "extensions/upgrades": 800,
+    "extensions/upgrades": 780,
     "extensions/warm_drivers": 750,
     "hooks": 1800,
     "operators": 1600,

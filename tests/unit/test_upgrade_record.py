@@ -7,10 +7,10 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.extensions.upgrades.probation import (
+from airflow_provider.extensions.upgrades.upgrading import (
     MOST_BATCHES,
-    AcceptanceCriteria,
     Probation,
+    Trial,
 )
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import (
@@ -304,7 +304,7 @@ def test_upgrades_that_lead_back_are_an_error(tmp_path, ring):
 
 
 def probation(**begins: int) -> Probation:
-    return Probation(AcceptanceCriteria(60.0, Limits(progress_timeout_s=20.0), begins), 0.0)
+    return Probation(Trial(60.0, Limits(progress_timeout_s=20.0), 0.0), begins, 0.0)
 
 
 def looks(*told: tuple[float, dict[str, QuerySample]], **begins: int) -> str | None:

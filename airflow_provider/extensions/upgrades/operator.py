@@ -43,45 +43,45 @@ if TYPE_CHECKING:
 class SparkUpgradeOperator(DriverOperator):
     """Put a new version of a running stream in the place of the old one, or leave the old one.
 
-    A driver checks the new version against the state of the old one, stops that with a savepoint,
-    starts the new version from it and watches it for *probation*; ``spark-stream upgrade`` does the
-    same. The task decides from the job directory alone, as :class:`.SparkStreamingOperator` does: a
-    retry or a clear goes on with the step that was recorded last, and adopts a driver that is
-    alive.
+    A driver checks the new version against the state of the old one, stops the old one with a
+    savepoint, starts the new version from it and watches it for *probation*; ``spark-stream
+    upgrade`` does the same. The task decides from the job directory alone, as
+    :class:`.SparkStreamingOperator` does: a retry or a clear continues with the last recorded step,
+    and adopts a driver that is alive.
 
-    *Accepted*: the task is green, and the driver goes on with the new version. XCom, and the
+    *Accepted*: the task succeeds, and the driver continues with the new version. XCom, and the
     ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id`` and ``from_savepoint``,
     with which a ``SparkStreamingOperator`` adopts it, and ``replaces``, the old directory.
-    *Rejected*: what the new version has written is reverted in every sink, the task fails for
-    good with the reason, and the task of the old version resumes that, with its own connection,
+    *Rejected*: the rows of the new version are reverted in every sink, the task fails permanently
+    with the reason, and the task of the old version resumes that one, with its own connection,
     files and secrets.
 
     Args:
         job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the directory of the version that runs; templated.
-        new_job_dir: the new version's own directory; a version that was rejected is tried again in
-            another one. Templated.
-        follow_upgrades: *job_dir* is where the job began: the version that runs is the one to
-            which accepted upgrades have led from there.
+        new_job_dir: the new version's own directory, templated. To try a rejected version again,
+            give it another one.
+        follow_upgrades: *job_dir* is the directory in which the job began: the version that runs is
+            the one to which accepted upgrades have led from there.
         params: parameters of the new version; templated.
-        secret_params: further ones, as of ``SparkStreamingOperator``.
+        secret_params: secret ones, as of ``SparkStreamingOperator``.
         probation: how long the new version is watched.
-        progress_timeout: how long it may commit nothing while there is something to read.
+        progress_timeout: how long it may commit nothing while it has input.
         stop_timeout: how long the old version may take to stop.
         until: ``end`` or ``stopped``; None lets the job's sources decide.
-        at_end: ``drain`` or ``suspend``; None for what goes with *until*.
+        at_end: ``drain`` or ``suspend``; None for the default of *until*.
         trigger: time between batches of the new version's run.
         target_batch_time, allow_non_restored_state, allow_mixed_results, restart: of the new
             version's run, as of ``SparkStreamingOperator``.
         failover, fails_as, late, late_limit, missing_input: the same.
         conn_id: a Spark connection; this and the other options of ``spark-submit`` as there.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and
-            neither version runs until a later try goes on.
+            waits. ``detach``, the default: the upgrade continues; ``cancel``: the driver ends, and
+            neither version runs until a later try continues.
         kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = (
@@ -196,7 +196,6 @@ class SparkUpgradeOperator(DriverOperator):
         return self._spec()
 
     def _spec(self) -> UpgradeSpec:
-        """Return the request of a driver."""
         return UpgradeSpec(
             job_dir=self.job_dir,
             to=self.new_job_dir,

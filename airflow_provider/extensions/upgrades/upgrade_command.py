@@ -26,12 +26,7 @@ api_version: Final = 1
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add ``upgrade``; see :class:`.api.commands.CommandModule`."""
     text = "stop a running job, try a new version of it, and go on with the better of the two"
     upgrade = add(commands, "upgrade", _upgrade, text)
     add_options(upgrade, UpgradeSpec)
@@ -78,18 +73,14 @@ def upgrade(
 def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSession | None) -> int:
     """Carry out the request of a submission.
 
-    The old version has a task of its own, with its own secrets and files, so a failed upgrade
+    The old version has a task of its own, with its own secrets and files, so a rejected upgrade
     leaves it to that task.
     """
     return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)
 
 
 def _check(asked: UpgradeSpec) -> None:
-    """Refuse the options that an upgrade decides by itself.
-
-    Raises:
-        ConfigError: the message names the option.
-    """
+    """Refuse the options that an upgrade decides by itself."""
     default = RunSpec(job_dir=asked.job_dir, entry=asked.entry)
     given = [name for name in _OURS if getattr(asked, name) != getattr(default, name)]
     if given:

@@ -1,8 +1,4 @@
-"""Upgrade requests: what was requested, and how far it is; without Spark.
-
-Operators and triggers use it to request an upgrade and to ask whether the new version is in force;
-:mod:`airflow_provider.extensions.upgrades.upgrading` carries the upgrade out.
-"""
+"""Upgrade requests and their outcome, for operators and triggers; without Spark."""
 
 from __future__ import annotations
 
@@ -36,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeSpec(RunSpec):
-    """``submissions/<driver id>.upgrade.json``: which version is to take whose place, and how.
+    """``submissions/<driver id>.upgrade.json``: which version replaces which one, and how.
 
     Attributes:
         job_dir: the directory of the version that runs; all else of the run is the new version's.
         to: the new version's directory.
         probation_s: how long the new version is watched.
-        progress_timeout_s: how long it may commit nothing while there is something to read.
+        progress_timeout_s: how long it may commit nothing while it has input.
         stop_timeout_s: how long the old version may take to stop.
     """
 
@@ -81,17 +77,13 @@ class UpgradeSpec(RunSpec):
 
 @dataclasses.dataclass(frozen=True)
 class UpgradeView(RunSnapshot):
-    """The state of an upgrade at one poll.
-
-    Attributes:
-        record: how far it is; None before it has begun.
-    """
+    """The state of an upgrade at one poll; *record* is None before it has begun."""
 
     record: UpgradeRecord | None = None
 
 
 def assess_upgrade(view: UpgradeView, *, run_id: str) -> Assessment:
-    """Decide what is going on, from one look: the record decides, and until then the lease."""
+    """Decide by the record if the upgrade is decided, else by the lease."""
     record = view.record
     if record is None or record.is_open:
         return assess(view, run_id=run_id)
@@ -101,10 +93,10 @@ def assess_upgrade(view: UpgradeView, *, run_id: str) -> Assessment:
 
 
 class UpgradeWatcher(RunWatcher):
-    """Looks at one upgrade again and again.
+    """Polls one upgrade.
 
-    Submissions, the record and the lease of who works on it lie in the old version's directory;
-    attempts and requests are those of the new version.
+    Its submissions, its record and its lease are in the old version's directory; attempts and
+    requests are those of the new version.
 
     Args:
         directory: the old version's.
@@ -137,7 +129,7 @@ class UpgradeWatcher(RunWatcher):
         self.requests = new
 
     def record(self) -> UpgradeRecord | None:
-        """Return how far the upgrade is; None before it has begun."""
+        """Return the upgrade's last step; None before it has begun."""
         if self._known is None:
             self._known = read_upgrade(self._directory, self.run_id)
         else:
@@ -145,12 +137,12 @@ class UpgradeWatcher(RunWatcher):
         return self._known
 
     def has_ended(self) -> bool:
-        """Whether it is known which version is in force; one read."""
+        """Whether the upgrade is decided; one read."""
         record = self.record()
         return record is not None and not record.is_open
 
     def look(self) -> UpgradeView:
-        """Look once."""
+        """Read the documents once."""
         seen = super().look()
         # Read last: a driver records its step, and then gives its lease up or ends.
         facts = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
@@ -158,7 +150,7 @@ class UpgradeWatcher(RunWatcher):
         return UpgradeView(**facts, record=self.record())
 
     def decide(self, view: RunSnapshot) -> Assessment:
-        """Decide from one look."""
+        """Assess one read of the documents."""
         if not isinstance(view, UpgradeView):
             return super().decide(view)
         return assess_upgrade(view, run_id=self.run_id)

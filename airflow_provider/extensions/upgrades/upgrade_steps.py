@@ -1,7 +1,7 @@
-"""Steps of an upgrade: which one is next, who may take it, and what is recorded when; no Spark.
+"""The steps of an upgrade: their order, their records and the lease; no Spark.
 
-See ``jobdir/upgrade_record.py`` for what a crash between two steps leaves, and for what becomes of
-a process that goes on too late.
+``jobdir/upgrade_record.py`` says what a crash between two steps leaves, and what happens to a
+process that continues too late.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class UpgradeSteps(abc.ABC):
         directory: of the version that runs.
         new: the new version's, another one.
         entry: the new version's function.
-        driver_id: the driver that works on it; None for a person's command.
+        driver_id: the driver that works on it; None for the command line.
         clock: time.
-        heartbeat_s: how often the lease is renewed.
-        timeout_s: after which silence it is another's to take.
+        heartbeat_s: the time between renewals of the lease.
+        timeout_s: the silence after which another process may take the lease.
     """
 
     def __init__(
@@ -78,19 +78,17 @@ class UpgradeSteps(abc.ABC):
         self._known: UpgradeRecord | None = None
 
     def decide(self) -> FinalCheckpoint | None:
-        """Go on with the upgrade from where it is, until it is known which version is in force.
+        """Continue the upgrade from its last step until the decision.
 
         Returns:
-            The final checkpoint of the new version, which is driven until its run ends; None when
-            it was rejected, what it has written is reverted, and the old one may go on.
+            The final checkpoint of the new version, which is driven until its run ends; None if it
+            was rejected and reverted, so that the old one may continue.
 
         Raises:
             ConfigError: the upgrade cannot be begun; nothing was written.
             LeaseHeldError: another process is at work on an upgrade of the job.
-            LeaseLostError: another process has gone on with it; this one has changed nothing since.
-            SparkStreamError: of the act that has failed; the same call goes on with it.
-
-        Crash safety: as the module says; the same call goes on.
+            LeaseLostError: another process has continued it; this one has changed nothing since.
+            SparkStreamError: of the step that has failed; the same call repeats it.
         """
         self._known = read_upgrade(self._directory, self._id)
         if self._known is None:
@@ -115,7 +113,7 @@ class UpgradeSteps(abc.ABC):
         """Stop the old version, if it runs, and return the savepoint of its end. Idempotent.
 
         Raises:
-            StopError, StopRefusedError: it cannot be had; the old version goes on.
+            StopError, StopRefusedError: there will be no savepoint; the old version continues.
         """
 
     @abc.abstractmethod
@@ -124,13 +122,13 @@ class UpgradeSteps(abc.ABC):
 
     @abc.abstractmethod
     def revert_new(self) -> None:
-        """Revert what the rejected version has written, and let it never run again. Idempotent."""
+        """Revert the rows of the rejected version, and bar it from running again. Idempotent."""
 
     # --- what is recorded -----------------------------------------------------------------------
 
     @property
     def record(self) -> UpgradeRecord:
-        """Return the last step that this process has put, or found."""
+        """The last step that this process has recorded, or found."""
         assert self._known is not None  # noqa: S101 - by the caller: it has begun
         return self._known
 
@@ -142,7 +140,7 @@ class UpgradeSteps(abc.ABC):
         """Record that the new version is in force, while it is driven.
 
         Raises:
-            LeaseLostError: another process has gone on with the upgrade.
+            LeaseLostError: another process has continued the upgrade.
             OSError: it is not known whether it was recorded; the same call finds out.
         """
         failpoints.hit("upgrade.decided")
@@ -182,7 +180,7 @@ class UpgradeSteps(abc.ABC):
             raise
 
     def _begin_or_take_over(self) -> UpgradeRecord:
-        """Put the first step, or the one that is found once more, so that nobody else goes on."""
+        """Write the first step, or the current one as another writer's, which fences others out."""
         found = read_upgrade(self._directory, self._id)  # another one may have come and gone
         if found is not None and not found.is_open:
             return found

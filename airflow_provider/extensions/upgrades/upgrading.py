@@ -1,9 +1,9 @@
 """Upgrade of a running job: stop the old version, try the new one, and keep the better of the two.
 
-The process drives both, one after the other, in one JVM. See ``jobdir/upgrade_record.py`` for what
-each crash leaves. Nothing is lost and nothing doubled: the new version begins with the savepoint of
-the old one's stop; if it is rejected, what it has written is reverted in every sink, and the old
-version goes on from where it stopped.
+The process drives both, one after the other, in one JVM. Nothing is lost and nothing doubled: the
+new version begins with the savepoint of the old one's stop; if it is rejected, its rows are
+reverted in every sink, and the old version continues from its stop. ``jobdir/upgrade_record.py``
+says what each crash leaves.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria, Probation
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.host import identify_this
@@ -42,6 +41,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
+from airflow_provider.runtime.observe.health import DriverSample, Health, Limits
 from airflow_provider.runtime.observe.supervise import look_at_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -50,6 +50,7 @@ from airflow_provider.runtime.spark.session import jvm_pid
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -57,9 +58,13 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.driver.attempt import OnProgress
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.observe.health import Limits
+    from airflow_provider.runtime.observe.health import Limits, QuerySample
+
 
 log = logging.getLogger(__name__)
+
+MOST_BATCHES: Final = 90
+"""What was written can be reverted for a hundred batches; then records of epochs are folded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Trial:
     """How a new version is tried.
 
     Attributes:
-        probation_s: for how long it is watched.
-        limits: what would show that it is not well.
+        probation_s: how long it is watched.
+        limits: the limits beyond which it is rejected.
         stop_timeout_s: how long the old version may take to stop.
     """
 
@@ -77,19 +82,71 @@ class Trial:
     stop_timeout_s: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Probation:
+    """The observations of a trial so far; pure.
+
+    Attributes:
+        begins: per query the last batch of the savepoint; each has to commit one after it.
+        began_s: the first look, on the observer's monotonic clock.
+    """
+
+    trial: Trial
+    begins: Mapping[str, int]
+    began_s: float
+    health: Health = dataclasses.field(default_factory=Health)
+
+    def after(
+        self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
+    ) -> tuple[Probation, str | None]:
+        """Return the observations after one more look, and the decision.
+
+        Args:
+            queries: the progress of each.
+            report: differs between two reports of the driver.
+            now_s: the observer's monotonic time.
+
+        Returns:
+            None as decision during the probation, an empty text for accepted, the reason for
+            rejected.
+        """
+        look = DriverSample(0, "this machine", report, queries)
+        health, problem = self.health.after(look, self.trial.limits, now_s)
+        known = dataclasses.replace(self, health=health)
+        if problem is not None:
+            query = f"query {problem.query!r}: " if problem.query is not None else ""
+            return known, f"{query}{problem.reason}"
+        batches = max((q.committed - self._begin(n) for n, q in queries.items()), default=0)
+        if now_s - self.began_s < self.trial.probation_s and batches < MOST_BATCHES:
+            return known, None
+        silent = [
+            name
+            for name in self.begins
+            if name not in queries or queries[name].committed <= self._begin(name)
+        ]
+        if silent:
+            return known, (
+                f"query {silent[0]!r} has committed no batch in {self.trial.probation_s:g} seconds"
+            )
+        return known, ""
+
+    def _begin(self, query: str) -> int:
+        return self.begins.get(query, -1)
+
+
 class Upgrade(UpgradeSteps):
-    """One upgrade, in a JVM that runs.
+    """One upgrade, in a running JVM.
 
     Args:
         job_dir: the directory of the version that runs.
         spec: the new version; its ``job_dir`` is a new directory.
         trial: how it is tried.
         spark: a session of the JVM.
-        stop: set by the caller to end the driver; the same call goes on.
+        stop: set by the caller to end the driver; the same call continues the upgrade.
         on_progress: called about once a second while either version is driven.
         clock: time.
-        resumes_old: whether it goes on with the old version when the new one is rejected; else it
-            ends, and who has driven the old version resumes that.
+        resumes_old: whether it continues with the old version if the new one is rejected; else the
+            old version's own task resumes it.
     """
 
     def __init__(
@@ -134,14 +191,13 @@ class Upgrade(UpgradeSteps):
             The final checkpoint of the new version.
 
         Raises:
-            ConfigError: it cannot be upgraded so; the old version was not touched.
-            StopNotYetError: the old version has not stopped; the same call goes on.
-            StopError: the new version was rejected; the old one has gone on, and has ended, or is
-                left to others; or the old version cannot be stopped with a savepoint.
-            RevertError: what the rejected version has written cannot be reverted; neither runs.
-            LeaseHeldError, LeaseLostError: another process is at work on it, or has gone on with
-                it; nothing of what that one has done is undone.
-            SparkStreamError: as of a run; the same call goes on.
+            ConfigError: such an upgrade is not possible; the old version was not touched.
+            StopNotYetError: the old version has not stopped; the same call continues.
+            StopError: the new version was rejected, and the old one has continued and ended, or is
+                left to its task; or the old version cannot be stopped with a savepoint.
+            RevertError: the rows of the rejected version cannot be reverted; neither version runs.
+            LeaseHeldError, LeaseLostError: another process is at work on the upgrade.
+            SparkStreamError: as of a run; the same call continues.
         """
         final = self.decide()
         if final is not None:
@@ -169,7 +225,7 @@ class Upgrade(UpgradeSteps):
         starting_point(self._spec, self._directory, job, self._clock).check()
 
     def _check_old(self) -> None:
-        """Refuse to stop an old version that could not go on here."""
+        """Refuse to stop an old version that could not continue here."""
         before = last_run(self._directory)
         try:
             check_entry_file(before.entry)
@@ -199,7 +255,6 @@ class Upgrade(UpgradeSteps):
         return str(taken)
 
     def _saved(self, where: str) -> str | None:
-        """Return the savepoint that was taken for this upgrade before a death; None for none."""
         try:
             found = open_savepoint(where)
         except UnknownJobError:
@@ -209,12 +264,9 @@ class Upgrade(UpgradeSteps):
         return found.url if f"{label}.".startswith(f"{self._id}.") else None
 
     def _save_what_has_ended(self, where: str) -> str:
-        """Save a version that no driver runs; what it has committed is published before.
+        """Publish the last commits of a version that no driver runs, and save it.
 
-        Its lease is taken for that: a driver that was taken for dead writes nothing any more.
-
-        Raises:
-            StopError: its sinks cannot be opened here, or it has nothing that can be saved.
+        Its lease is taken for that, so that a driver presumed dead writes nothing any more.
         """
         url, labels = self._directory.url, {STOP_REQUEST: self._id}
         try:
@@ -241,14 +293,10 @@ class Upgrade(UpgradeSteps):
         if self.has_accepted():
             return self._drive(spec, self._on_progress)
         saved = open_savepoint(savepoint).record.queries
-        terms = AcceptanceCriteria(
-            self._trial.probation_s,
-            self._trial.limits,
-            {name: query.batch for name, query in saved.items()},
-        )
+        begins = {name: query.batch for name, query in saved.items()}
         log.info("%s: trying the version in %s", self._directory.url, self._new.url)
         try:
-            final = self._drive(spec, self._watching(terms))
+            final = self._drive(spec, self._watching(begins))
         except RunCancelledError:
             if self._reason is None:
                 raise  # a signal
@@ -261,21 +309,21 @@ class Upgrade(UpgradeSteps):
             return final
         return f"its run ended before its probation did ({final.outcome})"
 
-    def _watching(self, terms: AcceptanceCriteria) -> OnProgress:
+    def _watching(self, begins: Mapping[str, int]) -> OnProgress:
         def look(progress: ProgressRecord) -> None:
             if self._on_progress is not None:
                 self._on_progress(progress)
             if self._reason is None and not self.has_accepted():
                 try:
-                    self._look(progress, terms)
+                    self._look(progress, begins)
                 except OSError as error:  # says nothing about the version; looked at again
                     log.warning("%s: the storage cannot be reached: %s", self._new.url, error)
 
         return look
 
-    def _look(self, progress: ProgressRecord, terms: AcceptanceCriteria) -> None:
+    def _look(self, progress: ProgressRecord, begins: Mapping[str, int]) -> None:
         now_s = self._clock.monotonic()
-        probation = self._probation or Probation(terms, now_s)
+        probation = self._probation or Probation(self._trial, begins, now_s)
         queries = {
             name: look_at_query(self._new, name, reported.get("backlog"))
             for name, reported in progress.queries.items()
@@ -288,7 +336,7 @@ class Upgrade(UpgradeSteps):
             self.accept()
 
     def revert_new(self) -> None:
-        """Revert what the rejected version has written, and let it never run again."""
+        """Revert the rows of the rejected version, and bar it from running again."""
         self._stop_signal.clear()
         run = self._new.run(self._id)
         if run.record() is None:
@@ -316,7 +364,6 @@ class Upgrade(UpgradeSteps):
     # --- the old version goes on ----------------------------------------------------------------
 
     def _drive_old(self) -> FinalCheckpoint:
-        """Let the old version go on, as the last attempt of its run was asked for."""
         run = self._directory.run(self.record.old_run_id)
         before, attempt = run.record(), run.last_attempt()
         if before is None:

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.extensions.upgrades.probation import AcceptanceCriteria
 from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import (
@@ -45,7 +44,7 @@ def upgrade_in(root: Path) -> Upgrade:
     return Upgrade(
         str(root / "old"),
         RunSpec(job_dir=str(root / "new"), entry="/nowhere/new.py:daily"),
-        Trial(1.0, Limits(1.0), 1.0),
+        Trial(0.0, Limits(60.0), 1.0),
         spark=cast("Any", None),
         stop=threading.Event(),
         on_progress=None,
@@ -114,7 +113,7 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
     }
     begun = UpgradeRecord(**steps, began=NOW, step=UpgradeStep.TRIAL)
     upgrade._known = put_upgrade(job.directory, begun)
-    look = upgrade._watching(AcceptanceCriteria(0.0, Limits(60.0), {}))
+    look = upgrade._watching({})
 
     storage.is_away = True
     look(a_progress())
