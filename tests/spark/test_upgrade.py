@@ -14,7 +14,8 @@ from driving import CLOCK, STREAM, Driver, driving
 from streams import Place, failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.extensions.upgrades import upgrade_steps
-from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
+from airflow_provider.extensions.upgrades.upgrade_steps import Trial
+from airflow_provider.extensions.upgrades.upgrading import Upgrade
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.control.stop import request_stop

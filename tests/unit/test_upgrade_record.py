@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.extensions.upgrades.upgrading import (
+from airflow_provider.extensions.upgrades.upgrade_steps import (
     MOST_BATCHES,
     Probation,
     Trial,

@@ -42,7 +42,8 @@ def upgrade(
     asked: UpgradeSpec, *, spark: SparkSession | None = None, resumes_old: bool = True
 ) -> int:
     """Upgrade a job, drive the version that is in force, and print how it ended."""
-    from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
+    from airflow_provider.extensions.upgrades.upgrade_steps import Trial
+    from airflow_provider.extensions.upgrades.upgrading import Upgrade
     from airflow_provider.runtime.cli.output import live_progress
     from airflow_provider.runtime.cli.run_command import stop_on_signals, summary_lines
     from airflow_provider.runtime.spark.session import using_spark

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
+from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial, UpgradeSteps
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
@@ -41,7 +41,6 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
-from airflow_provider.runtime.observe.health import DriverSample, Health, Limits
 from airflow_provider.runtime.observe.supervise import look_at_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -58,80 +57,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.driver.attempt import OnProgress
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.observe.health import Limits, QuerySample
 
 
 log = logging.getLogger(__name__)
-
-MOST_BATCHES: Final = 90
-"""What was written can be reverted for a hundred batches; then records of epochs are folded."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """How a new version is tried.
-
-    Attributes:
-        probation_s: how long it is watched.
-        limits: the limits beyond which it is rejected.
-        stop_timeout_s: how long the old version may take to stop.
-    """
-
-    probation_s: float
-    limits: Limits
-    stop_timeout_s: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Probation:
-    """The observations of a trial so far; pure.
-
-    Attributes:
-        begins: per query the last batch of the savepoint; each has to commit one after it.
-        began_s: the first look, on the observer's monotonic clock.
-    """
-
-    trial: Trial
-    begins: Mapping[str, int]
-    began_s: float
-    health: Health = dataclasses.field(default_factory=Health)
-
-    def after(
-        self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
-    ) -> tuple[Probation, str | None]:
-        """Return the observations after one more look, and the decision.
-
-        Args:
-            queries: the progress of each.
-            report: differs between two reports of the driver.
-            now_s: the observer's monotonic time.
-
-        Returns:
-            None as decision during the probation, an empty text for accepted, the reason for
-            rejected.
-        """
-        look = DriverSample(0, "this machine", report, queries)
-        health, problem = self.health.after(look, self.trial.limits, now_s)
-        known = dataclasses.replace(self, health=health)
-        if problem is not None:
-            query = f"query {problem.query!r}: " if problem.query is not None else ""
-            return known, f"{query}{problem.reason}"
-        batches = max((q.committed - self._begin(n) for n, q in queries.items()), default=0)
-        if now_s - self.began_s < self.trial.probation_s and batches < MOST_BATCHES:
-            return known, None
-        silent = [
-            name
-            for name in self.begins
-            if name not in queries or queries[name].committed <= self._begin(name)
-        ]
-        if silent:
-            return known, (
-                f"query {silent[0]!r} has committed no batch in {self.trial.probation_s:g} seconds"
-            )
-        return known, ""
-
-    def _begin(self, query: str) -> int:
-        return self.begins.get(query, -1)
 
 
 class Upgrade(UpgradeSteps):

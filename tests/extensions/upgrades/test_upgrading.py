@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.extensions.upgrades.upgrading import Trial, Upgrade
+from airflow_provider.extensions.upgrades.upgrade_steps import Trial
+from airflow_provider.extensions.upgrades.upgrading import Upgrade
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
