@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from streams import START, Event, new_session, plain, windows_of, write_events
 
-from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.operators import readdress
+from airflow_provider.runtime.checkpoint.state_files import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.errors import MissingStateError
 
 pytestmark = pytest.mark.spark

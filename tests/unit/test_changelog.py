@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint.changelog import read_lineage
+from airflow_provider.runtime.checkpoint.state_files import read_lineage
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 
 # The changelog of version 8 as Spark 4.3 wrote it, a few rows and all, with each codec.

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.base.clock import millis_to_iso
-from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
-from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.drain_step import (
     END_OF_TIME_MS,
     MAX_WATERMARK_MS,
@@ -19,7 +17,12 @@ from airflow_provider.runtime.checkpoint.drain_step import (
     is_of_drain,
     next_drain_step,
 )
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.logs import (
+    CheckpointLogs,
+    OffsetEntry,
+    describe_checkpoint,
+)
+from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.errors import (
     CheckpointError,
     CorruptDocumentError,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint import checksums
-from airflow_provider.runtime.checkpoint.checksums import (
+from airflow_provider.runtime.checkpoint import state_files
+from airflow_provider.runtime.checkpoint.state_files import (
     crc32c,
     crc32c_in_python,
     has_hadoop_checksum,
@@ -41,9 +41,9 @@ def spark_checksum(**changed: object) -> bytes:
 @pytest.fixture
 def _without_the_compiled_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    checksums._implementation.cache_clear()
+    state_files._implementation.cache_clear()
     yield
-    checksums._implementation.cache_clear()
+    state_files._implementation.cache_clear()
 
 
 def test_sparks_checksum_is_verified():
@@ -61,20 +61,20 @@ def test_sparks_checksum_is_verified_without_the_compiled_implementation():
     Where google_crc32c is not installed, Python does the same.
     """
     assert has_spark_checksum(NINE, SPARK_WROTE, where="x.crc")
-    assert checksums._implementation() is crc32c_in_python
+    assert state_files._implementation() is crc32c_in_python
 
 
 def test_the_compiled_implementation_is_preferred(monkeypatch):
     """
     Where google_crc32c is installed and compiled it does the work; written in Python it is no gain.
     """
-    checksums._implementation.cache_clear()
-    assert checksums._implementation() is google_crc32c.value
+    state_files._implementation.cache_clear()
+    assert state_files._implementation() is google_crc32c.value
 
     monkeypatch.setattr(google_crc32c, "implementation", "python")
-    checksums._implementation.cache_clear()
-    assert checksums._implementation() is crc32c_in_python
-    checksums._implementation.cache_clear()
+    state_files._implementation.cache_clear()
+    assert state_files._implementation() is crc32c_in_python
+    state_files._implementation.cache_clear()
 
 
 @given(st.binary(max_size=300))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.fingerprint import (
+from airflow_provider.extensions.state_tools.dropped_operators import fingerprint_without
+from airflow_provider.runtime.checkpoint.topology import (
     Change,
     Fingerprint,
     OperatorFingerprint,
@@ -18,7 +19,6 @@ from airflow_provider.runtime.checkpoint.fingerprint import (
     changes_between,
     side_by_side,
 )
-from airflow_provider.runtime.checkpoint.operators import fingerprint_without
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrading-jobs.md"
 OPERATOR = OperatorFingerprint(

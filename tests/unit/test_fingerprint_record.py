@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint, OperatorFingerprint
+from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorFingerprint
 from airflow_provider.runtime.jobdir.fingerprint_record import (
     FingerprintRecord,
     keep_fingerprint,

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.offsets import reset_positions, set_positions
-from airflow_provider.runtime.checkpoint.operators import (
-    describe_operator,
+from airflow_provider.extensions.state_tools.dropped_operators import (
     drop_operators,
     topology_without,
 )
+from airflow_provider.runtime.checkpoint.offsets import reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder

@@ -12,15 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.checkpoint.planned_end import PlannedEnds
+from airflow_provider.runtime.checkpoint.offsets import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import (
+    LoggedFile,
     SourceEnd,
+    SourceLog,
     by_folder,
     is_reached,
     limited,
     missing_partitions,
+    position_of,
 )
-from airflow_provider.runtime.checkpoint.source_log import LoggedFile, SourceLog, position_of
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.finished import Mark, marks_of
+from airflow_provider.runtime.checkpoint.drain_step import Mark, marks_of
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 

@@ -20,13 +20,16 @@ import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
-from airflow_provider.runtime.checkpoint.state_schema import DEFAULT_FAMILY, StateSchema, type_text
+from airflow_provider.runtime.checkpoint.operators import (
+    DEFAULT_FAMILY,
+    StateSchema,
+    type_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint.operators import StateVariable
-    from airflow_provider.runtime.checkpoint.state_schema import Field
+    from airflow_provider.runtime.checkpoint.operators import Field, StateVariable
 
 KEYED_STATE: Final = "keyed_state"
 TIMERS: Final = "timers"

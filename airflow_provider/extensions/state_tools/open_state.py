@@ -17,12 +17,15 @@ from airflow_provider.extensions.state_tools.contents import (
 )
 from airflow_provider.extensions.state_tools.layouts import tables_of
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso
-from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
-from airflow_provider.runtime.checkpoint.finished import marks_of
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain, marks_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, infer_operator
-from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas
+from airflow_provider.runtime.checkpoint.operators import (
+    OperatorMetadata,
+    StateSchema,
+    infer_operator,
+    read_schemas,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -41,7 +44,7 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.checkpoint.finished import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import Marks
     from airflow_provider.runtime.checkpoint.inventory import StateOperator
     from airflow_provider.runtime.checkpoint.topology import Topology
     from airflow_provider.runtime.savepoints.catalog import Savepoint

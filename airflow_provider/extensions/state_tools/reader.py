@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TableAddress,
     )
     from airflow_provider.extensions.state_tools.layouts import Column
-    from airflow_provider.runtime.checkpoint.state_schema import Field
+    from airflow_provider.runtime.checkpoint.operators import Field
 
 
 _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"

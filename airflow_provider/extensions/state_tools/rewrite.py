@@ -20,6 +20,11 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.state_tools.dropped_operators import (
+    drop_operators,
+    fingerprint_without,
+    topology_without,
+)
 from airflow_provider.extensions.state_tools.rewrite_plan import (
     Changes,
     QueryPlan,
@@ -33,12 +38,8 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
-from airflow_provider.runtime.checkpoint.operators import (
-    drop_operators,
-    fingerprint_without,
-    topology_without,
-)
+from airflow_provider.runtime.checkpoint.offsets import reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint, put_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -355,9 +356,9 @@ class _Work:
             checkpoint = self._directory.checkpoint(query.name)
             if query.dropped:
                 self._drop(query)
-            reset = [place for place, line in query.lines.items() if line == ANEW]
+            reset = [place for place, line in query.lines.items() if line == NO_OFFSET]
             reset_positions(checkpoint, reset)
-            elsewhere = {place: line for place, line in query.lines.items() if line != ANEW}
+            elsewhere = {place: line for place, line in query.lines.items() if line != NO_OFFSET}
             set_positions(checkpoint, elsewhere)
 
     def _drop(self, query: QueryPlan) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
+from airflow_provider.runtime.checkpoint.offsets import can_reset
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.savepoints.repartition import PROVIDER
@@ -145,7 +146,7 @@ class QueryPlan:
         for number in self.dropped:
             yield f"{self._called(number)} is removed, with its state"
         for place, line in self.lines.items():
-            where = "begins from its beginning" if line == ANEW else f"goes on at {line}"
+            where = "begins from its beginning" if line == NO_OFFSET else f"goes on at {line}"
             yield f"source {place} {where}"
 
     def _called(self, number: int) -> str:
@@ -266,7 +267,7 @@ class _Planner:
         return [self._changes.query] if self._changes.query is not None else list(self._queries)
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
-        reset = [place for place, line in plan.lines.items() if line == ANEW]
+        reset = [place for place, line in plan.lines.items() if line == NO_OFFSET]
         if not can_reset(query.topology.sources, reset):
             msg = (
                 f"{self._url}: query {plan.source!r} reads a source at several places, so Spark's "
@@ -367,7 +368,7 @@ class _Planner:
     # --- sources --------------------------------------------------------------------------------
 
     def _find_lines(self) -> dict[str, dict[int, str]]:
-        asked = {**dict.fromkeys(self._changes.reset, ANEW), **self._changes.offsets}
+        asked = {**dict.fromkeys(self._changes.reset, NO_OFFSET), **self._changes.offsets}
         found: dict[str, dict[int, str]] = {}
         for source, line in asked.items():
             places = [
@@ -404,11 +405,11 @@ class _Planner:
             )
             raise ConfigError(msg)
         now = query.sources[place]
-        if line == ANEW:
+        if line == NO_OFFSET:
             if now is None:
                 why = f"source {source!r} begins from its beginning already"
                 raise self._nothing(why)
-            return ANEW
+            return NO_OFFSET
         try:
             wanted = read_json(line)
         except ValueError as error:

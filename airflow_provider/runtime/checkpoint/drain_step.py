@@ -1,10 +1,22 @@
-"""The next step of a drain, decided from a query's logs alone; pure."""
+"""Steps of a drain, decided from a query's logs alone, and the marks of what has finished. Pure.
+
+A source ends when no row of it will ever be read again. A stateful operator ends in two steps:
+first all sources above it, then the drain, which flushes its state.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+
+from airflow_provider.runtime.base.typed_json import among
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_provider.runtime.checkpoint.topology import Topology
+
 
 # 9999-12-31T23:59:59.999Z: the last moment that a function in Python can make a datetime of.
 MAX_WATERMARK_MS: Final = 253_402_300_799_999
@@ -23,23 +35,13 @@ def is_of_drain(watermark_ms: int | None) -> bool:
 
 
 def next_watermark(watermark_ms: int) -> int | None:
-    """Return the watermark with which to drain what one of *watermark_ms* has left; None for none.
-
-    Args:
-        watermark_ms: of the last batch, of a drain or not.
-    """
+    """Return the first watermark of a drain that is later than a batch's, or None."""
     return next((later for later in _WATERMARKS_MS if later > watermark_ms), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogPosition:
-    """How far a query's two logs reach.
-
-    Attributes:
-        last_offsets: the last planned batch, -1 for none.
-        last_commit: the last committed batch, -1 for none.
-        watermark_ms: the watermark with which the last planned batch runs, or ran; None for none.
-    """
+    """The last planned and committed batches, -1 for none, and the watermark of the planned."""
 
     last_offsets: int
     last_commit: int
@@ -47,12 +49,12 @@ class LogPosition:
 
     @property
     def open_batch(self) -> int | None:
-        """Return the batch that is planned and not committed; None when there is none."""
+        """The batch that is planned and not committed, or None."""
         return self.last_offsets if self.last_offsets > self.last_commit else None
 
 
 class DrainStep(str, enum.Enum):
-    """What has to be done next to drain a query."""
+    """The next step to drain a query."""
 
     NOTHING = "nothing"  # no batch ever ran, or no operator keeps state: there is nothing to flush
     RUN_OPEN = "run_open"  # an ordinary batch is planned: run it first, and it alone
@@ -62,14 +64,10 @@ class DrainStep(str, enum.Enum):
 
 
 def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
-    """Decide from the logs alone, so that a restarted drain goes on where the last one died.
+    """Return the next step from the logs alone, so that a restarted drain continues where it died.
 
-    They cannot tell of a drain that is DONE whether rows are left that wait for a later watermark
-    (``queries/flush.py``).
-
-    Args:
-        position: how far the query's logs reach.
-        stateful: whether the query has written state.
+    The logs of a drain that is DONE do not tell whether rows are left that wait for a later
+    watermark (``queries/flush.py``). *stateful*: whether the query has written state.
     """
     drain_planned = is_of_drain(position.watermark_ms)
     if position.open_batch is not None:
@@ -79,3 +77,73 @@ def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
     if position.last_commit < 0 or not stateful:
         return DrainStep.NOTHING
     return DrainStep.PLAN
+
+
+class Mark(str, enum.Enum):
+    """How close a source or an operator is to its end."""
+
+    RUNNING = "running"
+    PARTLY_FINISHED = "partly_finished"  # of operators: it gets less input, or none, and has state
+    FINISHED = "finished"
+
+
+AnyMark = Annotated[str, among(*(mark.value for mark in Mark))]
+
+
+class SourceMark(TypedDict):
+    """The mark of a source; its name is None if unknown."""
+
+    name: str | None
+    mark: AnyMark
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """The marks of one query.
+
+    Attributes:
+        others: the mark of the operators without one, which all sources may lie above.
+    """
+
+    sources: tuple[tuple[str | None, Mark], ...]
+    operators: Mapping[int, Mark]
+    others: Mark
+
+    def of_operator(self, number: int) -> Mark:
+        """Return the mark of a stateful operator, by its id."""
+        return self.operators.get(number, self.others)
+
+    def described_sources(self) -> list[SourceMark]:
+        """Return the sources as documents show them."""
+        return [{"name": name, "mark": mark.value} for name, mark in self.sources]
+
+
+def marks_of(topology: Topology, ended: Collection[str | None], *, drained: bool) -> Marks:
+    """Return the marks of a query's sources and operators.
+
+    An operator whose sources are unknown is taken to lie below all of them.
+    """
+    return Marks(
+        sources=tuple(
+            (name, Mark.FINISHED if name in ended else Mark.RUNNING) for name in topology.sources
+        ),
+        operators={
+            operator.id: mark_operator(
+                topology.sources if operator.sources is None else operator.sources,
+                ended,
+                drained=drained,
+            )
+            for operator in topology.operators or ()
+        },
+        others=mark_operator(topology.sources, ended, drained=drained),
+    )
+
+
+def mark_operator(
+    above: Collection[str | None], ended: Collection[str | None], *, drained: bool
+) -> Mark:
+    """Return the mark of an operator from the sources above it and those that have ended."""
+    left = [name for name in above if name not in ended]
+    if not left and drained:
+        return Mark.FINISHED
+    return Mark.PARTLY_FINISHED if len(left) < len(above) else Mark.RUNNING

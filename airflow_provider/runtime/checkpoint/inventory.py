@@ -1,24 +1,24 @@
 """Inventory of a checkpoint: the files that a copy needs, to resume after a committed batch.
 
 The files that a committed batch has written never change, so they can be copied while the query
-runs on. This module decides which ones, from a listing and a few small files.
+runs. This module chooses them, from a listing and a few small files.
 
 ===========================  =====================================================================
 restarted after batch N      Spark reads
 ===========================  =====================================================================
 ``metadata``                 the query's id
-``offsets/`` N-1, N          where the sources are; settings and watermarks
-``offsets/`` N+1             if it is there: the batch to run again; then N-1 is not read
+``offsets/`` N-1, N          the positions of the sources; settings and watermarks
+``offsets/`` N+1             if present: the batch to run again; then N-1 is not read
 ``commits/`` N               the watermark; in checkpoint format 2 the ids of the states
 ``sources/``                 what the sources themselves keep
-``state/<op>/_metadata/``    what the operator is: the newest entry of a batch up to N; not there
-                             when Spark before 4.0 has planned the batch
+``state/<op>/_metadata/``    the operator: the newest entry of a batch up to N; absent if Spark
+                             before 4.0 has planned the batch
 ``state/<op>/_stateSchema``  the schemas that this entry names
 state of version N+1         of every operator, partition and store: the newest snapshot up to it
                              and all changes after that
 ===========================  =====================================================================
 
-``commits/`` N-1 is not read, it is copied so that both logs end alike. So is all that is unknown.
+``commits/`` N-1 is copied so that both logs end alike. Unknown files are copied, too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,35 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.logs import OffsetEntry
-from airflow_provider.runtime.checkpoint.needed_files import RequiredFiles, Store, take_store
+from airflow_provider.runtime.checkpoint.logs import CommitEntry, OffsetEntry
 from airflow_provider.runtime.checkpoint.operators import (
     OperatorMetadata,
     has_one_partition,
     infer_operator,
 )
-from airflow_provider.runtime.checkpoint.state_files import sort_files
-from airflow_provider.runtime.errors import UnknownFormatError
+from airflow_provider.runtime.checkpoint.state_files import (
+    DEFAULT_STORE,
+    StoreFiles,
+    companions_of,
+    find_chain,
+    read_lineage,
+    shared_files,
+    sort_files,
+)
+from airflow_provider.runtime.errors import (
+    CorruptDocumentError,
+    MissingStateError,
+    TruncatedStateError,
+    UnknownFormatError,
+)
 from airflow_provider.runtime.spark.versions import describes_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from airflow_provider.runtime.checkpoint.logs import StateIds
     from airflow_provider.runtime.checkpoint.state_files import OperatorFiles
+
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDER_NAMES: Final = {
@@ -58,40 +72,27 @@ _FILE_OFFSET = re.compile(r'(?:[^{]*:)?\{"logOffset":(\d+)\}')
 
 @dataclasses.dataclass(frozen=True, order=True)
 class NeededFile:
-    """One file of a checkpoint.
-
-    Attributes:
-        path: relative to the checkpoint.
-        size_bytes: its size.
-    """
+    """One file of a checkpoint; its path is relative to the checkpoint."""
 
     path: str
     size_bytes: int
 
 
 class StateProvider(str, enum.Enum):
-    """What keeps an operator's state."""
+    """The kind of store that keeps an operator's state."""
 
     ROCKSDB = "rocksdb"
     HDFS = "hdfs"
 
 
 def provider_name(class_name: str) -> str:
-    """Return how savepoints call a class of Spark's that keeps state, or its name as it is."""
+    """Return savepoints' name of a state store provider's class, else the class's own name."""
     return _PROVIDER_NAMES.get(class_name.rpartition(".")[2], class_name)
 
 
 @dataclasses.dataclass(frozen=True)
 class StateOperator:
-    """One stateful operator.
-
-    Attributes:
-        id: its number in the query's plan.
-        name: what Spark calls its kind.
-        partitions: how many partitions its state has.
-        stores: the names of each partition's stores.
-        provider: what keeps them.
-    """
+    """A stateful operator, by its number in the query's plan, with the names of its stores."""
 
     id: int
     name: str
@@ -102,16 +103,15 @@ class StateOperator:
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """What a self-contained copy of a checkpoint consists of.
+    """The files of a self-contained copy of a checkpoint.
 
     Attributes:
-        batch: the committed batch after which a query goes on from the copy.
-        planned: whether the batch after it is planned in the copy, and is run again.
+        batch: the committed batch after which a query resumes from the copy.
+        planned: whether the batch after it is planned in the copy, and runs again.
         format_version: of the state: 1, or 2 when its files carry unique ids.
-        files: all files, by path.
-        addressed: those of them that name the checkpoint's address. The copy needs them as
-            :func:`~airflow_provider.runtime.checkpoint.operators.readdress` returns them, and not
-            the checksums that lie beside them.
+        addressed: the files that name the checkpoint's address. The copy needs them as
+            :func:`~airflow_provider.runtime.checkpoint.operators.readdress` returns them, without
+            the checksums beside them.
         operators: the stateful operators, by id.
     """
 
@@ -124,7 +124,7 @@ class Inventory:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of all files."""
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -136,24 +136,22 @@ def take_inventory(
     planned: bool = False,
     where: str,
 ) -> Inventory:
-    """Say which files of a checkpoint, which may be in use, a copy needs.
+    """Return the files of a checkpoint, which may be in use, that a copy needs.
 
-    Taken of the copy, the inventory also tells whether the copy is complete.
+    Taken of the copy, the inventory also shows whether the copy is complete.
 
     Args:
-        listing: the size in bytes of every file under the checkpoint, by relative path. It is made
-            after the batch has been seen to be committed, or some files may not be in it yet.
-        read: gives a file's bytes; raises FileNotFoundError when it is gone.
-        batch: the committed batch to go on after.
-        planned: whether the copy shall contain the plan of the batch after it, too.
+        listing: the size in bytes of every file under the checkpoint, by relative path; made after
+            the batch was seen to be committed, or it may lack files.
+        read: returns a file's bytes; raises FileNotFoundError when it is gone.
+        batch: the committed batch.
+        planned: whether the copy also gets the plan of the next batch.
         where: the checkpoint's address, named in errors.
 
     Raises:
-        MissingStateError: a needed file is not there. Spark may have cleaned it up since: list
-            again, and take a newer batch.
-        TruncatedStateError: a file of RocksDB's is not as long as it was written.
-        UnknownFormatError: something is of a version, format or codec unknown here.
-        CorruptDocumentError: something is not what its name says.
+        MissingStateError: a needed file is missing or has another size. Spark may have removed it:
+            list again, and take a newer batch.
+        CorruptDocumentError: a file is not what its name says, or of an unknown format.
     """
     plain, found = sort_files(listing)
     needs = RequiredFiles(listing, read, batch=batch, where=where)
@@ -194,11 +192,11 @@ def _read_offsets(needs: RequiredFiles, batch: int) -> OffsetEntry:
 
 
 def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEntry) -> None:
-    """Notice a listing in which a file source's log ends before the offsets that refer to it.
+    """Refuse a listing in which a file source's log ends before the offsets that refer to it.
 
-    The offset log does not tell which of its lines belongs to which folder, but there is no way to
-    match them if the n-th longest log is shorter than the n-th greatest offset. A source that is
-    read at several places has a line for each, all the same, and one folder.
+    The offset log does not name the folder of a line, but no assignment exists if the n-th longest
+    log is shorter than the n-th greatest offset. A source that is read at several places has a line
+    for each, and one folder.
     """
     wanted = [int(found[1]) for line in offsets.sources if (found := _FILE_OFFSET.fullmatch(line))]
     ends: dict[str, int] = {}
@@ -216,10 +214,7 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
 
 
 def _check_operators(needs: RequiredFiles, found: Mapping[int, OperatorFiles]) -> None:
-    """Notice a stateful operator without a single file.
-
-    Spark numbers them from 0, and each one writes state in every batch.
-    """
+    """Refuse an operator without files: Spark numbers them from 0, and each writes state."""
     for number in itertools.chain(range(max(found, default=0)), needs.state_ids(needs.batch)):
         if number not in found:
             needs.lack(f"state/{number}/_metadata")
@@ -253,7 +248,7 @@ def _take_operator(
 def _take_metadata(
     needs: RequiredFiles, number: int, files: OperatorFiles, offsets: OffsetEntry
 ) -> OperatorMetadata:
-    """Take what belongs to an operator as a whole; return what it is.
+    """Take the files of an operator as a whole; return its metadata.
 
     Entries of later batches stay behind: Spark would keep them instead of writing those of the
     batch with the same number that the copy will have.
@@ -275,7 +270,7 @@ def _take_metadata(
 
 
 def _metadata_of(batch: int, number: int, own: Sequence[str]) -> str:
-    """Return where an operator is described, as a batch knows it; the file may be missing."""
+    """Return the path of an operator's metadata for a batch; the file may be missing."""
     entries = {int(found[1]): path for path in own if (found := _METADATA_ENTRY.fullmatch(path))}
     newest = max((entry for entry in entries if entry <= batch), default=None)
     return f"state/{number}/_metadata/metadata" if newest is None else entries[newest]
@@ -284,7 +279,7 @@ def _metadata_of(batch: int, number: int, own: Sequence[str]) -> str:
 def _count_partitions(
     needs: RequiredFiles, metadata: OperatorMetadata, files: OperatorFiles, offsets: OffsetEntry
 ) -> int:
-    """Return how many partitions an operator's state has, in checkpoint format 1.
+    """Return the number of partitions of an operator's state in checkpoint format 1.
 
     The settings in the offset log decide and not the operator's metadata, which Spark does not
     rewrite when it repartitions state.
@@ -308,3 +303,165 @@ def _refuse_unknown_provider(
         provider = conf.get(_PROVIDER, "a provider that is not named")
         msg = f"{needs.at(f'state/{number}')}: state of {provider}, whose files are not known here"
         raise UnknownFormatError(msg)
+
+
+_MOST_MISSING: Final = 10_000
+
+
+class RequiredFiles:
+    """The files that one batch needs, collected; arguments as of :func:`take_inventory`."""
+
+    def __init__(
+        self, listing: Mapping[str, int], read: Callable[[str], bytes], *, batch: int, where: str
+    ) -> None:
+        self.listing = listing
+        self.batch = batch
+        self.where = where
+        self.sizes: dict[str, int] = {}
+        self.addressed: list[str] = []
+        self._read = read
+        self._missing: dict[str, None] = {}
+        self._state_ids: dict[int, StateIds] = {}
+
+    def add(self, path: str) -> None:
+        """Add a needed file, with the checksums beside it."""
+        if path not in self.listing:
+            self.lack(path)
+            return
+        self.sizes[path] = self.listing[path]
+        for companion in companions_of(path):
+            if companion in self.listing:
+                self.sizes[companion] = self.listing[companion]
+
+    def add_addressed(self, path: str) -> None:
+        """Add a needed file that the copy gets with another content, without checksums."""
+        self.sizes[path] = self.listing[path]
+        self.addressed.append(path)
+
+    def lack(self, path: str) -> None:
+        """Note a missing file; raise MissingStateError at once for absurdly many."""
+        self._missing[path] = None
+        if len(self._missing) >= _MOST_MISSING:
+            self.refuse_if_incomplete()
+
+    def refuse_if_incomplete(self) -> None:
+        """Raise MissingStateError if a needed file is missing."""
+        if self._missing:
+            raise MissingStateError(self.where, self.batch, tuple(self._missing))
+
+    def at(self, path: str) -> str:
+        """Return a file's address, for errors."""
+        return f"{self.where}/{path}"
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; raise MissingStateError if they are not those of the listing."""
+        try:
+            data = self._read(path) if path in self.listing else None
+        except FileNotFoundError as error:
+            raise MissingStateError(self.where, self.batch, (path,)) from error
+        if data is None or len(data) != self.listing[path]:
+            raise MissingStateError(self.where, self.batch, (path,))
+        return data
+
+    def state_ids(self, batch: int) -> StateIds:
+        """Return the ids of the states of a batch; empty for an earlier batch without a commit."""
+        if batch not in self._state_ids:
+            path = f"commits/{batch}"
+            try:
+                ids = CommitEntry.parse(self.read(path), where=self.at(path)).state_ids
+            except MissingStateError:
+                if batch == self.batch:
+                    raise
+                ids = {}
+            self._state_ids[batch] = ids
+        return self._state_ids[batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """One state store of one partition; *index* is its place among the operator's stores."""
+
+    operator: int
+    partition: int
+    index: int
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """The folder of its files."""
+        folder = f"state/{self.operator}/{self.partition}"
+        return folder if self.name == DEFAULT_STORE else f"{folder}/{self.name}"
+
+    def id_in(self, ids: StateIds) -> str | None:
+        """Return the id of its state among those of all."""
+        try:
+            return ids[self.operator][self.partition][self.index]
+        except (KeyError, IndexError):
+            return None
+
+
+def take_store(needs: RequiredFiles, store: Store, operator: OperatorFiles) -> None:
+    """Add the files from which Spark restores a store as the batch left it."""
+    writers = _Writers(needs, store)
+    chain = find_chain(
+        operator.stores.get((store.partition, store.name)) or StoreFiles(),
+        (needs.batch + 1, writers.of_the_batch()),
+        folder=store.folder,
+        writer_before=writers.before,
+    )
+    if chain.missing:
+        needs.lack(chain.missing)
+        return
+    for change in chain.changes:
+        needs.add(change)
+    if chain.snapshot:
+        needs.add(chain.snapshot)
+        if chain.snapshot.endswith(".zip"):
+            _take_shared(needs, store.folder, chain.snapshot)
+
+
+def _take_shared(needs: RequiredFiles, folder: str, snapshot: str) -> None:
+    for name, size in shared_files(needs.read(snapshot), where=needs.at(snapshot)):
+        path = f"{folder}/{name}"
+        needs.add(path)
+        listed = needs.listing.get(path, size)
+        if listed != size:
+            raise TruncatedStateError(needs.where, needs.batch, (path,), (listed, size))
+
+
+class _Writers:
+    """The ids of the attempts whose state counts, where several wrote one version.
+
+    Spark takes the id of the last state from the commit log, and the ids before it from the head of
+    its changelog. Older commits say the same, and one of them speaks for all stores.
+    """
+
+    def __init__(self, needs: RequiredFiles, store: Store) -> None:
+        self._needs = needs
+        self._store = store
+        self._has_ids = store.operator in needs.state_ids(needs.batch)
+        self._lineage: dict[int, str] = {}
+
+    def of_the_batch(self) -> str:
+        if not self._has_ids:
+            return ""
+        writer = self._store.id_in(self._needs.state_ids(self._needs.batch))
+        if writer is None:
+            where = self._needs.at(f"commits/{self._needs.batch}")
+            msg = f"{where}: no id for the state in {self._store.folder}"
+            raise CorruptDocumentError(msg)
+        return writer
+
+    def before(self, version: int, change: str) -> str:
+        if not self._has_ids:
+            return ""
+        # The state of version 1 is the one that batch 0 led to.
+        writer = self._store.id_in(self._needs.state_ids(version - 1)) or self._lineage.get(version)
+        if writer is None:
+            where = self._needs.at(change)
+            self._lineage |= read_lineage(self._needs.read(change), where=where)
+            writer = self._lineage.get(version)
+            if writer is None:
+                msg = f"{where}: its lineage does not name version {version}, which was before it"
+                raise CorruptDocumentError(msg)
+        return writer

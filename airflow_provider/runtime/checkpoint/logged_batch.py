@@ -1,10 +1,10 @@
 """Content of Spark's logs for a batch that ran, so that a late write over them is noticed.
 
 Spark writes ``offsets/<N>`` and ``sources/<i>/<n>`` of a batch before it runs the batch, and
-``commits/<N>`` after it. None of them is put if absent on a disk or in an object store, so a write
-that a dead process has left with the storage (a request repeated by its client, or on its way) can
-replace them afterwards. Rows would be read twice, or never. The record of the epoch keeps what the
-batch ran with.
+``commits/<N>`` after it. None of them is put if absent on a disk or in an object store, so a late
+write of a dead process (a request repeated by its client, or on its way) can replace them
+afterwards. Rows would be read twice, or never. The record of the epoch keeps what the batch ran
+with.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LoggedBatch:
 
     Attributes:
         offsets: the text of ``offsets/<N>``; bytes that are no text are escaped.
-        digests: the SHA-256 of ``offsets/<N>`` and of each file of ``sources/`` that belongs to the
-            batch, by path.
+        digests: by path, the SHA-256 of ``offsets/<N>`` and of each file of ``sources/`` of the
+            batch.
     """
 
     offsets: str
@@ -46,13 +46,10 @@ class LoggedBatch:
 
 
 class BatchLogs:
-    """Reads what a query's logs say of its batches, one after the other.
+    """Reads the logs of a query's batches, one after the other.
 
     A restart reads all of ``sources/``, so a file there that was replaced under the last two
     batches is put back while this driver still has its content.
-
-    Args:
-        checkpoint: the query's.
     """
 
     def __init__(self, checkpoint: Storage) -> None:
@@ -62,11 +59,7 @@ class BatchLogs:
         self._kept: dict[int, dict[str, bytes]] = {}  # by batch, the content of its source files
 
     def read(self, batch: int) -> LoggedBatch:
-        """Return the logs of a batch that is planned, and about to run.
-
-        Raises:
-            CheckpointError: it is not planned.
-        """
+        """Return the logs of a batch that is planned, and about to run."""
         self._put_back()
         path = f"offsets/{batch}"
         data = self._logs.offsets_bytes(batch)
@@ -93,7 +86,7 @@ class BatchLogs:
         return dict(self._source_files(lines, before)) if lines and before is not None else {}
 
     def _lines_of(self, batch: int) -> tuple[str, ...] | None:
-        """Return a batch's lines of the offset log; None for one that a copy does without."""
+        """Return a batch's lines of the offset log; None for one that a copy omits."""
         if batch in self._lines or batch < 0:
             return self._lines.get(batch, ())
         try:
@@ -106,10 +99,7 @@ class BatchLogs:
     def _source_files(
         self, lines: tuple[str, ...], before: tuple[str, ...]
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the files of a batch: those of positions behind the last batch's.
-
-        The offset log does not name the folder of a line, so each folder is looked into.
-        """
+        """The offset log does not name the folder of a line, so each folder is searched."""
         numbers = _new_positions(lines, before)
         if not numbers:
             return
@@ -122,11 +112,11 @@ class BatchLogs:
 
 
 def changed_offsets(checkpoint: Storage, batch: int, logged: LoggedBatch) -> bytes | None:
-    """Return what ``offsets/<batch>`` was when the batch ran, where it is something else now.
+    """Return the bytes of ``offsets/<batch>`` with which the batch ran, if the file has changed.
 
     Raises:
-        CheckpointError: another file of the batch's logs is not what it was, so it cannot be said
-            what was read; the message names it.
+        CheckpointError: another file of the batch's logs has changed, so the rows that were read
+            are unknown; the message names it.
     """
     path = f"offsets/{batch}"
     kept = logged.offsets.encode(errors="surrogateescape")
@@ -138,13 +128,7 @@ def changed_offsets(checkpoint: Storage, batch: int, logged: LoggedBatch) -> byt
 
 
 def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
-    """Refuse a file of Spark's logs that is not the one that a batch ran with.
-
-    One that is gone is Spark's own cleaning, or found by what needs it.
-
-    Raises:
-        CheckpointError: it was replaced.
-    """
+    """Raise CheckpointError if a file of Spark's logs was replaced since a batch ran with it."""
     data = _read(checkpoint, path)
     if data is None or sha256(data) == was:
         return
@@ -157,10 +141,7 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
 
 
 def _new_positions(lines: tuple[str, ...], before: tuple[str, ...]) -> list[int]:
-    """Return the positions to which a batch has moved any of its file sources, ascending.
-
-    Each source is compared with itself: another one may be thousands of positions ahead.
-    """
+    """Each source is compared with itself: another one may be thousands of positions ahead."""
     found: set[int] = set()
     for line, old in itertools.zip_longest(lines, before, fillvalue=""):
         was, now = _position(old), _position(line)

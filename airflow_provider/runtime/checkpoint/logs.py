@@ -2,13 +2,12 @@
 
 A query's checkpoint holds ``offsets/<batch>``, written when a batch is planned, and
 ``commits/<batch>``, written when it has ended; a batch whose offsets have no commit is run again
-with the same offsets. The bytes of an offset entry (Spark's ``OffsetSeqLog``)::
+with the same offsets. An offset entry (Spark's ``OffsetSeqLog``), and a commit (``CommitLog``, with
+the ids of state in checkpoint format 2 and later)::
 
     v1
     {"batchWatermarkMs":0,"batchTimestampMs":1795230227049,"conf":{…}}
     {"logOffset":0}              one line for each source in the order of the plan, "-" for none yet
-
-and of a commit (``CommitLog``), with the ids of state in checkpoint format 2 and later only::
 
     v2
     {"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["244ddfec-…"],["15723970-…"]]}}
@@ -22,12 +21,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
-from airflow_provider.runtime.checkpoint.drain_step import LogPosition
+from airflow_provider.runtime.checkpoint.drain_step import LogPosition, is_of_drain
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import (
     CheckpointError,
     CorruptDocumentError,
     UnknownFormatError,
+    UnknownJobError,
 )
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 
@@ -44,7 +46,6 @@ _PARTITIONS = ("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.
 StateIds = dict[int, list[list[str]]]
 
 _COMMIT_VERSIONS = frozenset({"v1", "v2", "v3"})
-_NO_OFFSET = "-"
 _LOGS = ("offsets", "commits")
 
 
@@ -63,13 +64,7 @@ class _Commit(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class OffsetEntry:
-    """One entry of the offset log, kept so that what is not understood is written back as it was.
-
-    Attributes:
-        version: the first line.
-        metadata: the second line.
-        sources: the lines after it.
-    """
+    """One entry of the offset log: its lines; unknown members of the metadata are kept."""
 
     version: str
     metadata: dict[str, Any]
@@ -77,11 +72,7 @@ class OffsetEntry:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OffsetEntry:
-        """Read an entry's bytes.
-
-        Raises:
-            CorruptDocumentError: they are not an offset entry, or of a version unknown here.
-        """
+        """Read an entry's bytes; raise CorruptDocumentError for any others."""
         lines = data.decode(errors="replace").rstrip("\n").split("\n")
         if lines[0] not in _VERSIONS:
             msg = f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
@@ -100,17 +91,17 @@ class OffsetEntry:
 
     @property
     def watermark_ms(self) -> int:
-        """Return the watermark of the batch, milliseconds since 1970; 0 before the first."""
+        """The watermark of the batch, milliseconds since 1970; 0 before the first."""
         return int(self.metadata.get("batchWatermarkMs", 0))
 
     @property
     def conf(self) -> dict[str, str]:
-        """Return the settings that Spark keeps from the first batch on."""
+        """The settings that Spark keeps from the first batch on."""
         return dict(self.metadata.get("conf") or {})
 
     @property
     def partitions(self) -> int | None:
-        """Return how many partitions Spark gives state; None when the entry does not tell."""
+        """The number of partitions of state; None when the entry does not tell."""
         setting = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
         return int(setting) if setting and setting.isdecimal() else None
 
@@ -131,16 +122,7 @@ class OffsetEntry:
 
     def source_offsets(self) -> list[Any]:
         """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""
-        return [_parse_offset(line) for line in self.sources]
-
-
-def _parse_offset(line: str) -> Any:
-    if line == _NO_OFFSET:
-        return None
-    try:
-        return read_json(line)
-    except ValueError:
-        return line
+        return [offset_value(line) for line in self.sources]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +130,8 @@ class CommitEntry:
     """One entry of the commit log.
 
     Attributes:
-        version: the first line.
         state_ids: the ids of the states that the batch led to; empty in checkpoint format 1.
-        watermark_ms: the watermark after the batch, milliseconds since 1970; 0 for none.
+        watermark_ms: the watermark after the batch; 0 for none.
     """
 
     version: str
@@ -159,12 +140,7 @@ class CommitEntry:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> CommitEntry:
-        """Read an entry's bytes.
-
-        Raises:
-            UnknownFormatError: they are of a version unknown here.
-            CorruptDocumentError: they are not a commit.
-        """
+        """Read an entry's bytes; raise CorruptDocumentError for any others."""
         version, _, text = data.decode(errors="replace").rstrip("\n").partition("\n")
         if version not in _COMMIT_VERSIONS:
             msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
@@ -185,7 +161,7 @@ def sha256(data: bytes) -> str:
 
 
 def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
-    """Return a commit log entry with the ids of other states; all else stays."""
+    """Return a commit log entry with the ids of other states."""
     version, _, text = commit.decode().rstrip("\n").partition("\n")
     entry = {**read_json(text), "stateUniqueIds": {str(key): ids[key] for key in sorted(ids)}}
     return f"{version}\n{json.dumps(entry, separators=(',', ':'))}".encode()
@@ -197,10 +173,9 @@ def _agree(last_offsets: int, last_commit: int) -> bool:
 
 
 class CheckpointLogs:
-    """The logs of one query's checkpoint.
+    """The logs of one query's checkpoint, given its root.
 
-    Args:
-        storage: the checkpoint's root.
+    Methods raise CheckpointError if an entry is missing or the logs contradict each other.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -208,11 +183,11 @@ class CheckpointLogs:
         self.url = storage.url
 
     def exists(self) -> bool:
-        """Whether there is a checkpoint at all."""
+        """Whether there is a checkpoint."""
         return self._storage.exists("metadata") or self._storage.exists("offsets")
 
     def query_id(self) -> str | None:
-        """Return the id that Spark gave the query with this checkpoint; None before it started."""
+        """Return the id that Spark gave the query of this checkpoint; None before it started."""
         try:
             query_id = str(read_json(self._storage.read("metadata").decode().split("\n")[-1])["id"])
         except FileNotFoundError:
@@ -230,11 +205,7 @@ class CheckpointLogs:
         return numbers_in(self._storage.list(log))
 
     def position(self) -> LogPosition:
-        """Return how far the logs reach, also while the query runs.
-
-        Raises:
-            CheckpointError: they contradict each other.
-        """
+        """Return the last batches of the logs, also while the query runs."""
         found, before = self._last_batches(), None
         while not _agree(*found) and found != before:
             # A batch may have ended between the two listings: what is so stays so.
@@ -250,11 +221,7 @@ class CheckpointLogs:
         return LogPosition(last_offsets, last_commit, watermark)
 
     def last_committed(self) -> int:
-        """Return the last committed batch, also where a listing is older than a read; -1 for none.
-
-        Raises:
-            CheckpointError: the logs contradict each other.
-        """
+        """Return the last committed batch, also where a listing is old; -1 for none."""
         last = self.position().last_commit
         while self._has_commit(last + 1):
             last += 1
@@ -272,28 +239,16 @@ class CheckpointLogs:
         return max(offsets, default=-1), max(commits, default=-1)
 
     def offsets(self, batch: int) -> OffsetEntry:
-        """Return the entry of a planned batch.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        """Return the entry of a planned batch."""
         data, where = self._read(f"offsets/{batch}", "offset log")
         return OffsetEntry.parse(data, where=where)
 
     def offsets_bytes(self, batch: int) -> bytes:
-        """Return a planned batch's entry, as Spark has written it.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        """Return a planned batch's entry, as Spark has written it."""
         return self._read(f"offsets/{batch}", "offset log")[0]
 
     def commit_digest(self, batch: int) -> str:
-        """Return the SHA-256 of a committed batch's entry.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        """Return the SHA-256 of a committed batch's entry."""
         return sha256(self._read(f"commits/{batch}", "commit log")[0])
 
     @property
@@ -304,8 +259,8 @@ class CheckpointLogs:
     def remove_torn(self) -> None:
         """Remove what was cut short while the first batch was planned.
 
-        With such a file, and no batch beside it, Spark refuses to start the query for ever. No
-        driver may run the query. Idempotent.
+        With such a file, and no batch beside it, Spark always refuses to start the query. No driver
+        may run the query. Idempotent.
         """
         if self.batches("offsets"):
             return
@@ -331,11 +286,7 @@ class CheckpointLogs:
         self._storage.put(f"offsets/{batch}", data)
 
     def commit(self, batch: int) -> CommitEntry:
-        """Return the entry of a committed batch.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        """Return the entry of a committed batch."""
         data, where = self._read(f"commits/{batch}", "commit log")
         return CommitEntry.parse(data, where=where)
 
@@ -383,3 +334,48 @@ class CommitLog(Protocol):
     @property
     def checkpoint(self) -> Storage | None:
         """Return Spark's checkpoint; None where it keeps none."""
+
+
+_SHOWN_BATCHES = 10
+
+
+def describe_checkpoint(storage: Storage) -> dict[str, Any]:
+    """Return a description of any query's checkpoint, as plain JSON values.
+
+    Raises:
+        UnknownJobError: there is no checkpoint.
+    """
+    logs = CheckpointLogs(storage)
+    if not logs.exists():
+        msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
+        raise UnknownJobError(msg)
+    position = logs.position()
+    batches = logs.batches("offsets")
+    last = logs.offsets(position.last_offsets) if batches else None
+    return {
+        "checkpoint": storage.url,
+        "query_id": logs.query_id(),
+        "last_planned_batch": position.last_offsets if batches else None,
+        "last_committed_batch": position.last_commit if position.last_commit >= 0 else None,
+        "open_batch": position.open_batch,
+        "watermark": millis_to_iso(last.watermark_ms) if last else None,
+        "drained": is_of_drain(position.watermark_ms) and position.open_batch is None,
+        "sources": last.source_offsets() if last else [],
+        "operators": _operators(storage),
+        "batches": [_batch(logs, batch) for batch in batches[-_SHOWN_BATCHES:]],
+    }
+
+
+def _operators(storage: Storage) -> list[dict[str, Any]]:
+    ids = numbers_in(storage.list("state"))
+    return [{"id": i, "partitions": len(numbers_in(storage.list(f"state/{i}")))} for i in ids]
+
+
+def _batch(logs: CheckpointLogs, batch: int) -> dict[str, Any]:
+    entry = logs.offsets(batch)
+    return {
+        "batch": batch,
+        "committed": logs.is_committed(batch),
+        "watermark": millis_to_iso(entry.watermark_ms),
+        "sources": entry.source_offsets(),
+    }

@@ -1,57 +1,71 @@
-"""Offsets of a stopped query's sources: changed in its logs, while its state stays.
+"""Changes of a stopped query's offset log: the drain batch, reset positions, ends of its sources.
 
-Spark begins a source without an offset, which its log shows as ``-``, from its beginning. It looks
-at the last two entries: at the one before the last, because some sources want to see the last batch
-planned again. What a source itself has stored, such as which files it has seen, lies in
-``sources/<place>`` and goes with its offset.
+Spark runs a planned, uncommitted batch exactly as its offset entry says.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.checkpoint.drain_step import (
+    DrainStep,
+    next_drain_step,
+    next_watermark,
+)
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.source_end import (
+    NO_OFFSET,
+    LoggedFile,
+    SourceLog,
+    is_reached,
+    limited,
+    position_of,
+)
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    JobDrainedError,
+    MissingStateError,
+    OpenBatchError,
+    UnknownFormatError,
+    UnknownJobError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 
-ANEW: Final = "-"
-"""The line of a source that has no offset: it begins from its beginning."""
+
 _BY_PLACE: Final = "v1"
 
 
 def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
-    """Whether it is clear what the sources at these places have stored.
+    """Whether the folders in which the sources at these places store their progress are known.
 
     A source that is read at several places of the plan has a line for each, and one folder or
-    several; so the numbers of its folders are not known, unless all of them are removed.
-
-    Args:
-        names: the sources in the order of the offset log.
-        places: those that are to begin from their beginning.
+    several; so the numbers of its folders are unknown, unless all of them are removed.
     """
     known = [name for name in names if name is not None]
     return len(set(known)) == len(known) or set(places) in (set(), set(range(len(names))))
 
 
 def reset_positions(checkpoint: Storage, places: Collection[int]) -> None:
-    """Let some sources of a stopped query begin from their beginning.
+    """Let the sources at some places of a stopped query begin from their beginning.
 
-    Args:
-        checkpoint: the query's; nobody else may be using it.
-        places: which ones, by their places in the offset log; see :func:`can_reset`.
+    Spark looks at the last two entries, because some sources want to see the last batch planned
+    again. What a source has stored itself lies in ``sources/<place>`` and goes with its offset.
 
     Raises:
         OpenBatchError: a batch is planned and not committed: its rows would be lost.
         UnknownFormatError: the log does not know its sources by their places.
 
-    Crash safety: calling it again completes it; between, the query must not be started.
-    Idempotent: by the places.
+    Crash safety: calling it again completes it; between, the query must not be started. Idempotent:
+    by the places.
     """
-    set_positions(checkpoint, dict.fromkeys(places, ANEW))
+    set_positions(checkpoint, dict.fromkeys(places, NO_OFFSET))
     logs = CheckpointLogs(checkpoint)
     last = logs.position().last_commit
     if last >= 0 and len(set(places)) == len(logs.offsets(last).sources):
@@ -61,12 +75,7 @@ def reset_positions(checkpoint: Storage, places: Collection[int]) -> None:
 
 
 def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
-    """Let some sources of a stopped query go on elsewhere; see :func:`reset_positions`.
-
-    Args:
-        checkpoint: the query's.
-        lines: the offset of each of them, as Spark writes it.
-    """
+    """Set the offsets of some sources of a stopped query; see :func:`reset_positions`."""
     logs = CheckpointLogs(checkpoint)
     position = logs.position()
     if position.open_batch is not None:
@@ -85,3 +94,182 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
             raise UnknownFormatError(msg)
         checkpoint.delete(f"offsets/.{batch}.crc")  # of what was there before
         checkpoint.put(f"offsets/{batch}", entry.with_positions(lines).to_bytes())
+
+
+def plan_drain_batch(logs: CheckpointLogs, *, further: bool = False) -> int:
+    """Append the drain batch to the offset log of a query that is not running; return the batch.
+
+    An entry with the offsets of the last committed batch and :data:`.MAX_WATERMARK_MS` reads
+    nothing, evicts all state and fires all event-time timers. Spark's own state repartitioning
+    appends such entries too. The idea of a last checkpoint after MAX_WATERMARK is Flink's
+    (FLIP-147). Start the query once with ``trigger(once=True)`` to run it; with ``availableNow``
+    rows that arrived meanwhile would be read after it and dropped as late. With *further* a drained
+    query gets another batch with a later watermark, for rows that wait for it.
+
+    Raises:
+        UnknownJobError: there is no checkpoint, or no batch has committed.
+        OpenBatchError: a batch is planned and not committed.
+        JobDrainedError: the query is drained already; with *further*, up to the end of time.
+
+    Crash safety: the entry is put whole or not at all. Idempotent: by the batch.
+    """
+    position = logs.position()
+    if position.last_commit < 0 and position.open_batch is None:
+        msg = f"{logs.url}: no checkpoint with a committed batch there; run the query first"
+        raise UnknownJobError(msg)
+    step = next_drain_step(position, stateful=True)
+    if step is DrainStep.RUN_PLANNED:
+        return position.last_offsets
+    if step is DrainStep.RUN_OPEN:
+        msg = (
+            f"{logs.url}: batch {position.open_batch} is planned and not committed; run the query "
+            "once with trigger(once=True), then plan the drain"
+        )
+        raise OpenBatchError(msg)
+    entry = logs.offsets(position.last_commit)
+    watermark_ms = next_watermark(entry.watermark_ms)
+    if watermark_ms is None or (step is DrainStep.DONE and not further):
+        msg = f"{logs.url}: drained already, by batch {position.last_commit}"
+        raise JobDrainedError(msg)
+    batch = position.last_commit + 1
+    if not logs.put_offsets(batch, entry.with_watermark(watermark_ms)):
+        msg = f"{logs.url}: batch {batch} was planned just now by somebody else; is it running?"
+        raise OpenBatchError(msg)
+    return batch
+
+
+class PlannedEnds:
+    """Compares the batches of a query with the ends of its sources, and limits planned ones.
+
+    A planned batch that reads beyond the ends is changed by replacing its entry in the offset log,
+    and for files the position's entry in ``sources/<n>/``, while the query does not run. That is
+    safe for a batch that was not staged: every start that may stage it has checked it against the
+    ends, which are put once and never change. (One that was planned before the ends were put is not
+    replaced.) Each file is replaced by what follows from the batch as it was planned and from the
+    ends alone, source by source; a driver presumed dead that does so later writes the same again.
+    For the same reason nothing is removed: a batch without rows within the ends stays planned,
+    without input.
+    """
+
+    def __init__(
+        self, checkpoint: Storage, logs: CheckpointLogs, ends: Sequence[SourceEnd]
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._logs = logs
+        self._offsets = [end for end in ends if end.log is None]
+        self._files = [_FilesEnd(checkpoint, end) for end in ends if end.log is not None]
+
+    def is_within(self, batch: int) -> bool:
+        """Whether a planned batch reads nothing beyond the ends."""
+        planned, before = self._entries(batch)
+        return self._limited(planned, before) == planned and all(
+            not files.beyond(_numbers(files.end, planned, before)) for files in self._files
+        )
+
+    def limit(self, batch: int) -> bool:
+        """Limit a planned batch that was not staged to the ends; return whether it still has input.
+
+        Crash safety: calling it again completes it; between, the query must not be started.
+        Idempotent: by the batch.
+        """
+        planned, before = self._entries(batch)
+        has_files = [files.limit(_numbers(files.end, planned, before)) for files in self._files]
+        entry = self._limited(planned, before)
+        if entry != planned:
+            self._logs.replace_offsets(batch, entry)
+        failpoints.hit("plan.replaced")
+        by_log = {files.end.place for files in self._files}
+        lines = zip(entry.sources, before.sources, strict=True)
+        return any(has_files) or any(
+            line != old for place, (line, old) in enumerate(lines) if place not in by_log
+        )
+
+    def unread(self, batch: int) -> dict[str, list[str]]:
+        """Return by source what is not read up to its end after *batch*, -1 for none.
+
+        Returns:
+            For files their addresses, for other sources their position and their end.
+        """
+        lines = self._logs.offsets(batch).sources if batch >= 0 else None
+        found: dict[str, list[str]] = {}
+        for end in self._offsets:
+            line = lines[end.place] if lines is not None else NO_OFFSET
+            last = end.offset or NO_OFFSET
+            if not is_reached(line, last):
+                found[end.source] = [f"read up to {line}, of {last}"]
+        for files in self._files:
+            number = position_of(lines[files.end.place]) if lines is not None else -1
+            if left := files.unread(number):
+                found[files.end.source] = [file.path for file in left]
+        return found
+
+    def _entries(self, batch: int) -> tuple[OffsetEntry, OffsetEntry]:
+        planned = self._logs.offsets(batch)
+        if batch > 0:
+            return planned, self._before(batch)
+        nothing = tuple(NO_OFFSET for _ in planned.sources)
+        return planned, OffsetEntry(planned.version, {}, nothing)
+
+    def _before(self, batch: int) -> OffsetEntry:
+        try:
+            return self._logs.offsets(batch - 1)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise MissingStateError(self._logs.url, batch, (f"offsets/{batch - 1}",)) from error
+            raise
+
+    def _limited(self, planned: OffsetEntry, before: OffsetEntry) -> OffsetEntry:
+        return planned.with_positions(
+            {
+                end.place: limited(
+                    planned.sources[end.place], before.sources[end.place], end.offset or NO_OFFSET
+                )
+                for end in self._offsets
+            }
+        )
+
+
+def _numbers(end: SourceEnd, planned: OffsetEntry, before: OffsetEntry) -> range:
+    first = position_of(before.sources[end.place]) + 1
+    return range(first, position_of(planned.sources[end.place]) + 1)
+
+
+class _FilesEnd:
+    def __init__(self, checkpoint: Storage, end: SourceEnd) -> None:
+        self.end = end
+        self._log = SourceLog(checkpoint, end.log or "")
+
+    @functools.cached_property
+    def _recorded(self) -> dict[str, LoggedFile]:
+        files = (LoggedFile(path, at_ms) for path, at_ms in self.end.addresses().items())
+        return {self.end.key_of(file.path): file for file in files}
+
+    def beyond(self, numbers: range) -> bool:
+        return any(self._within(number)[1] for number in numbers)
+
+    def limit(self, numbers: range) -> bool:
+        """Keep only files of the end in the positions; return whether they have any.
+
+        Where none would remain, the last position gets all unread files of the end.
+        """
+        within = {number: self._within(number) for number in numbers}
+        kept = {number: files for number, (files, _) in within.items()}
+        others = [number for number, (_, beyond) in within.items() if beyond]
+        if others and not any(kept.values()):
+            kept[numbers[-1]] = self.unread(numbers[0] - 1)
+            others = sorted({*others, numbers[-1]})
+        if others:
+            self._log.replace({number: kept[number] for number in others})
+        return any(kept.values())
+
+    def unread(self, number: int) -> list[LoggedFile]:
+        """Return the files that no position up to *number* has, the oldest first."""
+        read = {self.end.key_of(file.path) for file in self._log.read_through(number)}
+        left = (file for key, file in self._recorded.items() if key not in read)
+        return sorted(left, key=lambda file: (file.modified_ms, file.path))
+
+    def _within(self, number: int) -> tuple[list[LoggedFile], bool]:
+        """Return the files of a position that the end has, and whether there are others."""
+        files = self._log.files(number)
+        known = [file for file in files if self.end.key_of(file.path) in self._recorded]
+        return known, len(known) < len(files)

@@ -1,8 +1,7 @@
-"""Kinds of stateful operators: a row for each one of Spark's, with all that depends on it; pure.
+"""Kinds of stateful operators: a row for each one of Spark's, with all that depends on it. Pure.
 
-A kind goes by the name that Spark writes in the operators' metadata and in its progress; in a plan
-that is not planned yet, by the class of its node. What Spark has and this table does not, is read
-as keyed state, and nothing else is expected of it.
+A kind goes by the name that Spark writes in metadata and progress; in a logical plan by the class
+of its node. An operator without a row is read as keyed state, and nothing else is expected of it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StateLayout(enum.Enum):
-    """Of which tables a kind's state consists, and so which of its rows Spark reports."""
+    """The tables of a kind's state."""
 
     KEYED = "keyed"
     SESSIONS = "sessions"
@@ -26,7 +25,7 @@ class StateLayout(enum.Enum):
 
 
 class Setting(enum.Enum):
-    """What a node of a physical plan says of the rows that it keeps; the value is its method."""
+    """The method of a physical node that tells which rows the node keeps."""
 
     JOIN_TYPE = "joinType"
     TIME_MODE = "timeMode"
@@ -39,7 +38,7 @@ class WaitingRows(NamedTuple):
     Attributes:
         what: the rows, for people.
         options: of Spark's state reader; None for all rows, which Spark reports with a batch.
-        where: the rows of it that wait, in SQL; None for all.
+        where: the waiting rows among them, in SQL; None for all.
         way_out: what the job may lack where no watermark flushes them; empty for nothing known.
         fires_at: the column with the time at which the user's callback is called for a row, which
             may then register another one; empty for rows without a callback.
@@ -53,12 +52,7 @@ class WaitingRows(NamedTuple):
 
 
 class InBatch(NamedTuple):
-    """What a batch job makes of an operator.
-
-    Attributes:
-        why: the reason against BATCH, for people.
-        refuses: BATCH would lose rows or fail, so it is refused when it is requested by name, too.
-    """
+    """A reason against BATCH; *refuses* if BATCH would lose rows or fail, even when requested."""
 
     why: str
     refuses: bool = True
@@ -69,16 +63,14 @@ class OperatorKind:
     """A kind of stateful operators.
 
     Attributes:
-        name: what Spark writes in a checkpoint.
-        does: what it does, for people.
-        layout: which tables its state has.
-        is_repartitionable: Spark knows by what its keys are spread, and so can repartition its
-            state and write rows of it.
-        setting: what of its node in the physical plan decides which rows wait; None where the
-            query's output mode does.
-        waiting: the rows that a drain leaves, by the setting with which it leaves them.
+        name: Spark's name in a checkpoint.
+        does: its purpose, for people.
+        is_repartitionable: whether Spark can repartition its state and write rows of it.
+        setting: the part of its physical node that decides which rows wait; None where the query's
+            output mode does.
+        waiting: the rows that a drain leaves, by that setting.
         node: the class of its node in an analyzed plan; empty where nothing depends on it.
-        in_batch: what speaks against BATCH, by the time mode; by "" where the node has none.
+        in_batch: by time mode, the reason against BATCH; by "" where the node has none.
     """
 
     name: str
@@ -222,12 +214,12 @@ def kind_named(name: str) -> OperatorKind:
 
 
 def operator_title(name: str | None, number: int, kind: str) -> str:
-    """Return the job's name for a stateful operator; what it does, and its number, without one."""
+    """Return the job's name for a stateful operator, else its purpose and number."""
     if name and not name.isdecimal() and name != f"op{number}":
         return name
     return f"{kind_named(kind).does} ({number})"
 
 
 def kind_of_node(node: str) -> OperatorKind | None:
-    """Return the kind that a class of nodes in an analyzed plan becomes; None for all others."""
+    """Return the kind that a class of nodes in an analyzed plan becomes, or None."""
     return _BY_NODE.get(node)

@@ -1,4 +1,4 @@
-"""Metadata of the stateful operators in a checkpoint.
+"""Metadata and schemas of the stateful operators in a checkpoint.
 
 ``state/<operator>/_metadata/metadata``, written once, or for operators whose state may change its
 schema ``state/<operator>/_metadata/v2/<batch>``, written by the first batch of each run::
@@ -9,38 +9,32 @@ schema ``state/<operator>/_metadata/v2/<batch>``, written by the first batch of 
        "stateSchemaFilePaths":["file:/…/state/0/_stateSchema/default/0_5e95695f-…"]}],
      "operatorPropertiesJson":"…"}
 
-The addresses of the schema files are the reason why a checkpoint cannot simply be moved: Spark
-reads them where it wrote them.
-
-Spark before 4.0 writes none of it: there the folders of its stores tell what an operator has.
+Spark reads schema files at these addresses, so a checkpoint cannot simply be moved. Spark before
+4.0 writes no metadata: there the folders of its stores tell what an operator has.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operator_kinds import JOIN, UNKNOWN
 from airflow_provider.runtime.checkpoint.state_files import DEFAULT_STORE
-from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.storage.copy_files import copy_files
-from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
 
 
 _VERSIONS = frozenset({"v1", "v2"})
 _PROPERTIES = "operatorPropertiesJson"
-_SCHEMA_FILES = "stateSchemaFilePaths"
+SCHEMA_FILES = "stateSchemaFilePaths"
 _JOIN_STORES = tuple(
     f"{side}-{store}"
     for side in ("left", "right")
@@ -50,13 +44,7 @@ _JOIN_STORES = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class StateVariable:
-    """A variable of ``transformWithState``.
-
-    Attributes:
-        name: what the processor calls it; of timers a name of Spark's, which begins with ``$``.
-        kind: ``ValueState``, ``ListState``, ``MapState`` or ``TimerState``.
-        has_ttl: whether its values expire.
-    """
+    """A variable of ``transformWithState``; those of timers have names that begin with ``$``."""
 
     name: str
     kind: str
@@ -68,13 +56,10 @@ class OperatorMetadata:
     """One stateful operator, as Spark describes it.
 
     Attributes:
-        id: its number in the query's plan.
-        name: what Spark calls its kind.
         stores: the names of its state stores; a join may have four.
         partitions: the number of partitions that it was planned with.
         schema_files: the schema files that it names, relative to the checkpoint.
-        variables: those of ``transformWithState``.
-        roots: the checkpoints in which those schema files lie, as Spark names them.
+        roots: the checkpoints of those schema files, as Spark names them.
     """
 
     id: int
@@ -87,16 +72,11 @@ class OperatorMetadata:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OperatorMetadata:
-        """Read the metadata's bytes.
-
-        Raises:
-            UnknownFormatError: they are of a version unknown here.
-            CorruptDocumentError: they are not an operator's metadata.
-        """
+        """Read the metadata's bytes; raise CorruptDocumentError for any others."""
         document = _read(data, where=where)
         try:
             info, stores = document["operatorInfo"], document["stateStoreInfo"]
-            addresses = [path for store in stores for path in store.get(_SCHEMA_FILES, ())]
+            addresses = [path for store in stores for path in store.get(SCHEMA_FILES, ())]
             inside = tuple(_within(path, info["operatorId"], where=where) for path in addresses)
             return cls(
                 id=int(info["operatorId"]),
@@ -127,12 +107,9 @@ def _variables(properties: str | None) -> tuple[StateVariable, ...]:
 
 
 def infer_operator(number: int, folders: Collection[str], partitions: int) -> OperatorMetadata:
-    """Return what is known of an operator that no Spark has described.
+    """Return the metadata of an operator that no Spark has described.
 
-    Args:
-        number: its number in the query's plan.
-        folders: the stores of which there are files; all of a kind's are expected.
-        partitions: how many the query was planned with.
+    *folders* are the stores that have files; all of a kind's stores are expected.
     """
     is_join = not set(_JOIN_STORES).isdisjoint(folders)
     expected = _JOIN_STORES if is_join else (DEFAULT_STORE,)
@@ -146,12 +123,7 @@ def infer_operator(number: int, folders: Collection[str], partitions: int) -> Op
 
 
 def describe_operator(checkpoint: Storage, number: int) -> OperatorMetadata:
-    """Return what a checkpoint says of one of its stateful operators.
-
-    Raises:
-        FileNotFoundError: it says nothing.
-        UnknownFormatError, CorruptDocumentError: see :meth:`OperatorMetadata.parse`.
-    """
+    """Return the newest metadata of an operator in a checkpoint, or raise FileNotFoundError."""
     folder = f"state/{number}/_metadata"
     entries = numbers_in(checkpoint.list(f"{folder}/v2"))
     path = f"{folder}/v2/{max(entries)}" if entries else f"{folder}/metadata"
@@ -159,63 +131,39 @@ def describe_operator(checkpoint: Storage, number: int) -> OperatorMetadata:
 
 
 def readdress(data: bytes, *, root: str, where: str) -> bytes:
-    """Return an operator's metadata for a checkpoint that lies elsewhere.
+    """Return an operator's metadata for a checkpoint at another address.
 
-    Without it a copy cannot be read, and not every query can be restarted on it, once the original
-    is gone.
-
-    Args:
-        data: the metadata's bytes; those that name no address come back as they are.
-        root: the address of the other checkpoint, as Spark writes it (``file:/…``, ``s3a://…``).
-        where: the address of *data*, named in errors.
-
-    Raises:
-        UnknownFormatError: they are of a version unknown here.
-        CorruptDocumentError: they are not an operator's metadata.
+    Without it a copy cannot be read, and not every query can restart on it, once the original is
+    gone. *root* is the address as Spark writes it (``file:/…``, ``s3a://…``). Metadata that names
+    no address comes back unchanged.
     """
     if not OperatorMetadata.parse(data, where=where).schema_files:
         return data
+
+    def move(document: dict[str, Any]) -> None:
+        operator = document["operatorInfo"]["operatorId"]
+        for store in document["stateStoreInfo"]:
+            store[SCHEMA_FILES] = [
+                f"{root.rstrip('/')}/{_within(path, operator, where=where)}"
+                for path in store.get(SCHEMA_FILES, ())
+            ]
+
+    return changed_metadata(data, move, where=where)
+
+
+def changed_metadata(data: bytes, change: Callable[[dict[str, Any]], None], *, where: str) -> bytes:
+    """Return an operator's metadata after *change* of its document."""
     document = _read(data, where=where)
-    operator = document["operatorInfo"]["operatorId"]
-    for store in document["stateStoreInfo"]:
-        store[_SCHEMA_FILES] = [
-            f"{root.rstrip('/')}/{_within(path, operator, where=where)}"
-            for path in store.get(_SCHEMA_FILES, ())
-        ]
-    version = data.split(b"\n", 1)[0]
+    change(document)
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-    return version + b"\n" + text.encode()
-
-
-def renumber(data: bytes, number: int, *, where: str) -> bytes:
-    """Return an operator's metadata for another number in the query's plan.
-
-    Args:
-        data: the metadata's bytes.
-        number: the new number.
-        where: the address of *data*, named in errors.
-
-    Raises:
-        UnknownFormatError: they are of a version unknown here.
-        CorruptDocumentError: they are not an operator's metadata.
-    """
-    before = OperatorMetadata.parse(data, where=where)
-    document = _read(data, where=where)
-    document["operatorInfo"]["operatorId"] = number
-    for store in document["stateStoreInfo"]:
-        if _SCHEMA_FILES in store:
-            old, new = f"/state/{before.id}/", f"/state/{number}/"
-            store[_SCHEMA_FILES] = [new.join(path.rsplit(old, 1)) for path in store[_SCHEMA_FILES]]
-    version = data.split(b"\n", 1)[0]
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-    return version + b"\n" + text.encode()
+    return data.split(b"\n", 1)[0] + b"\n" + text.encode()
 
 
 def has_one_partition(schema: bytes) -> bool:
-    """Whether an operator runs in one partition whatever was planned, by its state's schema.
+    """Whether an operator has one partition whatever was planned, by its state's schema.
 
-    An aggregation without keys has a key without columns, and a limit one that is always null:
-    all their rows meet in partition 0.
+    An aggregation without keys has a key without columns, and a limit one that is always null: all
+    their rows meet in partition 0.
     """
     text = schema.decode("latin-1")  # strings among lengths in binary
     try:
@@ -247,71 +195,107 @@ def _within(path: str, operator: int, *, where: str) -> str:
     return path[begin + 1 :]
 
 
-def numbers_after(numbers: Collection[int], dropped: Collection[int]) -> dict[int, int]:
-    """Return the new numbers of the operators that stay, by their old ones, ascending."""
-    stay = sorted(set(numbers) - set(dropped))
-    return {old: old - sum(gone < old for gone in dropped) for old in stay}
+DEFAULT_FAMILY = "default"
+# A field as Spark's StructType has it in JSON: name, type, nullable, metadata.
+Field = dict[str, Any]
 
 
-def topology_without(topology: Topology, dropped: Collection[int]) -> Topology:
-    """Return what a query consists of without some of its operators."""
-    if topology.operators is None:
-        return topology
-    new = numbers_after([operator.id for operator in topology.operators], dropped)
-    operators = tuple(o._replace(id=new[o.id]) for o in topology.operators if o.id in new)
-    return Topology(topology.sources, operators, topology.provider)
+@dataclasses.dataclass(frozen=True)
+class StateSchema:
+    """The columns of one column family, or of a whole store.
 
-
-def fingerprint_without(fingerprint: Fingerprint, dropped: Collection[int]) -> Fingerprint:
-    """Return what made a query's state without some of its operators."""
-    new = numbers_after([operator.id for operator in fingerprint.operators], dropped)
-    operators = tuple(
-        dataclasses.replace(each, id=new[each.id])
-        for each in fingerprint.operators
-        if each.id in new
-    )
-    return dataclasses.replace(fingerprint, operators=operators)
-
-
-def drop_operators(checkpoint: Storage, dropped: Collection[int]) -> None:
-    """Take operators out of a checkpoint that no query runs on.
-
-    Args:
-        checkpoint: the checkpoint.
-        dropped: their numbers.
-
-    Crash safety: none; a checkpoint in which this was cut short is of no use.
+    Attributes:
+        user_key: the fields of a map's own keys; empty for anything else.
     """
-    numbers = numbers_in(checkpoint.list("state"))
-    new = numbers_after(numbers, dropped)
-    for number in dropped:
-        checkpoint.delete(f"state/{number}")
-    for old, number in new.items():
-        if old != number:
-            _move(checkpoint, old, number)
-    _renumber_commits(checkpoint, new)
+
+    key: tuple[Field, ...]
+    value: tuple[Field, ...]
+    user_key: tuple[Field, ...] = ()
 
 
-def _move(checkpoint: Storage, old: int, number: int) -> None:
-    source, target = f"state/{old}", f"state/{number}"
-    found = files_under(checkpoint.at(source))
-    metadata = {path for path, _ in found if path.startswith("_metadata/")}
-    rest = [(path, size) for path, size in found if path not in metadata]
-    copy_files(checkpoint.at(source), checkpoint.at(target), rest)
-    for path in metadata:
-        if not path.endswith(".crc"):
-            where = f"{source}/{path}"
-            data = renumber(checkpoint.read(where), number, where=f"{checkpoint.url}/{where}")
-            checkpoint.put(f"{target}/{path}", data)
-    checkpoint.delete(source)
+def read_schemas(data: bytes, *, where: str) -> dict[str, StateSchema]:
+    """Return the schema of each column family; of a store without any as ``default``.
+
+    A schema file is ``state/<operator>/0/[<store>/]_metadata/schema``, or for operators whose state
+    may change its schema a file that their metadata names. Strings are those of Java's
+    ``writeUTF``::
+
+        "v2"  <chunks> <JSON of the key's schema>  <chunks> <JSON of the value's>
+        "v3"  <column families>, each: its name, <id> <JSON of the key's>, <id> <JSON of the
+              value's>, <JSON of how keys are encoded>, <JSON of a map's own keys>
+
+    where ``<chunks>`` counts the strings that a longer one was cut into.
+    """
+    reader = _Reader(data)
+    try:
+        version = reader.text()
+        if version == "v1":
+            return {DEFAULT_FAMILY: StateSchema(_fields(reader.text()), _fields(reader.text()))}
+        if version == "v2":
+            return {DEFAULT_FAMILY: StateSchema(_fields(reader.chunks()), _fields(reader.chunks()))}
+        if version == "v3":
+            return dict(_family(reader) for _ in range(reader.number(">i")))
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"{where}: not the schema of a state store"
+        raise CorruptDocumentError(msg) from error
+    msg = f"{where}: {version[:20]!r} is not a known version of a state store's schema"
+    raise UnknownFormatError(msg)
 
 
-def _renumber_commits(checkpoint: Storage, new: Mapping[int, int]) -> None:
-    logs = CheckpointLogs(checkpoint)
-    for batch in logs.batches("commits"):
-        ids = logs.commit(batch).state_ids
-        if ids:
-            path = f"commits/{batch}"
-            moved = {new[number]: each for number, each in ids.items() if number in new}
-            checkpoint.delete(f"commits/.{batch}.crc")  # of what was there before
-            checkpoint.put(path, with_state_ids(checkpoint.read(path), moved))
+def _family(reader: _Reader) -> tuple[str, StateSchema]:
+    name = reader.text()
+    reader.number(">h")  # the id of this version of the key's schema
+    key = _fields(reader.chunks())
+    reader.number(">h")
+    value = _fields(reader.chunks())
+    reader.chunks()  # how keys are encoded
+    return name, StateSchema(key, value, _fields(reader.chunks()))
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    return tuple(read_json(text).get("fields", ()))  # of a map's own keys, when there are none
+
+
+def type_text(plain: str | Mapping[str, Any]) -> str:
+    """Return a type in Spark's JSON as SQL writes it: ``bigint``, ``struct<start:timestamp>``."""
+    if isinstance(plain, str):
+        return _SQL_NAMES.get(plain, plain)
+    kind = plain["type"]
+    if kind == "struct":
+        inner = ",".join(f"{f['name']}:{type_text(f['type'])}" for f in plain["fields"])
+        return f"struct<{inner}>"
+    if kind == "array":
+        return f"array<{type_text(plain['elementType'])}>"
+    if kind == "map":
+        return f"map<{type_text(plain['keyType'])},{type_text(plain['valueType'])}>"
+    return type_text(plain["sqlType"]) if "sqlType" in plain else str(kind)
+
+
+_SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+class _Reader:
+    """Java's ``DataInputStream``."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        (value,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return int(value)
+
+    def text(self) -> str:
+        size = self.number(">H")
+        begin, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            msg = "the file ends within a string"
+            raise ValueError(msg)
+        # Java writes letters beyond the first 65,536 as two surrogates, and a zero as two bytes.
+        raw = self._data[begin : self._at].replace(b"\xc0\x80", b"\0")
+        text = raw.decode("utf-8", "surrogatepass")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+
+    def chunks(self) -> str:
+        return "".join(self.text() for _ in range(self.number(">i")))

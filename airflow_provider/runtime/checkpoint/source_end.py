@@ -1,41 +1,53 @@
-"""The end of a source that is read up to it and no further; pure.
+"""The end of a source, up to which a run reads it, and Spark's log of the files that it has read.
 
-For files it is the files themselves, for any other source an offset, as Spark writes it. Two kinds
-of offsets have an order that is known: a number, and numbers by topic and partition, as Kafka's
-source and everybody who copies it writes them. Of any other it is only known whether it is the end,
-so a batch of such a source ends there or is beyond it.
+For files the end is the files themselves, for any other source an offset, as Spark writes it. Two
+kinds of offsets have a known order: a number, and numbers by topic and partition, as Kafka's source
+and its imitators write them. Any other can only be compared with the end, so a batch of such a
+source ends there or is beyond it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeGuard
 
-from airflow_provider.runtime.base.typed_json import NonNegative, PathPart, read_json
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.typed_json import (
+    Mismatch,
+    NonNegative,
+    PathPart,
+    decode,
+    read_json,
+)
+from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_provider.runtime.api.storages import Storage
+
 
 NO_OFFSET: Final = "-"
-"""The line of a source of which nothing is read yet, in Spark's offset log."""
+"""The line of a source without an offset in Spark's offset log; it begins from its beginning."""
 
 PartitionOffsets = dict[str, dict[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceEnd:
-    """Where one source of a query ends.
+    """The end of one source of a query.
 
     Attributes:
         source: its name.
         place: its line in the entries of Spark's offset log.
         offset: the offset, as Spark writes it, ``-`` for nothing at all; None for files.
-        log: the folder in ``sources/`` in which Spark keeps which files it has read; None where the
-            end is an offset.
+        log: the folder in ``sources/`` with Spark's log of read files; None where the end is an
+            offset.
         files: modification time in milliseconds by name by folder, with a slash at its end: the
-            files that are read, as Spark's log of them writes addresses.
-        by_name: files are the same when their names are, whatever their folders.
+            files to read, with addresses as Spark's log writes them.
+        by_name: whether files with the same name are the same, whatever their folders.
     """
 
     source: str
@@ -46,7 +58,7 @@ class SourceEnd:
     by_name: bool = False
 
     def key_of(self, address: str) -> str:
-        """Return what is the same for files that Spark takes for one."""
+        """Return the part of an address by which Spark identifies a file."""
         return address.rpartition("/")[2] if self.by_name else address
 
     def addresses(self) -> dict[str, int]:
@@ -68,18 +80,12 @@ def by_folder(files: Iterable[tuple[str, int]]) -> dict[str, dict[str, int]]:
 
 
 def limited(planned: str, committed: str, end: str) -> str:
-    """Return how far a batch may read.
+    """Return how far a batch may read: *planned*, but not beyond *end*; all in Spark's words.
 
-    It is *planned* itself where that is not beyond the end, or nothing new. Where it is beyond it,
-    and nothing of what was planned lies before the end, it is the end. The result of a result is
-    the same again.
-
-    Args:
-        planned: how far the batch is planned to read.
-        committed: how far the batch before it has read; all three as Spark writes offsets.
-        end: where the source ends.
+    An end before *committed*, how far the batch before has read, counts as *committed*. The result
+    of a result is the same again.
     """
-    plan, before, last = _value(planned), _value(committed), _value(end)
+    plan, before, last = offset_value(planned), offset_value(committed), offset_value(end)
     if plan in (last, before):
         return planned
     if _is_number(plan) and _is_number(last):
@@ -93,18 +99,13 @@ def limited(planned: str, committed: str, end: str) -> str:
 
 def has_order(end: str) -> bool:
     """Whether it is known which offsets lie before this end."""
-    last = _value(end)
+    last = offset_value(end)
     return last is None or _is_number(last) or is_by_partition(last)
 
 
 def is_reached(committed: str, end: str) -> bool:
-    """Whether a source has been read up to its end.
-
-    Args:
-        committed: how far it has been read; both as Spark writes offsets.
-        end: where it ends.
-    """
-    before, last = _value(committed), _value(end)
+    """Whether a source has been read up to its end; both as Spark writes offsets."""
+    before, last = offset_value(committed), offset_value(end)
     if before == last or last is None:
         return True
     if _is_number(before) and _is_number(last):
@@ -119,12 +120,8 @@ def is_reached(committed: str, end: str) -> bool:
 
 
 def missing_partitions(planned: str, end: Mapping[str, Mapping[str, int]]) -> list[str] | None:
-    """Return the partitions of a planned batch for which *end* has no offset.
-
-    Returns:
-        None where the offsets of the source are not by topic and partition.
-    """
-    plan = _value(planned)
+    """Return the partitions of a planned batch that *end* lacks; None for other offsets."""
+    plan = offset_value(planned)
     if not is_by_partition(plan):
         return None
     return [
@@ -147,7 +144,7 @@ def is_by_partition(value: Any) -> TypeGuard[PartitionOffsets]:
 def _limited_partitions(
     plan: PartitionOffsets, before: PartitionOffsets, last: PartitionOffsets
 ) -> PartitionOffsets:
-    """Return *plan* without what lies beyond *last*; partitions that are not in it are new."""
+    """Return *plan* without what lies beyond *last*; partitions that it lacks are new."""
     ends: PartitionOffsets = {}
     for topic, partitions in plan.items():
         for partition in partitions:
@@ -166,8 +163,8 @@ def _is_number(value: Any) -> TypeGuard[int]:
     return type(value) is int
 
 
-def _value(line: str) -> Any:
-    """Return an offset as values of JSON; as the text that it is where it is no JSON."""
+def offset_value(line: str) -> Any:
+    """Return an offset: JSON where it is JSON, text otherwise, None for none."""
     if line == NO_OFFSET:
         return None
     try:
@@ -178,3 +175,125 @@ def _value(line: str) -> Any:
 
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+_VERSION: Final = "v1"
+_COMPACT: Final = ".compact"
+
+
+class _Entry(TypedDict):
+    path: str
+    timestamp: int
+    batchId: int
+
+
+class _Position(TypedDict):
+    logOffset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedFile:
+    """A file that was read, or is planned to be; its path is its address, as Spark writes it."""
+
+    path: str
+    modified_ms: int
+
+
+def position_of(line: str) -> int:
+    """Return the number that a line of the offset log names for a file source; -1 for none."""
+    if line == NO_OFFSET:
+        return -1
+    try:
+        raw = read_json(line)
+        return raw if type(raw) is int else int(decode(_Position, raw)["logOffset"])
+    except (ValueError, Mismatch) as error:
+        msg = f"{line[:60]!r} is no position of Spark's file source"
+        raise UnknownFormatError(msg) from error
+
+
+class SourceLog:
+    """Spark's log of the files that one file source has read, in ``sources/<folder>/``.
+
+    Each planned batch that has new files adds one, ``<n>``, and every tenth or so holds all before
+    it as well, ``<n>.compact``; lines after the first are
+    ``{"path":"file:///in/a.csv","timestamp":1767225600000,"batchId":0}``. ``batchId`` is *n*, the
+    number by which the offset log names the source's position (``{"logOffset":0}``), not the
+    query's batch. Spark puts it before it puts the offsets of the batch, so the newest may belong
+    to no batch yet.
+    """
+
+    def __init__(self, checkpoint: Storage, folder: str) -> None:
+        self._storage = checkpoint
+        self._folder = f"sources/{folder}"
+        self._url = f"{checkpoint.url}/{self._folder}"
+
+    def files(self, number: int) -> list[LoggedFile]:
+        """Return the files of one position; raise CorruptDocumentError if it has none."""
+        return [file for batch, file in self._entries(number)[1] if batch == number]
+
+    def read_through(self, number: int) -> list[LoggedFile]:
+        """Return the files of all positions up to this one; none for -1."""
+        if number < 0:
+            return []
+        names = self._storage.list(self._folder)
+        newest = max(numbers_in(names, _COMPACT), default=-1)
+        later = [n for n in numbers_in(names) if newest < n <= number]
+        parts = [newest, *later] if newest >= 0 else later
+        return [file for part in parts for n, file in self._entries(part)[1] if n <= number]
+
+    def replace(self, changes: Mapping[int, Sequence[LoggedFile]]) -> None:
+        """Let positions have other files, also in what was compacted after them.
+
+        Each file of the log is put once, with its final content, so that a late repetition changes
+        nothing.
+
+        Crash safety: a position's own file follows the later ones that have it, so that
+        :meth:`files` has the old ones until all is done; calling it again completes it. Idempotent:
+        by the changes.
+        """
+        compacted = numbers_in(self._storage.list(self._folder), _COMPACT)
+        later = {number for number in compacted if number > min(changes)}
+        for number in sorted(later | set(changes), reverse=True):
+            name, entries = self._entries(number)
+            has_others = name.endswith(_COMPACT)
+            new = {n: f for n, f in changes.items() if n == number or (has_others and n < number)}
+            both = [(n, file) for n, file in entries if n not in new]
+            both += [(n, file) for n, files in new.items() for file in files]
+            self._put(name, sorted(both, key=lambda entry: entry[0]))
+            failpoints.hit("plan.replaced_one")
+
+    def _put(self, name: str, entries: Sequence[tuple[int, LoggedFile]]) -> None:
+        lines = [
+            json.dumps(
+                {"path": file.path, "timestamp": file.modified_ms, "batchId": n},
+                separators=(",", ":"),
+                ensure_ascii=False,
+            )
+            for n, file in entries
+        ]
+        # Hadoop's local filesystem checks a file against the .crc beside it: that is of the old.
+        self._storage.delete(f"{self._folder}/.{name}.crc")
+        self._storage.put(f"{self._folder}/{name}", "\n".join([_VERSION, *lines]).encode())
+
+    def _entries(self, number: int) -> tuple[str, list[tuple[int, LoggedFile]]]:
+        name, data = self._read(number)
+        lines = data.decode(errors="replace").rstrip("\n").split("\n")
+        where = f"{self._url}/{name}"
+        if lines[0] != _VERSION:
+            msg = f"{where}: {lines[0][:20]!r} is no known version of Spark's log of read files"
+            raise UnknownFormatError(msg)
+        try:
+            found = [decode(_Entry, read_json(line)) for line in lines[1:]]
+        except (ValueError, Mismatch) as error:
+            msg = f"{where}: the log of read files is damaged: {error}"
+            raise CorruptDocumentError(msg) from error
+        return name, [(e["batchId"], LoggedFile(e["path"], e["timestamp"])) for e in found]
+
+    def _read(self, number: int) -> tuple[str, bytes]:
+        for name in (str(number), f"{number}{_COMPACT}"):
+            try:
+                return name, self._storage.read(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                continue
+        msg = f"{self._url}/{number}: no such position in Spark's log of read files"
+        raise CorruptDocumentError(msg)

@@ -1,30 +1,37 @@
-"""Topology of a query: what a checkpoint and the query that resumes from it must have in common.
+"""Topology and fingerprint of a query: what a checkpoint and the query on it have in common. Pure.
 
-Spark numbers a query's sources and stateful operators by their places in its plan, and gives each
-the positions and the state of that number: when a query has changed, to another one than before.
+Spark gives each source and stateful operator the positions and the state of its number in the plan:
+in a changed query, perhaps those of another one. That is the topology. Of a state Spark knows only
+the columns, and two queries with the same columns may keep different things in them: windows of 10
+and of 20 minutes, ``sum(v)`` and ``max(v)``. So the fingerprint keeps the words of the query's own
+plan, each column followed down to those of the sources::
+
+    0 stateStoreSave   window     window(time, 10 minutes)
+                       keys       upper(k)
+                       functions  sum(v), count(1)
+                       rows       (v > 1)
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+import enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class OperatorShape(NamedTuple):
-    """A stateful operator.
+    """A stateful operator, by its number in the query's plan and Spark's name for its kind.
 
     Attributes:
-        id: its number in the query's plan.
-        kind: what Spark calls it, such as ``stateStoreSave``.
-        sources: the names of the sources whose rows reach it; None when they are not known.
-        name: what the job calls it; None when it does not, or that is not known.
-        keys: of a join, whose state does not tell, what each column of its key is called in the
-            streams; None for all others, and where that is not known.
+        sources: the names of the sources whose rows reach it; None if unknown.
+        name: the job's name for it, or None.
+        keys: for a join, whose state does not tell, the names of each column of its key in the
+            streams; else None.
     """
 
     id: int
@@ -35,13 +42,7 @@ class OperatorShape(NamedTuple):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], *, kind: str = "kind", name: str = "name") -> OperatorShape:
-        """Return it from plain JSON values, in which tuples are lists.
-
-        Args:
-            raw: the values; those that older versions of this package did not put are not known.
-            kind: where *raw* has the kind.
-            name: where it has the name.
-        """
+        """Return the operator from plain JSON values, also of older versions of this package."""
         sources, keys = raw.get("sources"), raw.get("keys")
         return cls(
             raw["id"],
@@ -54,11 +55,11 @@ class OperatorShape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """What a query consists of, as far as its checkpoint depends on it.
+    """The parts of a query on which its checkpoint depends.
 
     Attributes:
-        sources: one name for each line in the offset log; None for a name that is not known.
-        operators: the stateful ones, by id; None when they are not known.
+        sources: one name for each line in the offset log; None for an unknown name.
+        operators: the stateful ones, by id; None if unknown.
         provider: the class that keeps their state, as configured; None for Spark's default.
     """
 
@@ -67,26 +68,13 @@ class Topology:
     provider: str | None = None
 
     def kind_of(self, number: int, described: str) -> str:
-        """Return what Spark calls a stateful operator.
-
-        Args:
-            number: the operator's.
-            described: what the checkpoint says, which knows it better than the plan if it does.
-        """
+        """Return Spark's name for an operator: *described* by the checkpoint, else planned."""
         planned = {each.id: each.kind for each in self.operators or ()}
         return planned.get(number, described) if described == UNKNOWN else described
 
 
 def mismatches(expected: Topology, found: Topology) -> list[str]:
-    """Compare what a checkpoint was made by with what is to go on from it.
-
-    Args:
-        expected: the checkpoint's.
-        found: the query's.
-
-    Returns:
-        What is not the same, a phrase each that names both sides; empty when the query fits.
-    """
+    """Return the differences between a checkpoint's topology and a query's, as phrases."""
     return [
         *_compare_sources(expected.sources, found.sources),
         *_compare_operators(expected.operators, found.operators),
@@ -152,3 +140,221 @@ def _compare_providers(expected: Topology, found: Topology) -> Iterable[str]:
     asked, kept = found.provider, expected.provider
     if expected.operators and kept is not None and asked is not None and asked != kept:
         yield f"expected state in {kept}, found that {asked} is configured"
+
+
+_MOST_LINES: Final = 20  # with the error, one screen
+_WIDTH: Final = 44
+
+
+class Verdict(enum.Enum):
+    """The consequence of a change for the state of a query; the value is for people."""
+
+    LATER_RESULTS = "changes later results only"
+    MIXES_RESULTS = "would mix results"
+    IMPOSSIBLE = "does not fit the state"
+
+
+class StateColumn(NamedTuple):
+    """A column of an operator's state, with its type in SQL."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}"
+
+
+class Watermark(NamedTuple):
+    """A watermark: the column of event time, and how long rows may be late."""
+
+    column: str
+    delay: str
+
+    def __str__(self) -> str:
+        return f"{self.column}, {self.delay}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperatorFingerprint:
+    """What a stateful operator keeps, and for which rows; None if unknown.
+
+    Attributes:
+        keys: the expressions that group its rows, without the window.
+        functions: the aggregate functions, in the order of their columns in the state.
+        setting: the type of a join, or what sets off timers or timeouts; empty for none.
+        function: the job's name for its function of groups with state.
+        rows: what decides which rows it gets from the sources or the operator before it: conditions
+            of filters, joined tables, exploded columns; sorted.
+    """
+
+    id: int
+    kind: str
+    keys: tuple[str, ...] = ()
+    window: str = ""
+    functions: tuple[str, ...] = ()
+    setting: str = ""
+    condition: tuple[str, ...] = ()
+    limit: str = ""
+    function: str = ""
+    rows: tuple[str, ...] = ()
+    key_types: tuple[str, ...] | None = None
+    columns: tuple[StateColumn, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """A query, as far as its results depend on its state.
+
+    Attributes:
+        spark: the version whose plan it was read from: another one may use other words for the
+            same.
+        output: the columns that it writes, and what it leaves out behind its last operator.
+    """
+
+    spark: str
+    output_mode: str
+    operators: tuple[OperatorFingerprint, ...]
+    watermarks: tuple[Watermark, ...] = ()
+    output: tuple[str, ...] = ()
+
+
+class Change(NamedTuple):
+    """One difference between a checkpoint and a job; *operator* is empty for the whole query."""
+
+    operator: str
+    what: str
+    before: str
+    now: str
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        whose = f" of operator {self.operator}" if self.operator else ""
+        return f"{self.what}{whose}: {self.before or 'none'} -> {self.now or 'none'}"
+
+
+def changes_between(kept: Fingerprint, now: Fingerprint) -> list[Change]:
+    """Return the changes of a query since its state was made, in the order of its operators.
+
+    Operators that differ in number or kind are left to :func:`mismatches`. Words are compared only
+    if the same version of Spark has chosen them; windows, watermarks and the columns of the state
+    always.
+    """
+    if not kept.operators or _numbered(kept) != _numbered(now):
+        return []
+    pairs = zip(kept.operators, now.operators, strict=True)
+    is_same_spark = kept.spark == now.spark
+    found = [
+        change for before, after in pairs for change in _changes(before, after, words=is_same_spark)
+    ]
+    return [*found, *_changes_of_query(kept, now, words=is_same_spark)]
+
+
+def of_verdict(changes: Sequence[Change], verdict: Verdict) -> list[Change]:
+    """Return the changes that have this verdict."""
+    return [change for change in changes if change.verdict is verdict]
+
+
+def _numbered(fingerprint: Fingerprint) -> list[tuple[int, str]]:
+    return [(each.id, each.kind) for each in fingerprint.operators]
+
+
+def _changes(
+    before: OperatorFingerprint, now: OperatorFingerprint, *, words: bool
+) -> Iterator[Change]:
+    operator = f"{now.id} {now.kind}"
+    keys_fit = _fit(before.key_types, now.key_types)
+    columns_fit = _fit(_types(before.columns), _types(now.columns))
+
+    def compare(
+        what: str, old: str, new: str, verdict: Verdict = Verdict.MIXES_RESULTS
+    ) -> Iterator[Change]:
+        if old != new:
+            yield Change(operator, what, old, new, verdict)
+
+    by_key = Verdict.MIXES_RESULTS if keys_fit else Verdict.IMPOSSIBLE
+    by_columns = Verdict.MIXES_RESULTS if columns_fit else Verdict.IMPOSSIBLE
+    yield from compare("window", before.window, now.window)
+    if words:
+        yield from compare("keys", _list(before.keys), _list(now.keys), by_key)
+        yield from compare("functions", _list(before.functions), _list(now.functions), by_columns)
+        yield from compare("condition", _list(before.condition), _list(now.condition))
+        yield from compare("rows", _list(before.rows), _list(now.rows))
+    yield from compare("setting", before.setting, now.setting)
+    yield from compare("function", before.function, now.function)
+    yield from compare("limit", before.limit, now.limit, Verdict.LATER_RESULTS)
+    if not keys_fit:
+        old, new = _list(before.key_types or ()), _list(now.key_types or ())
+        yield from compare("types of keys", old, new, Verdict.IMPOSSIBLE)
+    if not columns_fit:
+        old, new = (_list(map(str, each.columns or ())) for each in (before, now))
+        yield from compare("columns of state", old, new, Verdict.IMPOSSIBLE)
+
+
+def _changes_of_query(kept: Fingerprint, now: Fingerprint, *, words: bool) -> Iterator[Change]:
+    if kept.output_mode != now.output_mode:
+        yield Change("", "output mode", kept.output_mode, now.output_mode, Verdict.MIXES_RESULTS)
+    before, after = (
+        {each.column for each in fingerprint.watermarks} for fingerprint in (kept, now)
+    )
+    moved = bool(before) and bool(after) and before != after
+    if kept.watermarks != now.watermarks and (words or not moved):
+        verdict = Verdict.MIXES_RESULTS if moved else Verdict.LATER_RESULTS
+        old, new = ("; ".join(map(str, each.watermarks)) for each in (kept, now))
+        yield Change("", "watermark", old, new, verdict)
+    if words and kept.output != now.output:
+        gone = [each for each in kept.output if each not in now.output]
+        come = [each for each in now.output if each not in kept.output]
+        old, new = (
+            _list(each) for each in ((gone, come) if gone or come else (kept.output, now.output))
+        )
+        yield Change("", "output", old, new, Verdict.LATER_RESULTS)
+
+
+def _types(columns: Sequence[StateColumn] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(column.type for column in columns)
+
+
+def _fit(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> bool:
+    """Whether Spark accepts the columns; their names do not matter to it."""
+    return before is None or now is None or before == now
+
+
+def _list(texts: Sequence[str] | Iterator[str]) -> str:
+    return ", ".join(texts)
+
+
+def side_by_side(changes: Sequence[Change]) -> Iterator[str]:
+    """Yield the lines of a table of changes that fits on a screen."""
+    head = ("operator", "what", "checkpoint has", "job has", "")
+    rows = [
+        (
+            each.operator,
+            each.what,
+            *_cut_pair(each.before or "none", each.now or "none"),
+            each.verdict.value,
+        )
+        for each in changes[:_MOST_LINES]
+    ]
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    for row in (head, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+    if len(changes) > _MOST_LINES:
+        yield f"and {len(changes) - _MOST_LINES} more"
+
+
+def _cut_pair(before: str, now: str) -> tuple[str, str]:
+    """Return two different texts, short enough for two columns, with their first difference."""
+    if max(len(before), len(now)) <= _WIDTH:
+        return before, now
+    same = next(
+        (place for place, (a, b) in enumerate(zip(before, now, strict=False)) if a != b),
+        min(len(before), len(now)),
+    )
+    begin = max(0, same - _WIDTH // 3)
+    return _cut(before, begin), _cut(now, begin)
+
+
+def _cut(text: str, begin: int) -> str:
+    end = begin + _WIDTH - 2
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
-from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
-from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, describe_checkpoint
+from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address

@@ -7,21 +7,20 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint.fingerprint import (
+from airflow_provider.runtime.checkpoint.topology import (
     Verdict,
     changes_between,
+    mismatches,
     of_verdict,
     side_by_side,
 )
-from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import set_option
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint.fingerprint import Change, Fingerprint
-    from airflow_provider.runtime.checkpoint.topology import Topology
+    from airflow_provider.runtime.checkpoint.topology import Change, Fingerprint, Topology
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import Clock, Due, from_iso, to_iso
-from airflow_provider.runtime.checkpoint.finished import marks_of
+from airflow_provider.runtime.checkpoint.drain_step import marks_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.checkpoint.finished import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import Marks
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
     from airflow_provider.runtime.queries.batch import BatchQuery

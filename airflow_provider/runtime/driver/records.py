@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import millis_to_iso, to_iso
-from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
-from airflow_provider.runtime.checkpoint.finished import Mark
+from airflow_provider.runtime.checkpoint.drain_step import Mark
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
 from airflow_provider.runtime.driver.progress import marks_now, operator_name
 from airflow_provider.runtime.errors import CheckpointError
@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
-    from airflow_provider.runtime.checkpoint.finished import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob

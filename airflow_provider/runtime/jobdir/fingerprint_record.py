@@ -11,10 +11,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base.typed_json import Name, NonNegative
-from airflow_provider.runtime.checkpoint.fingerprint import (
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.topology import (
     Fingerprint,  # noqa: TC001 - the document is read by its annotations
 )
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from airflow_provider.runtime.base.typed_json import (
     Seconds,
     shaped,
 )
-from airflow_provider.runtime.checkpoint.finished import AnyMark  # noqa: TC001 - what they are read by
+from airflow_provider.runtime.checkpoint.drain_step import AnyMark  # noqa: TC001 - what they are read by
 
 
 class _Failure(TypedDict, total=False):

@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint.state_schema import type_text
+from airflow_provider.runtime.checkpoint.operators import type_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

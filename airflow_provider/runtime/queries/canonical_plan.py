@@ -16,7 +16,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.fingerprint import (
+from airflow_provider.runtime.checkpoint.topology import (
     Fingerprint,
     OperatorFingerprint,
     Watermark,

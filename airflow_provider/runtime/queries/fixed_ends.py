@@ -4,8 +4,8 @@ The first batch of a run that begins puts where the sources end (:mod:`~.jobdir.
 Spark has found it out at that start. Each later start finds more where rows have arrived, so there
 each batch, before any of its rows is staged, is held against what was put. One that is beyond it
 ends the query; nothing of it has run. The next start replaces what was planned by what
-is within the ends (:mod:`~.checkpoint.planned_end`), runs that batch alone, and, while something is
-left, starts the query again. When nothing is left, it is not started any more.
+is within the ends (:class:`~.checkpoint.offsets.PlannedEnds`), runs that batch alone, and, while
+something is left, starts the query again. When nothing is left, it is not started any more.
 
 ::
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import to_iso
-from airflow_provider.runtime.checkpoint.planned_end import PlannedEnds
+from airflow_provider.runtime.checkpoint.offsets import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, has_order
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
 from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends

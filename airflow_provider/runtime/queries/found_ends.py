@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.source_end import (
     NO_OFFSET,
     SourceEnd,
+    SourceLog,
     by_folder,
     missing_partitions,
+    position_of,
 )
-from airflow_provider.runtime.checkpoint.source_log import SourceLog, position_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT
 from airflow_provider.runtime.queries.plan import items, listed_files, private_value

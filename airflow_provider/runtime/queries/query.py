@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.api.sinks import Dataset, NamedSink, OnePhaseSink, Sink
-    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
-    from airflow_provider.runtime.checkpoint.topology import OperatorShape
+    from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.stateful_plan import PlannedOperator

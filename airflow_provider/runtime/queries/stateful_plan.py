@@ -6,7 +6,6 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint.fingerprint import StateColumn
 from airflow_provider.runtime.checkpoint.operator_kinds import (
     AGGREGATION,
     JOIN,
@@ -16,8 +15,8 @@ from airflow_provider.runtime.checkpoint.operator_kinds import (
     StateLayout,
     kind_named,
 )
-from airflow_provider.runtime.checkpoint.state_schema import type_text
-from airflow_provider.runtime.checkpoint.topology import OperatorShape
+from airflow_provider.runtime.checkpoint.operators import type_text
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, StateColumn
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     column_ids,

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
+from airflow_provider.runtime.checkpoint.state_files import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

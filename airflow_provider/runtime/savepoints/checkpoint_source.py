@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.checkpoint.finished import marks_of
+from airflow_provider.runtime.checkpoint.drain_step import marks_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
-    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
-    from airflow_provider.runtime.checkpoint.finished import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks
+    from airflow_provider.runtime.checkpoint.topology import Fingerprint
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 

@@ -21,12 +21,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from airflow_provider.runtime.base.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
-from airflow_provider.runtime.checkpoint.fingerprint import (
-    Fingerprint,  # noqa: TC001 - the document is read by its annotations
-)
-from airflow_provider.runtime.checkpoint.finished import AnyMark, Mark, SourceMark
+from airflow_provider.runtime.checkpoint.drain_step import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
-from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
+from airflow_provider.runtime.checkpoint.topology import (
+    Fingerprint,
+    OperatorShape,
+    Topology,
+)
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document

@@ -15,8 +15,13 @@ from airflow_provider.extensions.state_tools import describe_state, open_state, 
 from airflow_provider.extensions.state_tools.layouts import tables_of
 from airflow_provider.extensions.state_tools.reader import is_at_home, link_view
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.operators import StateVariable, describe_operator
-from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas, type_text
+from airflow_provider.runtime.checkpoint.operators import (
+    StateSchema,
+    StateVariable,
+    describe_operator,
+    read_schemas,
+    type_text,
+)
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.output import text_table
