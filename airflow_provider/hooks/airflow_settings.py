@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from airflow_provider import get_provider_info
 from airflow_provider.airflow_versions import conf
-from airflow_provider.runtime.control.driver_slots import OFF
+from airflow_provider.runtime.control.launcher import OFF
 from airflow_provider.runtime.errors import ConfigError
 
 SECTION: Final = "spark_streaming"

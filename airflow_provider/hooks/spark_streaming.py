@@ -26,7 +26,7 @@ from airflow_provider.hooks.watchers import open_watcher
 from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import runtime_zip
-from airflow_provider.runtime.control.driver_slots import LIMIT, machine_limits
+from airflow_provider.runtime.control.launcher import LIMIT, machine_limits
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry

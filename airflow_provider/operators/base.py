@@ -20,8 +20,13 @@ from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.names import check_name, derive_run_id
 from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
-from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
-from airflow_provider.runtime.control.submit import revoke_unstarted
+from airflow_provider.runtime.control.submit import (
+    ON_EXISTING,
+    Action,
+    Decision,
+    reconcile,
+    revoke_unstarted,
+)
 from airflow_provider.runtime.entry_point import check_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text

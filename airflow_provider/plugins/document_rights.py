@@ -29,7 +29,6 @@ _MODULES: Final = (
     "runtime.jobdir.topology_record",
     "runtime.jobdir.upgrade_record",
     "runtime.jobdir.watches",
-    "runtime.savepoints.claims",
     "runtime.savepoints.record",
 )
 KINDS: Final[frozenset[type[Document]]] = frozenset(

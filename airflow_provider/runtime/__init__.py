@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.samples.in_memory import run_in_memory as run_in_memory
     from airflow_provider.runtime.samples.preview import preview as preview
     from airflow_provider.runtime.sinks.files import files as files
-    from airflow_provider.runtime.sinks.for_each_batch import for_each_batch as for_each_batch
+    from airflow_provider.runtime.sinks.spark_sink import for_each_batch as for_each_batch
     from airflow_provider.runtime.sinks.spark_sink import spark_sink as spark_sink
 
 # Loaded when first used: a DAG file that names a sink must not pay for the whole runtime.
@@ -21,7 +21,7 @@ _HOMES = {
     "JobContext": "queries.context",
     "fails_as": "failures.classify",
     "files": "sinks.files",
-    "for_each_batch": "sinks.for_each_batch",
+    "for_each_batch": "sinks.spark_sink",
     "preview": "samples.preview",
     "run_in_memory": "samples.in_memory",
     "spark_sink": "sinks.spark_sink",

@@ -9,7 +9,7 @@ a crash                                the same command
 =====================================  =============================================================
 while history is read                  resumes the run
 with the run's final checkpoint put    takes the offsets away
-while offsets are taken away           takes them all away: nobody starts these queries
+while offsets are taken away           takes them all away: no driver starts these queries
 while the savepoint is taken           takes it: without ``savepoint.json`` there is none
 with the savepoint put                 finds it, and removes the scratch directory
 =====================================  =============================================================
@@ -39,7 +39,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
     remove_scratch,
     scratch_of,
 )
-from airflow_provider.runtime.driver.prepare import check_before_cleanup, declared_queries
+from airflow_provider.runtime.driver.load_job import check_before_cleanup, declared_queries
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
@@ -80,7 +80,7 @@ def bootstrap_job(
     """Make a job's first state from history, and take a savepoint of it.
 
     Args:
-        spec: what is wanted.
+        spec: the request.
         spark: a session whose JVM is used and left running; None to start Spark, and stop it.
         stop: set by the caller to cancel it.
         on_progress: called about once a second.
@@ -88,7 +88,7 @@ def bootstrap_job(
         clock: time; None for the machine's.
 
     Returns:
-        The savepoint; at once when this request has made it before. The live job begins from it
+        The savepoint; immediately when this request has made it before. The live job begins from it
         with ``run JOB_DIR --from-savepoint``.
 
     Raises:
@@ -96,11 +96,11 @@ def bootstrap_job(
             fit each other, or history has no row for a query.
         CheckpointError: it has none, and other queries have written their output.
         LeaseHeldError: a driver is running the live job, or this bootstrap.
-        RunFailedError, RunCancelledError: reading ended early; the same request goes on.
+        RunFailedError, RunCancelledError: reading ended early; the same request resumes.
 
     Crash safety: the same request completes it from any point. Until ``savepoint.json`` is put
     there is no savepoint; the live job's own documents are never touched.
-    Idempotent: by the savepoint's address and what was requested.
+    Idempotent: by the savepoint's address and the request.
     """
     clock = clock or SystemClock()
     directory = open_job_directory(spec.job_dir)
@@ -137,7 +137,6 @@ def _read_history(
     clock: Clock,
     observers: Mapping[str, Any],
 ) -> Seam:
-    """Run the job's queries over the history, until it ends."""
     run = _spec_of(spec, scratch)
     check_before_cleanup(run, scratch, clock)
     app_name = f"spark-stream bootstrap {spec.job_dir}"
@@ -219,21 +218,12 @@ class Seam:
     history: Mapping[str, tuple[ReadLocation, ...]]
 
     def places_to_reset(self, names: Iterable[str | None]) -> list[int]:
-        """Return the places of the sources that are reset.
-
-        Args:
-            names: a query's sources in the order of Spark's offset log.
-        """
+        """Return the positions in Spark's offset log of the sources that are reset."""
         return [place for place, name in enumerate(names) if name not in self.stays]
 
 
 def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, output: str) -> Seam:
-    """Decide what becomes of each source.
-
-    Args:
-        queries: as the job declares them with the parameters of the history.
-        kept: the sources that go on where history ended.
-        output: ``discard`` or ``keep``.
+    """Decide which sources continue where history ended; *kept* names the user's choice.
 
     Raises:
         ConfigError: *kept* names what the job does not read, or a query would read what another
@@ -275,7 +265,6 @@ def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadLoc
 
 
 def _is_comparable(source: SourceDefinition) -> bool:
-    """Whether it is known what the source reads: not so of one without ``ctx.read``."""
     return source.is_known and not is_marker(source.name)
 
 
@@ -283,11 +272,6 @@ def check_seam(
     history: Sequence[QueryDefinition], live: Sequence[QueryDefinition], seam: Seam
 ) -> None:
     """Refuse history and a live job that do not fit each other, before anything is read.
-
-    Args:
-        history: the queries as they are declared for the history.
-        live: the queries as the live job will declare them.
-        seam: what becomes of their sources.
 
     Raises:
         ConfigError: the queries differ, or rows would be counted twice.

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli import main as main_module
-from airflow_provider.runtime.driver.prepare import check_before_spark
+from airflow_provider.runtime.driver.run import check_before_spark
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
 from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id

@@ -20,7 +20,7 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchStatus
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
+from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage

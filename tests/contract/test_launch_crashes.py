@@ -17,8 +17,7 @@ from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import RetryPolicy
 from airflow_provider.runtime.control import submit
-from airflow_provider.runtime.control.reconciler import Action, reconcile
-from airflow_provider.runtime.control.submit import submit_through, unsubmitted
+from airflow_provider.runtime.control.submit import Action, reconcile, submit_through, unsubmitted
 from airflow_provider.runtime.errors import EXIT_LEASE, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec

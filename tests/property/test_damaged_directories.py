@@ -28,10 +28,10 @@ from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import clock
 from airflow_provider.runtime.cli import main
-from airflow_provider.runtime.control.reconciler import reconcile
-from airflow_provider.runtime.driver.prepare import check_before_cleanup, check_before_spark
+from airflow_provider.runtime.control.submit import reconcile
+from airflow_provider.runtime.driver.load_job import check_before_cleanup
 from airflow_provider.runtime.driver.restore_job import restore_job
-from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.driver.run import check_before_spark, run_job
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.driver.prepare import check_before_spark
+from airflow_provider.runtime.driver.run import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec

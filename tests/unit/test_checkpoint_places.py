@@ -26,15 +26,15 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.savepoints import relocate as relocation
 from airflow_provider.runtime.savepoints import restore
+from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
+    relocate,
 )
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -48,7 +48,7 @@ SORTERS: Final = frozenset({"sorted", "min", "max", "sort", "nlargest", "nsmalle
 
 ALLOWED: Final = {
     "runtime/savepoints/catalog.py:find_savepoints": "the order in which savepoints are shown",
-    "runtime/savepoints/claims.py:has_ended": "nobody watches a folder with savepoints: a claim from "
+    "runtime/savepoints/record.py:has_ended": "nobody watches a folder with savepoints: a claim from "
     "another machine is believed for a day, which no two clocks differ by",
     "runtime/savepoints/retention.py:_is_old": "max_age is an age for people, which they ask for",
     "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.cli.examples import EXAMPLES, commands_of
+from airflow_provider.runtime.cli.command_parser import EXAMPLES, commands_of, split_arguments
 from airflow_provider.runtime.cli.main import _parser, main
-from airflow_provider.runtime.cli.program_options import split_arguments
 from airflow_provider.runtime.cli.setup_commands import FILES, SHELLS
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_USAGE
 from airflow_provider.runtime.jobdir.lease_records import lease_path

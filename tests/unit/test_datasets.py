@@ -13,8 +13,7 @@ from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
-from airflow_provider.runtime.sinks.for_each_batch import DiscardSink
-from airflow_provider.runtime.sinks.spark_sink import spark_sink
+from airflow_provider.runtime.sinks.spark_sink import DiscardSink, spark_sink
 from airflow_provider.runtime.testing.job_directories import an_attempt
 
 AZURE = "abfss://lake@account.dfs.core.windows.net"

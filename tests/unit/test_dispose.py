@@ -12,18 +12,16 @@ import pytest
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError, UnknownJobError
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
-from airflow_provider.runtime.savepoints.claims import (
-    BROKEN_AFTER_S,
-    SavepointClaimRecord,
-    claim,
-    last_claim,
-    release,
-)
 from airflow_provider.runtime.savepoints.record import (
+    BROKEN_AFTER_S,
     MANIFEST,
     QuerySavepoint,
     SavedFile,
+    SavepointClaimRecord,
     SavepointRecord,
+    claim,
+    last_claim,
+    release,
 )
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
@@ -213,7 +211,7 @@ def test_garbage_is_what_nobody_is_at(root, clock):
 def claimed_by_a_dead_process(place: LocalStorage) -> None:
     program = (
         "import sys; from airflow_provider.runtime.base.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoints.claims import claim\n"
+        "from airflow_provider.runtime.savepoints.record import claim\n"
         "from airflow_provider.runtime.storage.local import LocalStorage\n"
         "claim(LocalStorage(sys.argv[1]), 'take', SystemClock())"
     )

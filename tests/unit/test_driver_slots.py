@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control import launcher
-from airflow_provider.runtime.control.driver_slots import (
+from airflow_provider.runtime.control.launcher import (
     LIMIT,
     DriverSlot,
     SlotLimits,
@@ -118,7 +118,7 @@ def test_a_death_in_the_queue_or_with_a_slot_holds_nobody_up(folder: Path) -> No
     """
     script = (
         "import sys, time; from pathlib import Path\n"
-        "from airflow_provider.runtime.control.driver_slots import *\n"
+        "from airflow_provider.runtime.control.launcher import *\n"
         "q = SlotQueue(Path(sys.argv[1]), SlotLimits(1, 9), 'dead'); print(q.take() is not None)\n"
         "sys.stdout.flush(); time.sleep(60)"
     )

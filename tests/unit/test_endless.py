@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.driver.prepare import endless_lines
+from airflow_provider.runtime.driver.load_job import endless_lines
 
 
 def said(asked: str | None, until: str, entry: str = "a.py:f", **sources: bool) -> list[str]:

@@ -20,8 +20,7 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     SinkError,
 )
-from airflow_provider.runtime.sinks.file_names import final_name
-from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.files import FilesSink, final_name
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from airflow_provider.runtime.testing.sinks import LosingFence

@@ -23,7 +23,7 @@ from airflow_provider.extensions.emr_serverless.launcher import (
 from airflow_provider.extensions.livy import launcher as livy
 from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState
-from airflow_provider.runtime.control.launchers.answers import WrongAnswerError
+from airflow_provider.runtime.control.spark_submit import WrongAnswerError
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,

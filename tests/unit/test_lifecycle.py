@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+from airflow_provider.runtime.driver.lifecycle import Lifecycle
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CallFinish,
@@ -42,7 +43,6 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     StoreDrainIntent,
     TakeSavepoint,
 )
-from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.errors import IllegalTransitionError
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.queries.start_mode import StartMode

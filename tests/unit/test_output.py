@@ -19,8 +19,8 @@ from airflow_provider.runtime.cli.progress_lines import (
     progress_lines,
     watermark_text,
 )
+from airflow_provider.runtime.driver.lifecycle import Lifecycle
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
-from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, reconcile
+from airflow_provider.runtime.control.submit import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.observe.state import RunSnapshot, assess

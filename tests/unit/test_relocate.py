@@ -9,9 +9,8 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints import relocate as relocation
-from airflow_provider.runtime.savepoints.relocate import relocate
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints import restore_log as relocation
+from airflow_provider.runtime.savepoints.restore_log import Restores, relocate
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted

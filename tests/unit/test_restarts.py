@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+from airflow_provider.runtime.driver.failures import Restarter, edges_of
+from airflow_provider.runtime.driver.lifecycle import Lifecycle
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     Failed,
@@ -20,8 +22,6 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     Stop,
     StopRequested,
 )
-from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.driver.restarts import Restarter, edges_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify

@@ -12,21 +12,19 @@ from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.checkpoint.inventory import NeededFile
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
-from airflow_provider.runtime.savepoints.claims import (
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
     REMOVE,
     TAKE,
+    QuerySavepoint,
+    SavedFile,
     SavepointClaimRecord,
+    SavepointRecord,
     check_claimable,
     claim,
     end,
     last_claim,
     withdraw,
-)
-from airflow_provider.runtime.savepoints.record import (
-    MANIFEST,
-    QuerySavepoint,
-    SavedFile,
-    SavepointRecord,
 )
 from airflow_provider.runtime.savepoints.retention import (
     collect_garbage,

@@ -31,7 +31,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord
+from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
@@ -44,8 +44,8 @@ from airflow_provider.runtime.savepoints.rewind import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.sinks.revert import output_of
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
-from airflow_provider.runtime.sinks.written_rows import output_of
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
 from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.cli.request_options import add_options, read_options
+from airflow_provider.runtime.cli.command_parser import add_options, read_options
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.failures.restart_strategy import Failover

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider.runtime.cli import main, status_command
-from airflow_provider.runtime.driver.prepare import check_before_spark
+from airflow_provider.runtime.driver.run import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token

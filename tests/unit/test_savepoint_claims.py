@@ -30,7 +30,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
+from airflow_provider.runtime.savepoints.record import ReaderRecord, claim, is_held
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,

@@ -19,8 +19,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
-from airflow_provider.runtime.savepoints.claims import claim
-from airflow_provider.runtime.savepoints.record import SERIES
+from airflow_provider.runtime.savepoints.record import SERIES, claim
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,

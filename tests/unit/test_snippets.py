@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from airflow_provider.runtime.cli.command_parser import split_arguments
 from airflow_provider.runtime.cli.main import _parser
-from airflow_provider.runtime.cli.program_options import split_arguments
 from tests.snippets import (
     LANGUAGES,
     NO_RUN,

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from airflow_provider.runtime.checkpoint.inventory import take_inventory
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.driver.prepare import _call
+from airflow_provider.runtime.driver.load_job import _call
 from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import ConfigError, MissingStateError
 from airflow_provider.runtime.spark.installation import check_java

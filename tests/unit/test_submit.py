@@ -17,8 +17,13 @@ import pytest
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import ProcessIdentity
-from airflow_provider.runtime.control.reconciler import Action, reconcile
-from airflow_provider.runtime.control.submit import enter, revoke_unstarted, submit_driver
+from airflow_provider.runtime.control.submit import (
+    Action,
+    enter,
+    reconcile,
+    revoke_unstarted,
+    submit_driver,
+)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider.runtime import files, for_each_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
+from airflow_provider.runtime.driver.initial_state import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.restore_log import Restores

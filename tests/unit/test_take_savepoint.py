@@ -194,7 +194,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     When files are gone that were there a moment ago, a newer batch is taken.
     """
-    from airflow_provider.runtime.savepoints import relocate as relocation
+    from airflow_provider.runtime.savepoints import restore_log as relocation
 
     calls: list[str] = []
 
@@ -221,7 +221,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     When the batch can be had without what is gone, that batch is taken, from a newer listing.
     """
-    from airflow_provider.runtime.savepoints import relocate as relocation
+    from airflow_provider.runtime.savepoints import restore_log as relocation
 
     calls: list[str] = []
 

@@ -129,7 +129,7 @@ ONE_VERSION = {
     "plugins/read_routes.py": "the same; a document is that of the task's own directory",
     "plugins/run_views.py": "the same",
     "runtime/cli/setup_commands.py": "completes what was typed",
-    "runtime/cli/driver_command.py": "the driver of one version",
+    "runtime/cli/run_command.py": "the driver of one version",
     "runtime/cli/job_commands.py": "cleans up, or undoes a run of, one version",
     "runtime/cli/list_command.py": "lists directories",
     "extensions/state_tools/growth.py": "what it measures is one directory's",

@@ -31,7 +31,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 ONLY_IN_A_SHELL = [
     "runtime/base/runtime_zip.py",
     "runtime/control/launcher.py",
-    "runtime/control/launchers/spark_submit.py",
+    "runtime/control/spark_submit.py",
     "runtime/jobdir/end_of_input.py",
     "runtime/jobdir/run_options.py",
 ]

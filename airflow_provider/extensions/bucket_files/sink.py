@@ -25,7 +25,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.file_names import (
+from airflow_provider.runtime.sinks.files import (
     final_name,
     is_final_name,
     is_name_of,

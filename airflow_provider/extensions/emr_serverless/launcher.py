@@ -27,7 +27,7 @@ from airflow_provider.extensions.emr_serverless.answers import (
 from airflow_provider.extensions.emr_serverless.gzip_tail import Tail, gzip_tail
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.control.launchers.answers import (
+from airflow_provider.runtime.control.spark_submit import (
     ANSWER_S,
     WrongAnswerError,
     answer_as,

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.typed_json import NonNegative, at_most, read_json
-from airflow_provider.runtime.control.launchers.answers import (
+from airflow_provider.runtime.control.spark_submit import (
     ANSWER_S,
     WrongAnswerError,
     answer_as,

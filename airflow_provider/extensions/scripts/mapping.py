@@ -15,8 +15,12 @@ from airflow_provider.runtime.base.names import UNSAFE, name_of
 from airflow_provider.runtime.errors.explanation import place_of
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
-from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
-from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
+from airflow_provider.runtime.sinks.spark_sink import (
+    ForeachSink,
+    TableSink,
+    for_each_batch,
+    spark_sink,
+)
 from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 
 if TYPE_CHECKING:

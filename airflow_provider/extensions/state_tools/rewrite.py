@@ -45,22 +45,24 @@ from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint,
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.queries.spark_state import spark_repartition
-from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
+from airflow_provider.runtime.savepoints.catalog import (
+    Savepoint,
+    check_repartitionable,
+    check_restorable,
+    open_savepoint,
+    partitions_of,
+    pinned_savepoint,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
-from airflow_provider.runtime.savepoints.claims import (
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
     TAKE,
     check_claimable,
     claim,
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.repartition import check_repartitionable, partitions_of
-from airflow_provider.runtime.savepoints.restore import (
-    begin_restore,
-    check_restorable,
-    finish_restore,
-)
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree

@@ -18,7 +18,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import check_partitions
-from airflow_provider.runtime.savepoints.repartition import PROVIDER
+from airflow_provider.runtime.savepoints.catalog import PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

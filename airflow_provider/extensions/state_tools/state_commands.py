@@ -18,9 +18,9 @@ from airflow_provider.extensions.state_tools.state_output import (
     state_session,
 )
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.cli import bootstrap_command
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
+from airflow_provider.runtime.cli.run_command import add_bootstrap
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
@@ -75,7 +75,7 @@ def add_commands(
     growth.add_argument("--bytes-only", action="store_true", help=text)
     growth.add_argument("--json", action="store_true")
     _add_conf(growth)
-    bootstrap_command.add_actions(actions, add)
+    add_bootstrap(actions, add)
     rewrite_command.add_actions(actions, add)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.cli.request_options import add_options, read_options
+from airflow_provider.runtime.cli.command_parser import add_options, read_options
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.observe.health import Limits

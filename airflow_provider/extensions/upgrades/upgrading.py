@@ -17,10 +17,9 @@ from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial,
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
-from airflow_provider.runtime.driver.mode_choice import load_job
-from airflow_provider.runtime.driver.open_queries import starting_point
-from airflow_provider.runtime.driver.recover_sinks import clean_up
-from airflow_provider.runtime.driver.restore_job import rewind_job
+from airflow_provider.runtime.driver.initial_state import starting_point
+from airflow_provider.runtime.driver.load_job import load_job
+from airflow_provider.runtime.driver.restore_job import clean_up, rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.entry_point import check_entry_file, form_of
 from airflow_provider.runtime.errors import (

@@ -1,18 +1,25 @@
-"""Parser of command lines: what is mistyped is said in one line, with what may be meant."""
+"""Parser of command lines: options of requests, errors in one line, examples."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import re
+import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.jobdir.run_options import with_arguments
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.jobdir.run_options import Option
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 
 _REQUIRED: Final = "required"
@@ -22,8 +29,8 @@ _CHOICE: Final = re.compile(r"invalid choice: '?(?P<given>.*?)'? \(choose from (
 class CommandParser(argparse.ArgumentParser):
     """Parses a command; its commands are of the same kind.
 
-    argparse's own prints every option before it says what is wrong, and takes any beginning of an
-    option's name, which means something else as soon as another option begins like that.
+    argparse's own prints every option before the error, and takes any beginning of an option's
+    name, which means something else as soon as another option begins like that.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -31,17 +38,14 @@ class CommandParser(argparse.ArgumentParser):
         self._given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it; what is given is kept for what is said of it."""
+        """As argparse does it; the arguments are kept for the error."""
         self._given = args or ()
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line.
+        """Refuse a command line in one line, with the way to the command's help.
 
         A required argument is usually missing because its name is mistyped.
-
-        Raises:
-            ConfigError: in one line, with the way to the command's help.
         """
         if _REQUIRED in message:
             given, self._given = self._given, ()
@@ -55,11 +59,7 @@ class CommandParser(argparse.ArgumentParser):
         return text.startswith("--") and text.partition("=")[0] not in self._option_string_actions
 
     def refuse_unknown(self, unknown: Iterable[str]) -> None:
-        """Refuse the arguments that the command has not taken.
-
-        Raises:
-            ConfigError: there is one; the message names the first.
-        """
+        """Refuse the arguments that the command has not taken; the message names the first."""
         first = next(iter(unknown), None)
         if first is None:
             return
@@ -70,7 +70,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _with_meant(message: str) -> str:
-    """Return argparse's message; of many choices only the nearest one, if there is one."""
     found = _CHOICE.search(message)
     if found is None:
         return message
@@ -127,3 +126,206 @@ def follow_upgrades(arguments: argparse.Namespace) -> None:
             file=sys.stderr,
         )
         setattr(arguments, name, found)
+
+
+_COMMANDS: Final = ("run", "check")
+_KINDS: Final = {"script": ".py", "sql": ".sql"}
+
+
+def add_programs(jobs: argparse._MutuallyExclusiveGroup) -> None:
+    """Add ``--script`` and ``--sql`` to the ways to name a job."""
+    for flag, text in {
+        "script": "instead of --entry: a plain PySpark script; its arguments follow --",
+        "sql": "instead of --entry: a file of SQL; :NAME in it is --param NAME=…, '${NAME}' a path",
+    }.items():
+        jobs.add_argument(f"--{flag}", help=text, default=None, metavar=f"FILE{_KINDS[flag]}")
+
+
+def split_arguments(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Return a command's own arguments and those of its script; None where none are given."""
+    if not argv or argv[0] not in _COMMANDS or "--" not in argv:
+        return argv, None
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def not_of_a_script(arguments: argparse.Namespace, unknown: Sequence[str]) -> Sequence[str]:
+    """Return the unknown arguments; refuse them if the command has a script."""
+    if unknown and getattr(arguments, "script", None):
+        given = shlex.join(unknown)
+        msg = f"{given} is no option of the command; what is the script's follows --: … -- {given}"
+        raise ConfigError(msg)
+    return unknown
+
+
+def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the program as the job's entry, and its command line as parameter.
+
+    Raises:
+        ConfigError: the file is not of that kind, only a script has a command line, or --entry
+            names a program.
+    """
+    entry = getattr(arguments, "entry", None)
+    if entry is not None and is_program(entry):
+        flag = next(flag for flag, suffix in _KINDS.items() if entry.endswith(suffix))
+        function = f"{entry}:FUNCTION, or " if flag == "script" else ""
+        msg = f"--entry {entry} names no function; write {function}--{flag} {entry}"
+        raise ConfigError(msg)
+    named = {flag: getattr(arguments, flag) for flag in _KINDS if getattr(arguments, flag)}
+    for flag, file in named.items():
+        if not file.endswith(_KINDS[flag]):
+            msg = f"--{flag} {file}: name a file that ends with {_KINDS[flag]}"
+            raise ConfigError(msg)
+        arguments.entry = file
+    if arguments.script_args is not None:
+        if "script" not in named:
+            msg = "what follows -- is the command line of a script; give --script FILE.py"
+            raise ConfigError(msg)
+        arguments.params = [
+            *getattr(arguments, "params", []),
+            with_arguments(arguments.script_args),
+        ]
+    return arguments
+
+
+S = TypeVar("S", bound="DriverSpec")
+
+
+def add_options(
+    command: argparse.ArgumentParser, kind: type[DriverSpec]
+) -> argparse._MutuallyExclusiveGroup:
+    """Add an argument for each option of a request.
+
+    Returns:
+        The ways to name a job, of which exactly one is given.
+    """
+    jobs = command.add_mutually_exclusive_group(required=True)
+    for name, option in _options(kind):
+        place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
+        # What nobody gives is left out, so that the request has the one default.
+        (jobs if name == "entry" else command).add_argument(
+            option.flag, help=option.help, default=argparse.SUPPRESS, **place, **option.how
+        )
+    command.add_argument("--driver-id", help=argparse.SUPPRESS, default=None)
+    return jobs
+
+
+def read_options(arguments: argparse.Namespace, kind: type[S]) -> S:
+    """Return the request of the arguments.
+
+    Raises:
+        ConfigError: one of them cannot be read, or they contradict each other.
+    """
+    given = vars(arguments)
+    values: dict[str, Any] = {
+        name: option.parse(given[name]) if option.parse is not None else given[name]
+        for name, option in _options(kind)
+        if name in given
+    }
+    return kind(driver_id=arguments.driver_id, **values)
+
+
+def _options(kind: type[DriverSpec]) -> Iterator[tuple[str, Option]]:
+    for field in dataclasses.fields(kind):
+        if "option" in field.metadata:
+            yield field.name, field.metadata["option"]
+
+
+_JOB: Final = "/data/jobs/daily"
+_SELECT: Final = "SELECT * FROM daily.keyed_state LIMIT 10"
+_SAVED: Final = f"{_JOB}/savepoints/before-upgrade"
+_FIRST: Final = ("init", "check", "run", "status", "ls")
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": (
+        f"{_JOB} --entry flights.py:daily_delays --param input=/data/flights --param output=/out",
+        f"{_JOB} --entry flights.py:daily_delays --param days:=7 --conf spark.driver.memory=4g",
+        f"{_JOB} --script etl.py -- --input /data/flights --output /out",
+        f"/data/jobs/copy --entry flights.py:daily_delays --from-savepoint {_SAVED}",
+    ),
+    "check": (
+        f"{_JOB} --entry flights.py:daily_delays --param input=/data/flights",
+        f"{_JOB} --entry flights.py:daily_delays --param input=/data/flights --spark",
+    ),
+    "init": ("my-stream",),
+    "status": (
+        _JOB,
+        f"{_JOB} --run-id manual-20261123T010005-1a2b3c",
+        f"{_JOB} --json",
+    ),
+    "watch": (_JOB, f"{_JOB} --every 10"),
+    "ls": ("/data/jobs", "/data/jobs --json"),
+    "logs": (f"{_JOB} -f", f"{_JOB} --spark"),
+    "stop": (_JOB, f"{_JOB} --drain", f"{_JOB} --savepoint before-upgrade"),
+    "cancel": (_JOB,),
+    "cleanup": (_JOB,),
+    "upgrade": (
+        f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --probation '10 minutes'",
+    ),
+    "rewind": (
+        f"{_JOB} manual-20261123T010005-1a2b3c",
+        f"{_JOB} manual-20261123T010005-1a2b3c --with-later",
+    ),
+    "driver": (f"run {_JOB} RUN_ID DRIVER_ID SHA256",),
+    "package": ("/data/spark-stream",),
+    "completion": ("bash", "zsh", "fish"),
+    "savepoint take": (_JOB, f"{_JOB} --name before-upgrade --label release=7"),
+    "savepoint list": (_JOB, f"{_JOB} --json"),
+    "savepoint verify": (_SAVED,),
+    "savepoint restore": (f"{_SAVED} {_JOB}", f"{_SAVED} {_JOB} --revert"),
+    "savepoint fork": (f"{_SAVED} /data/jobs/copy",),
+    "savepoint retain": (
+        f"{_JOB} --keep 5",
+        f"{_JOB} --max-age '7 days' --origin manual",
+    ),
+    "savepoint dispose": (_SAVED,),
+    "pool start": ("--size 2",),
+    "pool status": ("",),
+    "pool stop": ("",),
+    "state show": (_JOB, f"{_SAVED} daily --rows"),
+    "state query": (f"{_SAVED} '{_SELECT}'",),
+    "state diff": (f"{_SAVED} {_JOB}", f"{_SAVED} {_JOB} daily --changes 10"),
+    "state growth": (f"{_JOB} --bytes-only",),
+    "state bootstrap": (f"{_JOB} --entry flights.py:daily_delays --param input=/data/history",),
+    "state rewrite": (f"{_SAVED} --to {_JOB}/savepoints/mended --reset-source flights",),
+    "checkpoint show": ("/data/checkpoints/old-query",),
+    "checkpoint plan-drain": ("/data/checkpoints/old-query",),
+    "check-connection": ("spark_default", "spark_default --job-root s3://bucket/jobs"),
+}
+"""The arguments of each, by the command's name without the program's."""
+
+
+def add_examples(parser: argparse.ArgumentParser, name: str) -> None:
+    """Let the help of a program *name*, and of its commands, end with examples."""
+    _end_with(parser, name, [f"{command} {EXAMPLES[command][0]}" for command in _FIRST])
+    for command, each in commands_of(parser):
+        _end_with(each, name, [f"{command} {arguments}" for arguments in EXAMPLES.get(command, ())])
+    for command, group in groups_of(parser):
+        below = [other for other in EXAMPLES if other.startswith(f"{command} ")]
+        _end_with(group, name, [f"{other} {EXAMPLES[other][0]}" for other in below])
+
+
+def _end_with(parser: argparse.ArgumentParser, name: str, lines: Sequence[str]) -> None:
+    if lines:
+        parser.epilog = "\n".join(["examples:", *(f"  {name} {line}".rstrip() for line in lines)])
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def groups_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the name and the parser of each group of commands."""
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for name, each in action.choices.items():
+                if any(isinstance(below.choices, dict) for below in each._actions):
+                    yield name, each
+
+
+def commands_of(
+    parser: argparse.ArgumentParser, before: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the name and the parser of each command that is no group."""
+    groups = [action for action in parser._actions if isinstance(action.choices, dict)]
+    if before and not groups:
+        yield before, parser
+    for group in groups:
+        for name, each in dict(group.choices or ()).items():
+            yield from commands_of(each, f"{before} {name}".strip())

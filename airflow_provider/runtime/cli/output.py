@@ -36,9 +36,6 @@ class LiveBlock:
 
     Thread safety: any thread may call any method.
 
-    Args:
-        terminal: a stream that writes to one.
-
     Raises:
         ImportError: ``rich`` is not installed.
     """
@@ -77,13 +74,13 @@ class LiveBlock:
             self._live.update(self._text([*self._lines, ""]), refresh=True)
 
     def write(self, data: bytes) -> None:
-        """Write above the block; what follows the last end of a line waits for its own."""
+        """Write above the block; an unfinished line waits for its end."""
         with self._lock:
             whole, end, self._part = (self._part + data).rpartition(b"\n")
             self._print(whole + end)
 
     def flush(self) -> None:
-        """Write what waits for the end of its line."""
+        """Write an unfinished line."""
         with self._lock:
             part, self._part = self._part, b""
             self._print(part + b"\n" if part else b"")
@@ -108,7 +105,6 @@ class LiveBlock:
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     def _fit(self) -> int:
-        """Give the console the terminal's current size; return the columns."""
         from rich.console import ConsoleDimensions
 
         try:
@@ -123,7 +119,6 @@ class LiveBlock:
 
 @contextlib.contextmanager
 def _ignoring_a_closed_terminal() -> Iterator[None]:
-    """Let no run fail because its terminal was closed."""
     with contextlib.suppress(OSError):
         yield
 
@@ -133,9 +128,9 @@ def live_block(stream: TextIO) -> Iterator[LiveBlock | None]:
     """Yield a block at the bottom of a stream's terminal.
 
     All other output to the terminal goes through the block: this process's log and prints, and what
-    the JVM and Spark's Python workers write to the descriptors that they have inherited. So no
-    other line begins inside the block, and no part of the block stays above other lines. Its last
-    lines stay on the screen.
+    the JVM and Spark's Python workers write to their inherited descriptors. So no other line begins
+    inside the block, and no part of the block stays above other lines. Its last lines stay on the
+    screen.
 
     Yields:
         None where the stream is no terminal, or ``rich`` is not installed.
@@ -203,7 +198,6 @@ def _flush() -> None:
 
 
 def _pass_on(reads: int, ended: int, block: LiveBlock) -> None:
-    """Write above the block what comes through the pipe, until it is ended and empty."""
     is_over = False
     while True:
         awaited, wait_s = ([reads], 0.0) if is_over else ([reads, ended], _PART_S)

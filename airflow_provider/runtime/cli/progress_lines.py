@@ -74,7 +74,7 @@ def rate_of(batches: Sequence[BatchEntry]) -> float:
 
 
 def backlog_text(backlog: Mapping[str, int] | None) -> str:
-    """Return what is unread, by the sources' own measures; a dash when that is not known."""
+    """Return the unread input, by the sources' own measures; a dash if unknown."""
     parts = (
         f"{value:,} files" if key == UNREAD_FILES else f"{key} {value:,}"
         for key, value in (backlog or {}).items()
@@ -108,11 +108,7 @@ _MINUTE_S: Final = 60.0
 
 
 class Reading(NamedTuple):
-    """A number at a moment.
-
-    Attributes:
-        at_s: by the clock's monotonic time.
-    """
+    """A number at a moment of the clock's monotonic time."""
 
     amount: float
     at_s: float
@@ -159,16 +155,12 @@ class QueryPace:
         return None if self.part is None else f"{filled(self.part)} {self.part:.0%}"
 
     def left(self) -> str | None:
-        """Return the time that is left, in words."""
+        """Return the remaining time, in words."""
         return None if self.left_s is None else f"about {length(self.left_s)} left"
 
 
 class Rates:
-    """Follows the queries of a run: what they read, and what they have yet to read or do.
-
-    Args:
-        clock: measures how fast.
-    """
+    """Follows the queries of a run: their speed, and their remaining work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -177,11 +169,7 @@ class Rates:
         self._rows: dict[str, LastMinute] = {}
 
     def update(self, record: ProgressRecord) -> dict[str, QueryPace]:
-        """Return the pace of each query.
-
-        Args:
-            record: the progress of this moment.
-        """
+        """Return the pace of each query, from the current progress."""
         now_s = self._clock.monotonic()
         return {name: self._pace_of(name, query, now_s) for name, query in record.queries.items()}
 
@@ -201,7 +189,6 @@ class Rates:
         )
 
     def _work_of(self, name: str, query: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Return how much is done of how much, in tasks or in the sources' own measure."""
         if (tasks := query.get("tasks")) is not None:
             return tasks["tasks_done"], tasks["tasks"]
         unread = largest_backlog(query.get("backlog"))
@@ -303,7 +290,6 @@ def _batch_parts(batches: Sequence[BatchEntry] | None) -> Iterator[str]:
 
 
 def _folded(head: str, parts: Sequence[str], columns: int, *, after_head: str = "  ") -> list[str]:
-    """Return the parts in as few lines as possible, indented from the second one on."""
     lines, separator = [head], after_head
     for part in parts:
         longer = f"{lines[-1]}{separator}{part}"

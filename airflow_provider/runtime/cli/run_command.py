@@ -1,7 +1,8 @@
-"""``spark-stream run`` and ``check``: run a job, or refuse what a run would refuse."""
+"""Commands that run a job, or check it: ``run``, ``check``, ``driver`` and ``state bootstrap``."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import signal
@@ -9,11 +10,21 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
-from airflow_provider.runtime.cli.program_options import add_programs, named_program
-from airflow_provider.runtime.cli.request_options import add_options, read_options
-from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.base.extensions import REQUESTS, WARM_DRIVERS, load_known
+from airflow_provider.runtime.cli.command_parser import (
+    add_options,
+    add_programs,
+    named_program,
+    read_options,
+)
+from airflow_provider.runtime.cli.output import live_progress, print_json
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+from airflow_provider.runtime.control.submit import check_not_revoked
+from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError
+from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
@@ -25,7 +36,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +48,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """Add the commands; see :data:`.api.commands.COMMANDS`."""
     _add_run(commands, add)
     _add_check(commands, add)
+    _add_driver(commands, add)
 
 
 def stop_on_signals(stop: threading.Event) -> None:
@@ -102,7 +117,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = None) -> int:
     """Run a job, show its progress on a terminal, and print how it ended."""
-    from airflow_provider.runtime.cli.output import live_progress, print_json
     from airflow_provider.runtime.driver.run import run_job
 
     clock, stop = SystemClock(), threading.Event()
@@ -133,7 +147,6 @@ def _add_check(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> No
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.cli.output import print_json
     from airflow_provider.runtime.driver.run import check_job
 
     spec = read_options(named_program(arguments), RunSpec)
@@ -149,3 +162,84 @@ def _check(arguments: argparse.Namespace) -> int:
     left = "" if arguments.with_spark else "; --spark looks at its queries and sinks, too"
     print(f"nothing is refused{left}")
     return EXIT_OK
+
+
+def _add_driver(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    driver = add(commands, "driver", _driver, "do what a submission asks for; for launchers")
+    driver.add_argument("request", choices=(RunSpec.COMMAND, BootstrapSpec.COMMAND, *REQUESTS))
+    driver.add_argument("job_dir", metavar="JOB_DIR")
+    driver.add_argument("run_id", metavar="RUN_ID")
+    driver.add_argument("driver_id", metavar="DRIVER_ID")
+    driver.add_argument("digest", metavar="SHA256", help="of the request, as it was submitted")
+
+
+def _driver(arguments: argparse.Namespace) -> int:
+    with addressing(caller=Caller.OPERATOR):
+        return _drive(arguments)
+
+
+def _drive(arguments: argparse.Namespace) -> int:
+    run = open_job_directory(arguments.job_dir).run(arguments.run_id)
+    check_not_revoked(run, arguments.driver_id)
+    which = (run.storage, arguments.driver_id, arguments.digest)
+    if arguments.request == BootstrapSpec.COMMAND:
+        return bootstrap(BootstrapSpec.receive(*which))
+    with _keeping_details(run.storage, arguments.driver_id):
+        if arguments.request in REQUESTS:
+            return int(load_known(REQUESTS, arguments.request)(*which, spark=arguments.spark))
+        return drive(RunSpec.receive(*which), spark=arguments.spark)
+
+
+@contextlib.contextmanager
+def _keeping_details(run: Storage, driver_id: str) -> Iterator[None]:
+    """Keep the stack traces of an error beside the submission: its caller is another machine."""
+    try:
+        yield
+    except SparkStreamError as error:
+        if error.details is None and error.__cause__ is not None:
+            from airflow_provider.runtime.driver.failures import ErrorLog
+
+            error.details = ErrorLog(run, driver_id, FailureOverrides()).keep(error)
+        raise
+
+
+def add_bootstrap(
+    actions: Any,
+    add: Callable[..., argparse.ArgumentParser],
+) -> None:
+    """Add the action to those of ``spark-stream state``."""
+    text = "make a job's first state from history: its queries read it, then a savepoint is taken"
+    command = add(actions, "bootstrap", _bootstrap, text)
+    add_options(command, BootstrapSpec)
+    command.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
+
+
+def _bootstrap(arguments: argparse.Namespace) -> int:
+    spec = read_options(arguments, BootstrapSpec)
+    return bootstrap(spec, as_json=arguments.json)
+
+
+def bootstrap(spec: BootstrapSpec, *, as_json: bool = False) -> int:
+    """Make a job's first state, and print the savepoint."""
+    from airflow_provider.runtime.bootstrap import bootstrap_job
+
+    stop = threading.Event()
+    with live_progress() as on_progress:
+        savepoint = bootstrap_job(
+            spec,
+            stop=stop,
+            on_progress=on_progress,
+            on_spark_started=lambda: stop_on_signals(stop),
+        )
+    print_made(savepoint, as_json=as_json)
+    return EXIT_OK
+
+
+def print_made(savepoint: Savepoint, *, as_json: bool) -> None:
+    """Print a savepoint that was just made."""
+    record = savepoint.record
+    if as_json:
+        print_json({**record.to_dict(), "url": savepoint.url})
+        return
+    for name, query in record.queries.items():
+        print(f"{savepoint.url}: query {name}: batch {query.batch}, watermark {query.watermark}")

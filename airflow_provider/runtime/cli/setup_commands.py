@@ -1,4 +1,4 @@
-"""``spark-stream init``, ``package`` and ``completion``: what is made once.
+"""``spark-stream init``, ``package`` and ``completion``.
 
 argcomplete completes: at each TAB the shell asks ``spark-stream`` itself, so that the ids of runs
 and the names of savepoints are those of the job directory on the line.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.runtime_zip import is_packed, write_package
-from airflow_provider.runtime.cli.examples import commands_of
+from airflow_provider.runtime.cli.command_parser import commands_of
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell, and end the process; returns when argcomplete is not there."""
+    """Answer the shell, and end the process; returns when argcomplete is not installed."""
     with contextlib.suppress(ImportError):
         import argcomplete
 
@@ -204,7 +204,6 @@ def _runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 
 def _savepoints(prefix: str, **_: Any) -> list[str]:
-    """Return the savepoints below the folder that was typed so far."""
     from pathlib import Path
 
     typed = Path(prefix or ".")

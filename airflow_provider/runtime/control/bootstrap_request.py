@@ -1,7 +1,7 @@
 """Bootstrap requests: what was requested, and how far it is; without Spark.
 
-:mod:`airflow_provider.runtime.bootstrap` makes it. This is what those use as well who
-only ask for it and wait: the documents, where they lie, and whether it is made.
+:mod:`airflow_provider.runtime.bootstrap` carries them out. Callers that only submit and watch one
+need this module alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BootstrapSpec(DriverSpec):
-    """``submissions/<driver id>.bootstrap.json``: which state is to be made of which history.
+    """``submissions/<driver id>.bootstrap.json``: the state to make of a history.
 
     Attributes:
         job_dir: the live job's directory, in which nothing has begun yet.
@@ -60,7 +60,7 @@ class BootstrapSpec(DriverSpec):
         params: of the history; any values of JSON.
         to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: ``discard``, or ``keep`` to let the sinks have it.
-        kept: names of sources that go on where history ended, because they read the same later on.
+        kept: names of sources that continue where history ended, because they read the same later.
         live_params: of the live job, to compare both before anything is read; None not to.
         conf: Spark configuration; the live job's, where it is about state.
     """
@@ -112,11 +112,7 @@ class BootstrapSpec(DriverSpec):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what needs no look at the job.
-
-        Raises:
-            ConfigError: *output* is not one of the words for it.
-        """
+        """Refuse what needs no look at the job."""
         if self.output not in OUTPUTS:
             words = ", ".join(repr(word) for word in OUTPUTS)
             msg = f"output {self.output!r}: use one of {words}"
@@ -127,14 +123,14 @@ class BootstrapSpec(DriverSpec):
 
     @property
     def target(self) -> str:
-        """Return the savepoint's folder."""
+        """The savepoint's folder."""
         return self.to or f"{self.job_dir.rstrip('/')}/savepoints/{ORIGIN}"
 
     @property
     def digest(self) -> str:
-        """Return what tells it from a bootstrap of something else to the same place.
+        """What distinguishes it from a bootstrap of another history to the same place.
 
-        A fixed program may lie elsewhere, so the entry point is not in it.
+        A fixed program may have another path, so the entry point is not in it.
         """
         asked = [
             sorted(self.params.items()),
@@ -147,7 +143,7 @@ class BootstrapSpec(DriverSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BootstrapRecord(Document):
-    """``bootstraps/<name>/bootstrap.json``: what the scratch job directory beside it is for."""
+    """``bootstraps/<name>/bootstrap.json``: the purpose of the scratch job directory beside it."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("bootstraps/*/bootstrap.json",)
@@ -171,7 +167,7 @@ def find_made(target: str, digest: str) -> Savepoint | None:
     """Return the savepoint that a bootstrap has made; None while there is none.
 
     Raises:
-        ConfigError: there is one of this name, made of something else.
+        ConfigError: a savepoint of this name is made of something else.
     """
     url = open_storage(target).url
     if not open_storage(url).exists(MANIFEST):
@@ -210,11 +206,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
 
 
 def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
-    """Refuse to go on with what was begun from another history.
-
-    Raises:
-        ConfigError: another one was begun, and did not end.
-    """
+    """Refuse to continue what was begun from another history."""
     with refusing(scratch.url, "read"):
         before = BootstrapRecord.read(scratch.storage, DOCUMENT)
     if before is not None and (before.savepoint, before.digest) != (spec.target, spec.digest):
@@ -229,16 +221,11 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
 def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str) -> None:
     """Refuse history that has no row for a query, once it is read.
 
-    Args:
-        scratch: where it was read; its driver has given the lease up.
-        queries: those of the job.
-        output: see :class:`BootstrapSpec`.
-
     Raises:
         ConfigError: the message names the query; what was read is removed, so that a command with
-            other parameters finds nothing in its way.
-        CheckpointError: the same, but other queries have written what they had to. That is known
-            in the scratch directory alone, which stays.
+            other parameters can start.
+        CheckpointError: the same, but other queries have written their output. Only the scratch
+            directory knows that, so it stays.
     """
     batches = {name: CheckpointLogs(scratch.checkpoint(name)).position() for name in queries}
     empty = [name for name, position in batches.items() if position.last_commit < 0]
@@ -259,17 +246,17 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
 
 
 def remove_scratch(scratch: JobDirectory) -> None:
-    """Remove what a bootstrap leaves that has made its savepoint, or cannot. Idempotent."""
+    """Remove a scratch directory that is no longer needed. Idempotent."""
     remove_tree(scratch.storage)
     remove_if_empty(scratch.url.rpartition("/")[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class BootstrapView(RunSnapshot):
-    """What one look at a bootstrap has shown.
+    """A snapshot of a bootstrap.
 
     Attributes:
-        made: whether its savepoint is there.
+        made: whether its savepoint exists.
         has_read: whether all history is read; the savepoint is about to be taken.
         reader_gone: whether its reader has certainly ended.
     """
@@ -280,7 +267,7 @@ class BootstrapView(RunSnapshot):
 
 
 def assess_bootstrap(view: BootstrapView) -> Assessment:
-    """Decide what is going on, from one look.
+    """Decide the state of a bootstrap from one snapshot.
 
     A driver gives its lease up when it has read all history, and then takes the savepoint.
     """
@@ -297,9 +284,9 @@ def assess_bootstrap(view: BootstrapView) -> Assessment:
 
 
 class BootstrapWatcher(RunWatcher):
-    """Looks at one bootstrap again and again.
+    """Watches one bootstrap.
 
-    Submissions lie in the live job's directory, where they outlast the scratch directory; lease,
+    Submissions are in the live job's directory, where they outlast the scratch directory; lease,
     attempts and requests are those of the job that reads the history.
 
     Args:
@@ -335,7 +322,7 @@ class BootstrapWatcher(RunWatcher):
         """Return the savepoint; None while there is none.
 
         Raises:
-            ConfigError: there is one of this name, made of something else.
+            ConfigError: a savepoint of this name is made of something else.
         """
         return find_made(self._target, self._digest)
 
@@ -344,7 +331,7 @@ class BootstrapWatcher(RunWatcher):
         return self._scratch.run(RUN_ID).final() is not None
 
     def look(self) -> BootstrapView:
-        """Look once."""
+        """Read the bootstrap's state once."""
         seen = super().look()
         # A driver puts the final checkpoint, gives its lease up, puts the savepoint, and ends: what
         # comes first is read last, or a driver would be taken for one that has ended in vain.
@@ -357,9 +344,9 @@ class BootstrapWatcher(RunWatcher):
         return BootstrapView(**facts, made=self.made() is not None)
 
     def decide(self, view: RunSnapshot) -> Assessment:
-        """Decide from one look.
+        """Decide from one snapshot.
 
-        A savepoint takes no lease, so only time tells that the machine which takes it is gone.
+        A savepoint takes no lease, so only a timeout shows that the machine which takes it is gone.
         """
         assessment = (
             assess_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
@@ -377,7 +364,7 @@ class BootstrapWatcher(RunWatcher):
         return assessment
 
     def clean(self) -> None:
-        """Remove what a driver that died at its very end has left, once the savepoint is made."""
+        """Remove what a driver has left that died when its savepoint was made."""
         view = self.look()
         is_over = view.submission is None or view.exit is not None or view.submission_gone
         if is_over and view.liveness in TAKEABLE:

@@ -2,32 +2,37 @@
 
 It runs detached from the process that submitted, in a process group of its own, so the death of an
 Airflow worker neither kills the driver nor loses its exit code. It holds no state: a run whose
-launcher was killed goes on, and its watchers then judge by the lease, and by what it had started.
+launcher was killed continues, and its watchers then judge by the lease, and by the started process.
+
+Local drivers wait for a slot of this machine. A slot is a file that its holder has locked with
+flock(2); the driver inherits the open file, so the slot is free as soon as both have ended, in
+whatever way. A waiter holds a ticket, a locked file as well; the oldest living ticket comes first.
+A driver holds a ``life`` slot until it ends: there are as many as the memory has room for. It holds
+a ``work`` slot, one for each core, while it starts and reads bounded input; a stream that runs
+until it is stopped gives its ``work`` slot back.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import fcntl
 import itertools
 import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
+from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.base.retry import RetryBudget
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.control.driver_slots import (
-    DriverSlot,
-    SlotQueue,
-    machine_limits,
-    slot_folder,
-)
 from airflow_provider.runtime.control.submit import enter, enter_again, entered_with
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import RunDirectory
+
 
 _AGAIN_S: Final = 2.0
 _SLOT_POLL_S: Final = 0.5
@@ -75,12 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Submission:
-    """The driver that this process looks after.
-
-    Attributes:
-        requests: the job directory, where the driver gets requests.
-    """
-
     requests: Storage
     run: RunDirectory
     driver_id: str
@@ -152,7 +152,6 @@ def _run_in_turn(
     output: IO[bytes],
     on_started: Callable[[int], None],
 ) -> int:
-    """Run the command when this machine has a slot for one more local driver."""
     try:
         slot = _wait_for_slot(submission, output) if _is_local(command) else None
     except RunCancelledError as error:
@@ -241,7 +240,6 @@ def _run(
 
 
 def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]) -> Any:
-    """Give the run to a warm driver, if one matches; the log says why not."""
     taken = load_known(WARM_DRIVERS, "submission")(command, output, standby)
     if not isinstance(taken, str):
         return taken
@@ -252,3 +250,194 @@ def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, 
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+LIMIT: Final = "SPARK_STREAM_LOCAL_DRIVERS"
+"""The variable with the number of drivers that start or read bounded input at once, or ``off``."""
+OFF: Final = "off"
+_DRIVER_BYTES: Final = 1 << 30  # what a driver with Spark's own heap takes of the memory, at least
+_LEAST: Final = 2  # one job may wait for another one
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_LIFE, _WORK = "life", "work"
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotLimits:
+    """How many local drivers a machine runs.
+
+    Attributes:
+        work: drivers that start, or read bounded input.
+        life: drivers in all.
+    """
+
+    work: int
+    life: int
+
+    @classmethod
+    def parse(cls, text: str, *, cores: int, memory_bytes: int) -> SlotLimits | None:
+        """Return the limits that a setting means; None for no limit.
+
+        *text* is a number, ``off``, or empty for as many as the machine has room for.
+
+        Raises:
+            ConfigError: the setting is neither.
+        """
+        life = max(_LEAST, memory_bytes // _DRIVER_BYTES)
+        if text == OFF:
+            return None
+        if not text:
+            return cls(min(max(_LEAST, cores), life), life)
+        if not text.isdecimal() or int(text) < 1:
+            msg = f"{LIMIT}={text!r}: a number of drivers, 1 or more, or {OFF!r} for no limit"
+            raise ConfigError(msg)
+        return cls(int(text), max(int(text), life))
+
+
+def machine_limits(environ: Mapping[str, str] = os.environ) -> SlotLimits | None:
+    """Return the limits of this machine; None for no limit.
+
+    Raises:
+        ConfigError: the variable has no such value.
+    """
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    if (found := _container("memory.max")[:1]) and found[0].isdecimal():
+        memory_bytes = min(memory_bytes, int(found[0]))
+    if (found := _container("cpu.max")) and all(each.isdecimal() for each in found):
+        cores = min(cores, max(1, int(found[0]) // int(found[1])))  # microseconds of each period
+    return SlotLimits.parse(environ.get(LIMIT, ""), cores=cores, memory_bytes=memory_bytes)
+
+
+def _container(limit: str) -> Sequence[str]:
+    try:
+        return (_CGROUP / limit).read_text().split()
+    except OSError:
+        return ()
+
+
+def slot_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Make the folder of this user's slots on this machine, and return it.
+
+    Raises:
+        ConfigError: another user may write there.
+        OSError: it cannot be made.
+    """
+    folder = user_folder(environ)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_user_folder(folder)
+    queue = folder / "slots" / "queue"
+    queue.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return queue.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverSlot:
+    """The slots that a driver holds; a process that inherits *files* holds them as well."""
+
+    life: int
+    work: int
+
+    @property
+    def files(self) -> Sequence[int]:
+        """The open files."""
+        return self.life, self.work
+
+    def stop_working(self) -> None:
+        """Give the ``work`` slot back, also for a process that has inherited it. Idempotent."""
+        fcntl.flock(self.work, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of both; a process that has inherited them still holds them."""
+        for file in self.files:
+            os.close(file)
+
+
+class SlotQueue:
+    """One driver's place in the queue, from its ticket to its slots.
+
+    Crash safety: the kernel releases every lock with the last process that holds it; the ticket of
+    a dead process is removed by the next one in the queue.
+    """
+
+    def __init__(self, folder: Path, limits: SlotLimits, holder: str) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._holder = holder
+        name = f"{time.time_ns():020d}-{os.getpid()}"  # the order of one machine's clock
+        unlocked = folder / f"ticket-{name}"
+        self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._ticket = folder / "queue" / name
+        unlocked.rename(self._ticket)  # so that each ticket in the queue is locked while it counts
+
+    def take(self) -> DriverSlot | None:
+        """Take the driver's slots, if it is the first in the queue and they are free."""
+        if not self._is_first():
+            return None
+        life = self._take(_LIFE, self._limits.life)
+        if life is None:
+            return None
+        work = self._take(_WORK, self._limits.work)
+        if work is None:
+            os.close(life)
+            return None
+        return DriverSlot(life, work)
+
+    def describe(self) -> str:
+        """Return what the driver waits for, in one line."""
+        living = self._holders(_LIFE, self._limits.life)
+        is_full = len(living) == self._limits.life
+        kind, limit = (_LIFE, self._limits.life) if is_full else (_WORK, self._limits.work)
+        holders = ", ".join(self._holders(kind, limit)) or "none"
+        return f"one of {limit} local drivers (running: {holders})"
+
+    def leave(self) -> None:
+        """Leave the queue. Idempotent."""
+        if self._lock >= 0:
+            self._ticket.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
+    def _is_first(self) -> bool:
+        for name in sorted(os.listdir(self._ticket.parent)):
+            if name == self._ticket.name:
+                return True
+            with contextlib.suppress(FileNotFoundError):
+                lock = _locked(self._ticket.parent / name)
+                if lock is None:
+                    return False
+                (self._ticket.parent / name).unlink(missing_ok=True)  # its holder has ended
+                os.close(lock)
+        return False
+
+    def _take(self, kind: str, limit: int) -> int | None:
+        for number in range(limit):
+            lock = _locked(self._folder / f"{kind}.{number}", make=True)
+            if lock is not None:
+                os.ftruncate(lock, 0)
+                os.write(lock, self._holder.encode(errors="backslashreplace"))
+                return lock
+        return None
+
+    def _holders(self, kind: str, limit: int) -> list[str]:
+        found = []
+        for number in range(limit):
+            path = self._folder / f"{kind}.{number}"
+            with contextlib.suppress(FileNotFoundError):
+                lock = _locked(path)
+                if lock is None:
+                    found.append(path.read_text(errors="replace"))
+                else:
+                    os.close(lock)
+        return found
+
+
+def _locked(path: Path, *, make: bool = False) -> int | None:
+    how = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0)
+    file = os.open(path, how, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file

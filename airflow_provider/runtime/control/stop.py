@@ -42,14 +42,7 @@ _NO: Final = {EXIT_USAGE: StopRefusedError, EXIT_RETRY: StopNotYetError}
 
 @dataclasses.dataclass(frozen=True)
 class StopCall:
-    """A stop that was requested.
-
-    Attributes:
-        job_dir: the job directory's address.
-        request_id: the request.
-        run_id: the run that is stopped.
-        token: the lease of the driver that got the request.
-    """
+    """A stop that was requested; *token* is the lease of the driver that got the request."""
 
     job_dir: str
     request_id: str
@@ -59,8 +52,7 @@ class StopCall:
     def look(self, observer: LeaseObserver) -> ReplyRecord | None:
         """Return the driver's answer; None while it is at work.
 
-        Args:
-            observer: watches the job's lease, from one look to the next.
+        *observer* watches the job's lease, from one call to the next.
 
         Raises:
             SparkStreamError: as :meth:`answer_within`.
@@ -91,9 +83,9 @@ class StopCall:
         """Return the driver's answer; None when there is none in *timeout_s* seconds.
 
         Raises:
-            StopRefusedError: it said that this job cannot be stopped so.
+            StopRefusedError: the driver answered that this job cannot be stopped so.
             StopNotYetError: it refused, or ended without an answer; the request can be repeated.
-            StopError: it said no for good, or ended when the savepoint was taken.
+            StopError: it refused permanently, or ended when the savepoint was taken.
         """
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + timeout_s
@@ -125,7 +117,6 @@ class StopCall:
         return StopNotYetError(f"{ended}; {follows}")
 
     def _savepoint(self) -> str | None:
-        """Return the savepoint that the driver has taken for this stop; None for none."""
         request = find_request(open_storage(self.job_dir), self.request_id)
         if request is None or request.savepoint is None:
             return None
@@ -155,15 +146,12 @@ def request_stop(
 ) -> StopCall:
     """Ask the driver of a job to stop.
 
-    Args:
-        job_dir: the job directory.
-        clock: time.
-        drain: end the job for good: MAX_WATERMARK, all windows and timers, ``finish()``.
-        savepoint: the address of a savepoint to take when it has stopped.
-        aligned_timeout_s: how long the batch in flight is waited for; then it is cut short, and
-            runs again with the same offsets when the job resumes. None until it ends.
-        request_id: an id of a caller that may repeat the request, such as a retried task; the same
-            id is the same stop, even after that stop has ended.
+    Args: job_dir: the job directory. clock: time. drain: end the job permanently: MAX_WATERMARK,
+    all windows and timers, ``finish()``. savepoint: the address of a savepoint to take when it has
+    stopped. aligned_timeout_s: how long the driver waits for the batch in flight; then it is
+    interrupted, and runs again with the same offsets when the job resumes. None until it ends.
+    request_id: an id of a caller that may repeat the request, such as a retried task; the same id
+    is the same stop, even after that stop has ended.
 
     Raises:
         UnknownJobError: there is no job, or no driver is running it.
@@ -213,7 +201,6 @@ def _standing(
 def _is_void(
     directory: JobDirectory, request: RequestRecord, lease: LeaseRecord | None, liveness: Liveness
 ) -> bool:
-    """Whether nobody will meet a request, and asking once more may help."""
     answer = read_reply(directory.storage, request.id)
     if answer is not None:
         return not answer.ok and answer.exit_code == EXIT_RETRY
@@ -223,7 +210,6 @@ def _is_void(
 
 
 def _is_promised(directory: JobDirectory, run_id: str, request_id: str) -> bool:
-    """Whether the run's next attempt meets the request."""
     promised = directory.run(run_id).stop()
     return promised is not None and promised.request_id == request_id
 

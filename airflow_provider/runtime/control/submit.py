@@ -1,9 +1,9 @@
 """Submission of a driver: from the intent to the run on its cluster; nothing is lost in between.
 
-:func:`submit_through` is the same for every launcher; what a crash leaves of a run on a cluster is
-in the table of :mod:`~airflow_provider.runtime.api.launchers`. For ``spark-submit``:
-``submissions/<driver id>.process.json`` is put if absent, by the process that is about to start
-it, or by the next try that finds an intent and nobody behind it. One of the two wins,
+:func:`submit_through` is the same for every launcher; the table of
+:mod:`~airflow_provider.runtime.api.launchers` has the crashes of a run on a cluster. For
+``spark-submit``: ``submissions/<driver id>.process.json`` is put if absent, by the process that is
+about to start it, or by the next try that finds an intent without a process. One of the two wins,
 whatever has died or is only late; no clock is read.
 
 ==========================  ========================================================================
@@ -14,7 +14,7 @@ before the intent           nothing: it submits
                             that starts nothing
 ``submission.launched``     the same, or the launcher, which it adopts with its driver
 ``submission.entered``      (the launcher's) a process that is gone: it submits
-``submission.started``      (the launcher's) ``spark-submit``, which goes on: it adopts the driver
+``submission.started``      (the launcher's) ``spark-submit``, which continues: it adopts the driver
 ==========================  ========================================================================
 
 The token of a submission is its driver id: it is in the command line, in the request, in the
@@ -23,15 +23,18 @@ application's name, tags or labels, in the lease that the driver takes, and in i
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.host import identify, identify_this
 from airflow_provider.runtime.base.retry import Retries, RetryPolicy
-from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
+from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher
 from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.observe.state import RunState, driver_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+    from airflow_provider.runtime.observe.state import Assessment, RunSnapshot
+
 
 # Who holds a worker has Airflow's retries, too, and each of them submits the same token again.
 AGAIN: Final = RetryPolicy(first_s=1.0, longest_s=8.0, for_s=60.0, failures=5)
@@ -58,18 +63,10 @@ def submit_driver(
     standby: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> None:
-    """Submit a driver with ``spark-submit``, and return at once.
+    """Submit a driver with ``spark-submit``, and return immediately.
 
-    Args:
-        run: the run.
-        record: the intent.
-        spec: the request that the driver reads.
-        job_dir: URL of the job directory.
-        log: where the driver's output goes.
-        command: what starts the driver.
-        standby: master and configuration that a warm driver must have been started with, to be
-            given the run in place of the command; None for no warm driver.
-        environment: the driver's.
+    *standby* has the master and configuration that a warm driver must have been started with, to be
+    given the run in place of the command; None for no warm driver.
 
     Crash safety: see the table above.
     """
@@ -96,13 +93,7 @@ def submit_through(
 ) -> Handle:
     """Store the intent and the request, submit the driver to a cluster, and store its handle.
 
-    Args:
-        launcher: starts it.
-        application: the driver.
-        run: the run.
-        record: the intent; one that is there already is submitted again.
-        spec: the request that the driver reads; of one that is submitted again it is the same.
-        clock: passes between two tries.
+    An existing intent *record* is submitted again, with the same request.
 
     Raises:
         ConfigError: the cluster refuses it; nothing was started.
@@ -137,15 +128,10 @@ def _intend(run: RunDirectory, record: SubmissionRecord, spec: DriverSpec) -> No
 
 
 def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRecord | None:
-    """Return the last intent, if it is for this launcher, and it is not known whether it began.
+    """Return the last intent to submit again with its token; None for another submission.
 
-    Args:
-        run: the run.
-        spec: the request; one that was put already must be the same, but for the driver id.
-        kind: the launcher's.
-
-    Returns:
-        The intent to submit again, with its token; None for another submission.
+    It is for the launcher *kind*, it is not known whether it began, and its request is *spec*, but
+    for the driver id.
     """
     submissions = run.submissions()
     last = submissions[-1] if submissions else None
@@ -157,7 +143,7 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
 
 
 def enter(run: RunDirectory, driver_id: str) -> bool:
-    """Say that this process looks after the driver.
+    """Record that this process looks after the driver.
 
     Returns:
         False when the submission was revoked: nothing may be started for it any more.
@@ -179,16 +165,16 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
 
 
 def enter_again(run: RunDirectory, driver_id: str, *, waits_for: str) -> None:
-    """Say what this process, which looks after the driver, waits for before it starts it."""
+    """Record what this process, which looks after the driver, waits for before it starts it."""
     record = ProcessRecord(identity=identify_this(), waits_for=waits_for)
     record.put(run.storage, f"submissions/{driver_id}.process.json")
 
 
 def revoke_unstarted(run: RunDirectory) -> bool:
-    """Revoke every intent that nobody has begun to act on; those of clusters are not for this.
+    """Revoke every unstarted intent for this machine.
 
     Returns:
-        False when somebody has begun meanwhile: look again.
+        False when a process has begun meanwhile: look again.
 
     Idempotent: an intent is revoked once.
     """
@@ -199,7 +185,7 @@ def revoke_unstarted(run: RunDirectory) -> bool:
 def revoke_others(run: RunDirectory, driver_id: str) -> None:
     """Revoke the intents for clusters of which no handle is known, but for one.
 
-    What is there of them ends when it finds that out; see :func:`check_not_revoked`.
+    Their drivers end when they find that out; see :func:`check_not_revoked`.
 
     Idempotent: an intent is revoked once.
     """
@@ -226,3 +212,84 @@ def check_not_revoked(run: RunDirectory, driver_id: str) -> None:
 def _revoke(run: RunDirectory, driver_id: str) -> bool:
     nobody = ProcessRecord(identity=identify([]), is_revoked=True)
     return nobody.put_if_absent(run.storage, f"submissions/{driver_id}.process.json")
+
+
+ON_EXISTING: Final = ("adopt", "wait", "fail")
+
+
+class Action(str, enum.Enum):
+    """What a task does about the state of the job directory."""
+
+    FINISH = "finish"
+    ADOPT = "adopt"
+    WAIT = "wait"  # for the end of a driver that is in the way
+    SUBMIT = "submit"
+    REFUSE = "refuse"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """An action, and the driver it is about.
+
+    Attributes:
+        driver_id: of ADOPT, the driver; of WAIT, the one that ends, if it is this run's.
+        reason: of REFUSE.
+        ends_replaced: whether the driver of the run that is replaced gets a request to end.
+    """
+
+    action: Action
+    driver_id: str | None = None
+    reason: str = ""
+    ends_replaced: bool = False
+
+
+def reconcile(
+    view: RunSnapshot,
+    assessment: Assessment,
+    *,
+    on_existing: str = "adopt",
+    replays: str | None = None,
+    is_leaving: bool = False,
+) -> Decision:
+    """Decide what a task does about the state of the job directory; pure.
+
+    ======================================  ======================================================
+    found                                   what follows
+    ======================================  ======================================================
+    the final checkpoint                    FINISH
+    another run's live driver               REFUSE; WAIT with ``on_existing="wait"``, and for the
+                                            replaced run, whose driver is stopped
+    this run's driver, requested to end     WAIT for its end
+    this run's driver, alive or starting    ADOPT it; REFUSE with ``on_existing="fail"``
+    nothing, an unstarted intent, or a      SUBMIT; an unstarted intent is revoked
+    driver that has ended or not come up
+    ======================================  ======================================================
+
+    Airflow's own stores are not read: they may be empty, of another run, or gone.
+
+    Args:
+        view: the snapshot that shows whether a driver lives.
+        assessment: the assessment of that snapshot.
+        on_existing: one of :data:`ON_EXISTING`.
+        replays: the run that this one takes the place of.
+        is_leaving: whether this run's driver was requested to end before its run is over.
+    """
+    if assessment.run_state is RunState.DONE:
+        return Decision(Action.FINISH)
+    if assessment.run_state is RunState.FOREIGN:
+        is_replaced = view.lease is not None and view.lease.run_id == replays
+        waits = on_existing == "wait" or is_replaced
+        return (
+            Decision(Action.WAIT, ends_replaced=is_replaced)
+            if waits
+            else Decision(Action.REFUSE, reason=assessment.reason)
+        )
+    driver_id = driver_at_work(view, assessment.run_state)
+    if driver_id is None:
+        return Decision(Action.SUBMIT)
+    if is_leaving:
+        return Decision(Action.WAIT, driver_id)
+    if on_existing == "fail":
+        reason = f"driver {driver_id} of this run is alive, and on_existing is 'fail'"
+        return Decision(Action.REFUSE, driver_id, reason)
+    return Decision(Action.ADOPT, driver_id)

@@ -1,6 +1,6 @@
-"""An attempt: observe, decide, act, until the run has its final checkpoint.
+"""An attempt at a run, until the run has its final checkpoint.
 
-Deciding is :mod:`lifecycle`'s; this module carries its instructions out and feeds it what happens.
+:mod:`~.driver.lifecycle` decides; this module carries out its instructions and feeds it events.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, Due, to_iso
 from airflow_provider.runtime.base.host import identify_this
-from airflow_provider.runtime.driver import lifecycle
-from airflow_provider.runtime.driver.error_log import ErrorLog
+from airflow_provider.runtime.driver.failures import ErrorLog, Restarter
+from airflow_provider.runtime.driver.initial_state import starting_point
+from airflow_provider.runtime.driver.lifecycle import Lifecycle, events
 from airflow_provider.runtime.driver.open_queries import (
     QueryOpener,
+    check_begin,
+    check_under_lease,
     close_quietly,
     save_start,
-    starting_point,
 )
-from airflow_provider.runtime.driver.prepare import check_begin, check_under_lease
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
 from airflow_provider.runtime.driver.records import (
     begin_attempt,
@@ -38,7 +39,6 @@ from airflow_provider.runtime.driver.records import (
     run_record,
     start_query,
 )
-from airflow_provider.runtime.driver.restarts import Restarter
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -63,7 +63,7 @@ from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import bind, ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.relocate import relocate
+from airflow_provider.runtime.savepoints.restore_log import relocate
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.spark.session import check_spark, jvm_pid
 from airflow_provider.runtime.spark.spark_log import SparkLog
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
-    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -91,15 +91,7 @@ OnProgress = Callable[[ProgressRecord], None]
 class Attempt:
     """One driver's work on one run, from the lease to its release.
 
-    Args:
-        spec: what is wanted.
-        directory: the job directory.
-        run_id: the run.
-        job: what the job's function has declared.
-        observer: what has watched the lease so far.
-        clock: time.
-        stop: set by the caller to cancel the attempt.
-        on_progress: called about once a second.
+    The driver sets ``stop`` to cancel the attempt, and gets ``on_progress`` about once a second.
     """
 
     def __init__(
@@ -122,14 +114,14 @@ class Attempt:
         self._clock = clock
         self._stop = stop
         self._on_progress = on_progress
-        self._life = lifecycle.Lifecycle.of(
+        self._life = Lifecycle.of(
             tuple(query.name for query in job.queries),
             job.plan.at_end,
             upstream=job.upstream,
             continuous=job.plan.until == "stopped",
             bounded=() if spec.bootstrap else ending_alone(job.queries),
         )
-        self._events: deque[lifecycle.Event] = deque()
+        self._events: deque[events.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = spec.driver_id or uuid.uuid4().hex
         self._errors = ErrorLog(self._run.storage, self._driver_id, spec.failure_overrides)
@@ -147,23 +139,23 @@ class Attempt:
     def _make_handlers(self) -> dict[type, Callable[..., None]]:
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         return {
-            lifecycle.StartQuery: self._start_query,
-            lifecycle.RestartQuery: self._restart_query,
-            lifecycle.StopQuery: self._stop_query,
-            lifecycle.HaltQuery: self._halt_query,
-            lifecycle.EndSources: self._end_sources,
-            lifecycle.PublishEpochs: self._publish_epochs,
-            lifecycle.StoreDrainIntent: self._store_drain_intent,
-            lifecycle.PlanDrain: self._plan_drain,
-            lifecycle.CallFinish: self._call_finish,
-            lifecycle.CommitEpochs: self._commit_epochs,
-            lifecycle.TakeSavepoint: self._take_savepoint,
-            lifecycle.PutFinal: self._put_final,
-            lifecycle.Close: self._close,
+            events.StartQuery: self._start_query,
+            events.RestartQuery: self._restart_query,
+            events.StopQuery: self._stop_query,
+            events.HaltQuery: self._halt_query,
+            events.EndSources: self._end_sources,
+            events.PublishEpochs: self._publish_epochs,
+            events.StoreDrainIntent: self._store_drain_intent,
+            events.PlanDrain: self._plan_drain,
+            events.CallFinish: self._call_finish,
+            events.CommitEpochs: self._commit_epochs,
+            events.TakeSavepoint: self._take_savepoint,
+            events.PutFinal: self._put_final,
+            events.Close: self._close,
         }
 
     def run(self) -> FinalCheckpoint:
-        """Live until the run has its final checkpoint; see :func:`.run_job`."""
+        """Run until the run has its final checkpoint; see :func:`.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)
@@ -226,7 +218,7 @@ class Attempt:
         self._record = run
         if self._try(self._open_queries) and self._try(self._save_start, run):
             self._try(self._begin)
-        while self._life.phase is not lifecycle.JobPhase.ENDED:
+        while self._life.phase is not events.JobPhase.ENDED:
             if not self._events:
                 self._try(self._observe)
             if self._events:
@@ -234,7 +226,7 @@ class Attempt:
             else:
                 self._clock.sleep(POLL_S)
 
-    def _handle(self, event: lifecycle.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         before = shown_phase(self._life)
         self._life, instructions = self._life.handle(event)
         after = shown_phase(self._life)
@@ -244,7 +236,7 @@ class Attempt:
             if not self._try(self._handlers[type(instruction)], instruction):
                 return
 
-    def _try(self, act: Callable[..., None], *args: lifecycle.Instruction | RunRecord) -> bool:
+    def _try(self, act: Callable[..., None], *args: events.Instruction | RunRecord) -> bool:
         try:
             act(*args)
         except LeaseLostError:
@@ -253,7 +245,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - the error log has it whole
             self._events.clear()
             failure = self._errors.failure_of(error, at_work=self._queries.values())
-            self._events.append(lifecycle.Failed(failure))
+            self._events.append(events.Failed(failure))
             return False
         return True
 
@@ -262,7 +254,7 @@ class Attempt:
     def _observe(self) -> None:
         if self._stop.is_set():  # first: a signal to the process group has ended Spark, too
             self._stop.clear()
-            self._events.append(lifecycle.CancelRequested())
+            self._events.append(events.CancelRequested())
             return
         for query in self._queries.values():
             if query.has_ended():
@@ -272,7 +264,7 @@ class Attempt:
             if self._life.publishes and not self._publish_ready(query):
                 return
         if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
-            self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
+            self._events.append(events.RestartDue(self._steps_of(self._life.restarting)))
             return
         is_due = self._look_due()
         with self._lease.tolerating_outages():
@@ -305,7 +297,7 @@ class Attempt:
             return False
         return True
 
-    def _exit_reason(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
+    def _exit_reason(self, query: RunningQuery | BatchQuery) -> events.Event:
         error = query.error()
         has_more = error is None and query.has_more()
         self._report_progress()
@@ -316,12 +308,12 @@ class Attempt:
             return self._failed(error, query)
         if not self._is_batch:  # whose only epoch waits for the run's commit
             query.epochs.give_up_open()
-        return lifecycle.QueryEnded(query.name, self._next_step(query), has_more)
+        return events.QueryEnded(query.name, self._next_step(query), has_more)
 
-    def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
+    def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> events.Event:
         failure = self._errors.failure_of(error, query)
         if self._is_batch:  # it runs once; the run is what is tried again
-            return lifecycle.Failed(failure)
+            return events.Failed(failure)
         return self._restarter.after(failure, self._life)
 
     def _next_step(self, query: RunningQuery | BatchQuery) -> DrainStep:
@@ -366,14 +358,14 @@ class Attempt:
         left = {name: query.definition.yet_to_end for name, query in self._queries.items()}
         mixed = [name for name in left if left[name] and not self._spec.bootstrap]
         self._events.append(
-            lifecycle.Started(self._steps_of(begun), self._stop_requests.accepted(), mixed)
+            events.Started(self._steps_of(begun), self._stop_requests.accepted(), mixed)
         )
 
-    def _start_query(self, instruction: lifecycle.StartQuery) -> None:
+    def _start_query(self, instruction: events.StartQuery) -> None:
         self._lease.check()
         start_query(self._directory, self._queries[instruction.query], instruction.how)
 
-    def _restart_query(self, instruction: lifecycle.RestartQuery) -> None:
+    def _restart_query(self, instruction: events.RestartQuery) -> None:
         query = self._queries[instruction.query]
         try:
             self._lease.check()
@@ -387,27 +379,27 @@ class Attempt:
             log.info("query=%s cannot be started again", query.name)
             self._events.append(self._failed(error, query))
 
-    def _stop_query(self, instruction: lifecycle.StopQuery) -> None:
+    def _stop_query(self, instruction: events.StopQuery) -> None:
         query = self._queries[instruction.query]
         query.stop()
         query.settle()
         query.epochs.give_up_open()
 
-    def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
+    def _halt_query(self, instruction: events.HaltQuery) -> None:
         self._queries[instruction.query].halt(self._stop_requests.aligned_timeout_s)
 
-    def _end_sources(self, instruction: lifecycle.EndSources) -> None:
+    def _end_sources(self, instruction: events.EndSources) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
         ended = record_end_of_sources(self._directory, self._run.run_id, query, self._clock.now())
         query.replace_definition(bind(query.definition, self._directory, ended, self._job.declare))
         log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
-    def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:
+    def _publish_epochs(self, instruction: events.PublishEpochs) -> None:
         query = self._queries[instruction.query]
         query.epochs.commit_through(query.logs.position().last_commit)
 
-    def _store_drain_intent(self, instruction: lifecycle.StoreDrainIntent) -> None:
+    def _store_drain_intent(self, instruction: events.StoreDrainIntent) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
         if not self._is_batch:  # which has no state to drain, and a commit of its own
@@ -415,21 +407,21 @@ class Attempt:
             record_end_of_data(
                 self._directory, self._run.run_id, query, token=self._lease.token, now=now
             )
-        self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
+        self._events.append(events.IntentStored(query.name, self._next_step(query)))
 
-    def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
+    def _plan_drain(self, instruction: events.PlanDrain) -> None:
         self._lease.check()
         plan_drain(self._directory, instruction.query)
 
-    def _take_savepoint(self, _: lifecycle.TakeSavepoint) -> None:
+    def _take_savepoint(self, _: events.TakeSavepoint) -> None:
         if self._stop_requests.take_savepoint():
-            self._events.append(lifecycle.SavepointTaken())
+            self._events.append(events.SavepointTaken())
             return
-        if self._life.ending is lifecycle.AtEnd.SUSPEND:
+        if self._life.ending is events.AtEnd.SUSPEND:
             self._stop_requests.resume()
-        self._events.append(lifecycle.SavepointFailed())
+        self._events.append(events.SavepointFailed())
 
-    def _call_finish(self, _: lifecycle.CallFinish) -> None:
+    def _call_finish(self, _: events.CallFinish) -> None:
         if self._is_batch:
             self._lease.check()  # from here on no attempt runs the queries again
             record_batch_commit(self._run, self._lease.token, self._clock.now())
@@ -437,15 +429,15 @@ class Attempt:
             failpoints.hit("drain.ended")
         self._job.context.finish()
         failpoints.hit("final.finished")
-        self._events.append(lifecycle.FinishDone())
+        self._events.append(events.FinishDone())
 
-    def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
+    def _commit_epochs(self, _: events.CommitEpochs) -> None:
         for query in self._queries.values():
             query.epochs.commit_through(query.logs.position().last_commit)
         self._job.context.published(by_itself=self._life.stop is None)
-        self._events.append(lifecycle.EpochsCommitted())
+        self._events.append(events.EpochsCommitted())
 
-    def _put_final(self, instruction: lifecycle.PutFinal) -> None:
+    def _put_final(self, instruction: events.PutFinal) -> None:
         for query in self._queries.values():
             query.epochs.hold_logs()
         final = final_of(
@@ -466,13 +458,13 @@ class Attempt:
             query.epochs.remove_leftovers()
         self._lease.seal(final)
         self._final = self._run.put_final(final)
-        self._events.append(lifecycle.FinalPut())
+        self._events.append(events.FinalPut())
 
-    def _close(self, _: lifecycle.Close) -> None:
+    def _close(self, _: events.Close) -> None:
         close_quietly(self._queries.values(), self._job.context, self._lease)
         self._meter.end(self._run.storage, self._queries.values())
         self._events.clear()
-        self._events.append(lifecycle.Closed())
+        self._events.append(events.Closed())
 
     # --- records --------------------------------------------------------------------------------
 

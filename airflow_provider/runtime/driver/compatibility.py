@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import (
     Verdict,
     changes_between,
@@ -15,12 +16,20 @@ from airflow_provider.runtime.checkpoint.topology import (
     side_by_side,
 )
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import keep_position, set_option
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
+from airflow_provider.runtime.jobdir.read_range import ReadLocation
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.topology import Change, Fingerprint, Topology
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +39,6 @@ class StoredQuery:
     """The stored facts of a query that was started before.
 
     Attributes:
-        topology: its sources and operators.
         ended: whether it has read its last row: no source of it is read again.
         fingerprint: what made its state; None if unknown.
         has_results: whether a batch of it has committed.
@@ -44,11 +52,10 @@ class StoredQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """The facts that a job declares about its queries.
+    """What a job declares about its queries.
 
     Attributes:
-        names: its queries, in its order.
-        topologies: their sources and operators; needed for stored queries.
+        topologies: needed for stored queries only.
         upstream: for each query that reads other queries' output: those queries.
         unfit: why a query with the same kinds of operators cannot continue with its state.
     """
@@ -62,16 +69,10 @@ class Declared:
 def find_incompatible(
     kept: Mapping[str, StoredQuery], declared: Declared, before: Collection[str]
 ) -> dict[str, str]:
-    """Return the queries that cannot continue, and why not.
+    """Return for each query that cannot continue the reason, which names both sides.
 
-    Args:
-        kept: the stored facts, by query.
-        declared: the job as it is now.
-        before: the queries that the job had in any of its runs.
-
-    Returns:
-        By query the reason, which names both sides: the query is gone, has changed, or has ended
-        and would get more input.
+    Such a query is gone, has changed, or has ended and would get more input. *before* are the
+    queries that the job had in any of its runs.
     """
     incompatible = {
         name: (
@@ -112,7 +113,6 @@ def _find_fed(
     before: Collection[str],
     incompatible: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield ended queries that read from a query that is new or starts over, with the reason."""
     for name in ended:
         for writer in () if name in incompatible else declared.upstream.get(name, ()):
             how = (
@@ -148,9 +148,7 @@ WAYS_OUT = (
 class ChangedQueries:
     """Compares a job's queries with the fingerprints of their states, and logs each change once.
 
-    Args:
-        where: the job directory or the savepoint that has the states, for people.
-        allow_mixed_results: continue even if results would be mixed.
+    *where* is the job directory or the savepoint that has the states, for messages.
     """
 
     def __init__(self, where: str, *, allow_mixed_results: bool) -> None:
@@ -162,16 +160,9 @@ class ChangedQueries:
     def compare(
         self, query: str, kept: Fingerprint | None, now: Fingerprint | None, *, has_results: bool
     ) -> str | None:
-        """Log what has changed of a query.
+        """Log what has changed of a query; return why it cannot continue with its state, or None.
 
-        Args:
-            query: its name.
-            kept: what made its state; None if unknown.
-            now: what the job declares.
-            has_results: whether a batch of it has committed; else nothing can be mixed.
-
-        Returns:
-            Why it cannot continue with its state, even if the user asks for it; None if it can.
+        A query without results has nothing to mix, so only impossible changes count.
         """
         changes = changes_between(kept, now) if kept is not None and now is not None else []
         if not has_results:
@@ -221,3 +212,57 @@ def _named(changes: Sequence[Change]) -> str:
     named = "; ".join(map(str, changes[:_MOST_NAMED]))
     more = len(changes) - _MOST_NAMED
     return f"{named}; and {more} more" if more > 0 else named
+
+
+def check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -> None:
+    """Refuse to read again what a bootstrap has read."""
+    history = saved.history if saved is not None else ()
+    read = {each["name"]: ReadLocation.from_dict(each) for each in history}
+    for source in query.sources if read else ():
+        before, now = read.get(source.name), source.reads
+        if before is not None and before.overlaps(now):
+            msg = (
+                f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
+                f"the bootstrap of {url} has read ({before.where}), so its rows would "
+                "count twice. Let it read later data, from another place; or bootstrap again with "
+                f"{keep_position(source.name)}, so that it continues where history ended"
+            )
+            raise ConfigError(msg)
+
+
+def match_queries(
+    savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
+) -> dict[str, str]:
+    """Return for each query of a job the savepoint's query that it resumes from; "" for none.
+
+    A checkpoint of other origin has one query without a name, which matches the job's only one.
+
+    Raises:
+        ConfigError: the queries are not the same, and *allow_non_restored* is False.
+    """
+    saved = list(savepoint.record.queries)
+    if savepoint.record.job is None and len(saved) == len(declared) == 1:
+        return {declared[0]: saved[0]}
+    if set(saved) != set(declared) and not allow_non_restored:
+        msg = (
+            f"the savepoint {savepoint.url} has the queries {', '.join(saved)}, and the job has "
+            f"{', '.join(declared)}; give them the same names, or allow state that is not restored "
+            f"({set_option('allow_non_restored_state')})"
+        )
+        raise ConfigError(msg)
+    return {name: name if name in saved else "" for name in declared}
+
+
+def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
+    """Return the stored facts of the queries that have planned a batch, or ended."""
+    kept = {}
+    for name in directory.query_names():
+        ended = drain_intent(directory, name) is not None
+        if not ended and not CheckpointLogs(directory.checkpoint(name)).batches("offsets"):
+            continue
+        topology = kept_topology(directory, name)
+        if topology is not None:
+            has_results = CheckpointLogs(directory.checkpoint(name)).position().last_commit >= 0
+            fingerprint = kept_fingerprint(directory, name)
+            kept[name] = StoredQuery(topology, ended, fingerprint, has_results=has_results)
+    return kept

@@ -1,7 +1,7 @@
-"""Execution mode: whether a job runs as streams or as batch jobs; pure decisions over its plan.
+"""The mode of a job: streams or batch jobs, decided from its plan alone.
 
 STREAMING and BATCH give the same result wherever both can run. Where a batch job would lose rows,
-or cannot run, BATCH is refused; where the two may differ in what is not guaranteed, AUTOMATIC
+or cannot run, BATCH is refused. Where the two may differ in what is not guaranteed, AUTOMATIC
 takes STREAMING, and BATCH has to be requested by name.
 """
 
@@ -41,12 +41,7 @@ _STREAM_ONLY: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Objection:
-    """A reason against BATCH.
-
-    Attributes:
-        why: for people; names the query or source.
-        refuses: whether BATCH is refused even when it is requested by name.
-    """
+    """A reason against BATCH; some refuse even a BATCH that is requested by name."""
 
     why: str
     refuses: bool = True
@@ -55,9 +50,7 @@ class Objection:
 def wanted_mode(mode: str, stored: str | None) -> str | None:
     """Return the mode that is fixed already; None where the job decides.
 
-    Args:
-        mode: ``automatic``, ``streaming`` or ``batch``.
-        stored: the mode of the run's earlier attempts, which stays; None for a new run.
+    *stored* is the mode of the run's earlier attempts, which stays.
     """
     return stored if mode == AUTOMATIC else mode.upper()
 
@@ -67,7 +60,7 @@ def find_objections(
 ) -> list[Objection]:
     """Return all reasons against running the job in BATCH, refusals first.
 
-    *resumed* is the state that the run would continue from; None when there is none.
+    *resumed* is the state that the run would continue from; None if there is none.
     """
     found = [*_of_the_ask(plan, resumed), *_of_chains(queries)]
     for query in queries:
@@ -150,7 +143,7 @@ def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionPlan:
-    """The execution plan of a run: its mode, and how it reads and ends."""
+    """How a run reads its input, and how it ends."""
 
     until: str
     at_end: AtEnd
@@ -186,7 +179,6 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
 
 
 def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> None:
-    """Refuse a handling of late rows that the job cannot have."""
     if late == WAIT and until != "end":
         source = next(s.name for query in queries for s in query.sources if not s.bounded)
         msg = (

@@ -1,10 +1,14 @@
-"""Initial state of a job: a savepoint, an empty job directory, or the job's current state."""
+"""The state that a job begins from.
+
+It is a savepoint, an empty job directory, the job's current state, or checkpoints of plain Spark.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.compatibility import (
@@ -12,37 +16,42 @@ from airflow_provider.runtime.driver.compatibility import (
     ChangedQueries,
     Declared,
     StoredQuery,
+    check_seam,
     find_incompatible,
+    match_queries,
+    stored_query,
 )
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import keep_position, set_option
-from airflow_provider.runtime.jobdir.end_of_input import drain_intent
-from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
+from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.identity import add_predecessors
-from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.runs import recent_runs
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.savepoints.catalog import open_savepoint, pinned_savepoint
-from airflow_provider.runtime.savepoints.repartition import check_repartitionable
-from airflow_provider.runtime.savepoints.restore import (
-    begin_restore,
+from airflow_provider.runtime.queries.spark_state import spark_repartition
+from airflow_provider.runtime.savepoints.catalog import (
+    Savepoint,
+    check_repartitionable,
     check_restorable,
-    finish_restore,
+    open_savepoint,
+    pinned_savepoint,
 )
+from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Repartition
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
-    from airflow_provider.runtime.savepoints.repartition import Repartition
 
 
 log = logging.getLogger(__name__)
@@ -93,7 +102,7 @@ class StartingPoint:
         )
 
     def check(self) -> None:
-        """Refuse what cannot be begun from; nothing is written.
+        """Refuse what the job cannot begin from; nothing is written.
 
         Raises:
             UnknownJobError: there is no such savepoint.
@@ -114,9 +123,6 @@ class StartingPoint:
         """Refuse a job that cannot continue from where a rewind will set it; nothing is written.
 
         *savepoint* is None for the job's very beginning.
-
-        Raises:
-            ConfigError: the job's queries are not the same.
         """
         self._continuation.check_rewound(savepoint)
 
@@ -196,7 +202,7 @@ class StartingPoint:
             saved = savepoint.record.queries.get(names[query.name])
             wrong = self._compare(saved, query) if saved is not None else []
             if not wrong:
-                _check_seam(savepoint.url, saved, query)
+                check_seam(savepoint.url, saved, query)
                 continue
             msg = f"query {query.name!r} does not fit the savepoint {savepoint.url}: " + "; ".join(
                 wrong
@@ -214,7 +220,6 @@ class StartingPoint:
         return names
 
     def _compare(self, saved: QuerySavepoint, query: QueryDefinition) -> list[str]:
-        """Return how a query of the job differs from the savepoint's."""
         wrong = mismatches(saved.topology, query.topology)
         if wrong or saved.has_ended:
             return wrong
@@ -224,55 +229,8 @@ class StartingPoint:
         return [unfit] if unfit is not None else []
 
 
-def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -> None:
-    """Refuse to read again what a bootstrap has read."""
-    history = saved.history if saved is not None else ()
-    read = {each["name"]: ReadLocation.from_dict(each) for each in history}
-    for source in query.sources if read else ():
-        before, now = read.get(source.name), source.reads
-        if before is not None and before.overlaps(now):
-            msg = (
-                f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
-                f"the bootstrap of {url} has read ({before.where}), so its rows would "
-                "count twice. Let it read later data, from another place; or bootstrap again with "
-                f"{keep_position(source.name)}, so that it continues where history ended"
-            )
-            raise ConfigError(msg)
-
-
-def match_queries(
-    savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
-) -> dict[str, str]:
-    """Return for each query of a job the savepoint's query that it resumes from; "" for none.
-
-    A checkpoint of other origin has one query without a name, which matches the job's only one.
-
-    Raises:
-        ConfigError: the queries are not the same, and *allow_non_restored* is False.
-    """
-    saved = list(savepoint.record.queries)
-    if savepoint.record.job is None and len(saved) == len(declared) == 1:
-        return {declared[0]: saved[0]}
-    if set(saved) != set(declared) and not allow_non_restored:
-        msg = (
-            f"the savepoint {savepoint.url} has the queries {', '.join(saved)}, and the job has "
-            f"{', '.join(declared)}; give them the same names, or allow state that is not restored "
-            f"({set_option('allow_non_restored_state')})"
-        )
-        raise ConfigError(msg)
-    return {name: name if name in saved else "" for name in declared}
-
-
 class Continuation:
-    """Compares what a job declares with the state in its directory.
-
-    Args:
-        directory: the job directory.
-        queries: the job's queries.
-        upstream: for each query that reads other queries' output: those queries.
-        allow_non_restored: let a query that cannot resume start over.
-        allow_mixed_results: continue even with a state that another job has made.
-    """
+    """Compares what a job declares with the state in its directory."""
 
     def __init__(
         self,
@@ -347,7 +305,6 @@ class Continuation:
         finish_restore(self._directory, record, None, fence, clock)
 
     def _open(self) -> RestoreRecord | None:
-        """Return the interrupted reset of queries; None when there is none."""
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.keep_outputs else None
 
@@ -370,7 +327,6 @@ class Continuation:
         return incompatible
 
     def _find_unfit(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
-        """Return why queries with the same operators cannot continue with their states."""
         unfit = {}
         for query in self._queries:
             stored = kept.get(query.name)
@@ -393,16 +349,140 @@ class Continuation:
         return had | set(self._directory.query_names())
 
 
-def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
-    """Return the stored facts of the queries that have planned a batch, or ended."""
-    kept = {}
-    for name in directory.query_names():
-        ended = drain_intent(directory, name) is not None
-        if not ended and not CheckpointLogs(directory.checkpoint(name)).batches("offsets"):
-            continue
-        topology = kept_topology(directory, name)
-        if topology is not None:
-            has_results = CheckpointLogs(directory.checkpoint(name)).position().last_commit >= 0
-            fingerprint = kept_fingerprint(directory, name)
-            kept[name] = StoredQuery(topology, ended, fingerprint, has_results=has_results)
-    return kept
+_FOLDER: Final = "taken-over-"
+
+
+class TakeOver(StartingPoint):
+    """The beginning of a job that adopts plain Spark's checkpoints of its queries.
+
+    They are copied as a savepoint into the job's directory, by hard links where that is possible,
+    and restored from it; the originals do not change. That happens once: later attempts and runs
+    continue from the job's own state.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        queries: Sequence[QueryDefinition],
+        checkpoints: Mapping[str, Storage],
+        *,
+        allow_non_restored: bool,
+        upstream: Mapping[str, Sequence[str]],
+        clock: Clock,
+    ) -> None:
+        open_restore = Restores(directory).start()
+        found = open_restore.savepoint if open_restore is not None else None
+        super().__init__(
+            directory,
+            found or f"{directory.url}/savepoints/{_FOLDER}",
+            queries,
+            allow_non_restored=allow_non_restored,
+            partitions=None,
+            make_repartition=_repartition_nothing,
+            upstream=upstream,
+        )
+        self._is_taken = found is not None
+        self._clock = clock
+        self._source = Source(
+            url=next(iter(checkpoints.values())).url,
+            job=None,
+            run_id=None,
+            queries=tuple(SourceQuery(name, at, None) for name, at in checkpoints.items()),
+            is_driven=lambda: False,
+        )
+
+    def check(self) -> None:
+        """Refuse checkpoints that do not fit the queries, or cannot be continued exactly."""
+        if not self._is_taken:
+            for query in self._queries:
+                self._check_in_flight(query)
+        super().check()
+
+    def restore(self, fence: Fence, clock: Clock) -> None:
+        """Copy the checkpoints, and set the queries to them.
+
+        Crash safety: before the restore has begun, the next start copies again, under its own name.
+        """
+        if not self._is_taken:
+            self._url = f"{self._directory.url}/savepoints/{_FOLDER}{fence.token}"
+            take_savepoint(
+                self._source, self._url, origin="upgrade", aligned_timeout_s=0.0, clock=clock
+            )
+            self._is_taken = True
+        super().restore(fence, clock)
+        for query in self._source.queries:
+            log.info("query=%s goes on from %s, which is left alone", query.name, query.logs.url)
+
+    def _open(self) -> Savepoint:
+        if self._is_taken:
+            return super()._open()
+        return Savepoint(self._source.url, describe_source(self._source, self._clock))
+
+    def _check_in_flight(self, query: QueryDefinition) -> None:
+        """Refuse a batch that plain Spark may have written, if the sink ignores batch numbers.
+
+        Spark's own sinks know a batch by its number, and so does an idempotent function.
+        """
+        theirs = next((each for each in self._source.queries if each.name == query.name), None)
+        tells = all(isinstance(sink, VisibleSink) for sink in query.sinks)
+        if theirs is None or tells or theirs.logs.position().open_batch is None:
+            return
+        msg = (
+            f"query {query.name!r}: batch {theirs.logs.position().open_batch} of {theirs.logs.url} "
+            "is planned and not committed, so plain Spark may have written its rows, and they "
+            "would be written again: run the plain program until that batch has ended, or write to "
+            "a new place and begin from a savepoint (spark-stream savepoint take --checkpoint)"
+        )
+        raise ConfigError(msg)
+
+
+def checkpoints_to_take_over(
+    directory: JobDirectory, queries: Sequence[QueryDefinition]
+) -> dict[str, Storage]:
+    """Return the checkpoints from which the queries begin; none where the job has begun."""
+    last = Restores(directory).start()
+    is_open = last is not None and last.done is None and _is_ours(directory, last.savepoint)
+    own = (CheckpointLogs(directory.checkpoint(name)) for name in directory.query_names())
+    if not is_open and (last is not None or any(logs.exists() for logs in own)):
+        return {}
+    named = {q.name: open_storage(q.takes_over) for q in queries if q.takes_over is not None}
+    return {name: place for name, place in named.items() if _has_committed(place)}
+
+
+def _has_committed(place: Storage) -> bool:
+    with refusing(place.url, "read"):
+        return CheckpointLogs(place).position().last_commit >= 0
+
+
+def _is_ours(directory: JobDirectory, savepoint: str | None) -> bool:
+    return (savepoint or "").startswith(f"{directory.url}/savepoints/{_FOLDER}")
+
+
+def _repartition_nothing() -> Repartition:
+    raise AssertionError  # nobody asks a take-over for partitions
+
+
+def starting_point(
+    spec: RunSpec, directory: JobDirectory, job: LoadedJob, clock: Clock
+) -> StartingPoint:
+    """Return where an attempt begins: a savepoint, the job's own state, or checkpoints to adopt."""
+    begins = spec.from_savepoint is None and spec.replays is None
+    if begins and (found := checkpoints_to_take_over(directory, job.queries)):
+        return TakeOver(
+            directory,
+            job.queries,
+            found,
+            allow_non_restored=spec.allow_non_restored_state,
+            upstream=job.upstream,
+            clock=clock,
+        )
+    return StartingPoint(
+        directory,
+        spec.from_savepoint,
+        job.queries,
+        allow_non_restored=spec.allow_non_restored_state,
+        allow_mixed_results=spec.allow_mixed_results,
+        partitions=spec.state_partitions,
+        make_repartition=lambda: spark_repartition(job.spark),
+        upstream=job.upstream,
+    )

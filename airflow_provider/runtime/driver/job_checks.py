@@ -1,9 +1,8 @@
 """Checks of what a job's function does and declares, before anything is written.
 
-The function only declares. A query that it starts would write beside the job's sinks, also in a
-check, and its wait would never end; a Spark that it stops is the run's. Names, addresses and keys
-of the state cannot be redacted, because a run finds its data again by them: a secret in one of them
-is refused. So is an output that belongs to another job directory.
+The function only declares: a query that it starts would write beside the job's sinks. Names,
+addresses and keys of the state cannot be redacted, because a run finds its data again by them, so a
+secret in one of them is refused. So is an output that belongs to another job directory.
 """
 
 from __future__ import annotations
@@ -18,7 +17,11 @@ from airflow_provider.runtime.api.sinks import LocatedSink, MarkedSink, Writer
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
-from airflow_provider.runtime.jobdir.identity import check_writers, identity_of, lineage_of
+from airflow_provider.runtime.jobdir.identity import (
+    check_writers,
+    identity_of,
+    lineage_of,
+)
 from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.spark.defaults import configured
@@ -47,9 +50,7 @@ _declarations = 0
 
 @contextlib.contextmanager
 def declares_only() -> Iterator[None]:
-    """Refuse what starts a query or stops Spark, in this thread and inside the context.
-
-    Other threads, such as those of another job in this process, are unaffected.
+    """Refuse calls that start a query or stop Spark, in this thread and inside the context.
 
     Raises:
         ConfigError: from the refused call.

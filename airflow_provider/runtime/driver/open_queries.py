@@ -1,4 +1,4 @@
-"""The queries of an attempt, opened: their epochs recovered, Spark not yet started."""
+"""The beginning of an attempt: its last checks, and its queries, recovered but not yet started."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.driver.initial_state import StartingPoint
-from airflow_provider.runtime.driver.job_checks import writer_of
-from airflow_provider.runtime.driver.lifecycle import AtEnd
-from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
+from airflow_provider.runtime.driver.job_checks import check_outputs, writer_of
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
+from airflow_provider.runtime.jobdir.identity import check_not_emptied
+from airflow_provider.runtime.jobdir.lease_records import lease_path
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import bind
 from airflow_provider.runtime.queries.read_limits import batch_sizer_for
-from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
-from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
+from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, partition_advice
-from airflow_provider.runtime.spark.session import effective_settings
+from airflow_provider.runtime.spark.session import check_reaches, effective_settings
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.driver.initial_state import StartingPoint
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
@@ -50,32 +52,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-
-def starting_point(
-    spec: RunSpec, directory: JobDirectory, job: LoadedJob, clock: Clock
-) -> StartingPoint:
-    """Return where an attempt begins: a savepoint, the job's own state, or one to take over."""
-    begins = spec.from_savepoint is None and spec.replays is None
-    if begins and (found := checkpoints_to_take_over(directory, job.queries)):
-        return TakeOver(
-            directory,
-            job.queries,
-            found,
-            allow_non_restored=spec.allow_non_restored_state,
-            upstream=job.upstream,
-            clock=clock,
-        )
-    return StartingPoint(
-        directory,
-        spec.from_savepoint,
-        job.queries,
-        allow_non_restored=spec.allow_non_restored_state,
-        allow_mixed_results=spec.allow_mixed_results,
-        partitions=spec.state_partitions,
-        make_repartition=lambda: spark_repartition(job.spark),
-        upstream=job.upstream,
-    )
 
 
 def save_start(
@@ -102,17 +78,7 @@ def save_start(
 
 @dataclasses.dataclass(frozen=True)
 class QueryOpener:
-    """Opens the queries of one attempt.
-
-    Attributes:
-        spec: what is wanted.
-        directory: the job directory.
-        run: the run.
-        job: what the job's function has declared.
-        lease: the right to commit.
-        replayable: the runs that stay replayable.
-        clock: time.
-    """
+    """Opens the queries of one attempt."""
 
     spec: RunSpec
     directory: JobDirectory
@@ -170,7 +136,6 @@ class QueryOpener:
     def _ends_of(
         self, query: QueryDefinition, place: Storage, logs: CheckpointLogs
     ) -> FixedEnds | None:
-        """Return what keeps the query's first ends; None for Spark's own sinks."""
         if query.native is not None:
             return None
         return FixedEnds(
@@ -178,7 +143,6 @@ class QueryOpener:
         )
 
     def _advise(self, query: QueryDefinition, logs: CheckpointLogs) -> None:
-        """Warn when a checkpoint's state has far too many or too few partitions."""
         last = logs.position().last_offsets
         if last < 0 or not query.topology.operators:
             return
@@ -242,3 +206,46 @@ def close_quietly(
             log.warning("query=%s could not be stopped: %s", query.name, why)
     for error in context.close():
         log.warning("run=%s an on_close callback failed", context.run_id, exc_info=error)
+
+
+def check_begin(
+    spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
+) -> None:
+    """Refuse a state that the loaded job cannot begin from; nothing is written.
+
+    Raises:
+        ConfigError, RevertError: see :meth:`StartingPoint.check` and :meth:`Rewind.check`.
+        ConfigError: the job directory lacks a part, or an output is another one's.
+    """
+    check_not_emptied(directory.storage)
+    check_outputs(spec, directory, job.queries)
+    if spec.replays is None:
+        start.check()
+        return
+    rewind = Rewind(directory, spec.replays, job.queries, OpenFence(), clock)
+    start.check_rewound(rewind.check())
+
+
+def check_under_lease(
+    spec: RunSpec,
+    directory: JobDirectory,
+    run_id: str,
+    job: LoadedJob,
+    *,
+    lease: Lease,
+    clock: Clock,
+) -> None:
+    """Evaluate the preconditions again under the lease, and rewind the run that is replayed.
+
+    Raises:
+        ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
+        ConfigError: Spark does not find the lease where it will write its checkpoint.
+        RevertError: the run that is replayed cannot be rewound.
+    """
+    check_reaches(job.spark, directory.url, lease_path(lease.token))
+    driver_id = spec.driver_id
+    check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
+    if spec.replays is not None:
+        by = f"run {run_id}, which replays it"
+        Rewind(directory, spec.replays, job.queries, lease, clock, by).rewind()
+        check_preconditions(directory, run_id, driver_id=driver_id)

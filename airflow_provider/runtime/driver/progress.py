@@ -1,6 +1,6 @@
 """Progress of a run for people while it runs, and the history of its batches.
 
-Nothing is decided by either: the job continues whatever cannot be read or written.
+Nothing depends on either: the job continues if they cannot be read or written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.drain_step import Marks
-    from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+    from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.batch_reports import BatchReport
@@ -69,8 +69,8 @@ _QUERY_PHASES: Final[Mapping[QueryPhase, ShownPhase]] = {
 def shown_phase(life: Lifecycle) -> ShownPhase:
     """Return the phase of an attempt as people see it, in progress and logs.
 
-    While a stop is carried out it is the one that follows: ``draining`` or ``committing``. Of an
-    attempt that closes it is how it ends.
+    While a stop is carried out it is the one that follows: ``draining`` or ``committing``. A
+    closing attempt shows how it ends.
     """
     if life.phase not in {JobPhase.CLOSING, JobPhase.ENDED}:
         return _JOB_PHASES.get(life.phase, _next_phase(life))
@@ -111,11 +111,11 @@ class ProgressMeter:
     def report(
         self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
     ) -> ProgressRecord:
-        """Return the progress of this moment; write it as the run's ``progress.json`` if it is new.
+        """Return the current progress; write it as the run's ``progress.json`` if it is new.
 
-        Unchanged progress is written every :data:`~.run_records.REPORT_S` seconds: the driver's
-        loop is alive. The histories of the queries' batches are written as they become due. The job
-        continues where nothing can be written, because nothing depends on it.
+        Unchanged progress is written every :data:`~.run_records.REPORT_S` seconds, which shows that
+        the driver's loop is alive. The histories of the queries' batches are written as they become
+        due.
         """
         queries = list(queries)
         record = self.read(life, queries)
@@ -144,7 +144,7 @@ class ProgressMeter:
             self._last_put = record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
-        """Return the progress of this moment."""
+        """Return the current progress."""
         queries = list(queries)
         parts = {query.name: _query_progress(life, query) for query in queries}
         rows = sum(part["rows_read"] or 0 for part in parts.values())
@@ -202,7 +202,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
 
 
 def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
-    """Return the marks of a query that this driver looks after."""
+    """Return the marks of a query of this driver."""
     topology = query.topology
     ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
     return marks_of(topology, ended, drained=phase is QueryPhase.DRAINED)
@@ -229,18 +229,13 @@ class HistoryWriter:
     def write_due(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
         """Collect the batches that have ended, and write the histories that are due.
 
-        Crash safety: a history is there as it was, or with the new batches.
-        Idempotent: each batch is taken once.
+        Crash safety: a stored history has the new batches, or does not.
         """
         for query in queries:
             self._write(storage, query, at_end=False)
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Write the rest of all histories; the attempt ends.
-
-        Crash safety: see :meth:`write_due`.
-        Idempotent: each batch is taken once.
-        """
+        """Write the rest of all histories; the attempt ends."""
         for query in queries:
             self._write(storage, query, at_end=True)
 
@@ -270,7 +265,6 @@ class _QueryHistory:
         return bool(self.new) or not self._is_stored
 
     def put(self, storage: Storage) -> None:
-        """Store the new batches; the first time, after the stored ones."""
         now = to_iso(self._clock.now())
         if self._kept is None:
             self._kept = self._read(storage) or BatchHistory(query=self.name, updated=now)
@@ -323,7 +317,6 @@ def _sum(operators: list[dict[str, Any]] | None, metric: str) -> int | None:
 
 
 def _rate(value: float | None) -> float | None:
-    """Return rows per second; None where Spark has divided by zero."""
     is_number = isinstance(value, int | float) and math.isfinite(value)
     return round(float(value), 1) if value is not None and is_number else None
 

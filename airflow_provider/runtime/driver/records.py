@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.driver.lifecycle import Lifecycle
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
@@ -231,14 +231,7 @@ def describe_query(
 ) -> dict[str, Any]:
     """Return a query's part of the final checkpoint.
 
-    Args:
-        query: the query as the job declares it.
-        logs: knows which of its batches are committed.
-        epochs: knows what it has published.
-        operators: its stateful operators and the rows they hold.
-        marks: how close its sources and operators are to their end.
-        finished: whether it was drained.
-        ignored: the timers that its drain ignored, by operator.
+    *ignored* has the timers that its drain ignored, by operator.
     """
     position = logs.position()
     last = epochs.last_record()

@@ -1,4 +1,4 @@
-"""Restores a job from outside: to a savepoint, or to before a run, without executing anything."""
+"""Commands on a job that no driver runs: restore, rewind and cleanup. No query is started."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso, utc_text
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.base.names import derive_run_id
-from airflow_provider.runtime.driver.initial_state import match_queries
-from airflow_provider.runtime.driver.prepare import declared_queries
+from airflow_provider.runtime.driver.compatibility import match_queries
+from airflow_provider.runtime.driver.job_checks import writer_of
+from airflow_provider.runtime.driver.load_job import (
+    check_before_cleanup,
+    declared_queries,
+    load_job_in,
+)
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
+from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
+from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_options import check_partitions
-from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.queries.spark_state import spark_repartition
-from airflow_provider.runtime.savepoints.catalog import open_savepoint, pinned_savepoint
-from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.relocate import relocate
-from airflow_provider.runtime.savepoints.repartition import check_repartitionable
-from airflow_provider.runtime.savepoints.restore import (
-    CLAIM_MODES,
-    begin_restore,
+from airflow_provider.runtime.savepoints.catalog import (
+    check_repartitionable,
     check_restorable,
-    finish_restore,
+    open_savepoint,
+    pinned_savepoint,
 )
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_not_parted
+from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_not_parted, relocate
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
@@ -40,7 +45,8 @@ from airflow_provider.runtime.savepoints.rewind import (
     reverts_of,
     runs_since,
 )
-from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
+from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.sinks.revert import Output, Written, output_of
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -50,9 +56,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.api.sinks import Fence
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
@@ -77,17 +85,14 @@ def restore_job(
         savepoint_url: the savepoint.
         revert: first remove from the job's sinks what it has written after the savepoint; the
             job's function is called for that, as its last run called it.
-        entry: where that function lies now; None for where the last run found it.
+        entry: where that function is now; None for where the last run found it.
         conf: Spark configuration, for *revert* and *partitions*.
-        claim_mode: ``no_claim`` leaves the savepoint alone; ``claim`` lets it go over to the job:
-            when the restore is done, the savepoint is disposed of.
+        claim_mode: ``no_claim`` leaves the savepoint alone; ``claim`` disposes of it when the
+            restore is done.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
-        partitions: let Spark spread the state over so many; None for as many as it has.
+        partitions: the number over which Spark spreads the state; None to keep it.
         spark: a session whose JVM is used and left running; None to start Spark if it is needed.
         clock: time; None for the machine's.
-
-    Returns:
-        What was restored.
 
     Raises:
         UnknownJobError: no such savepoint, or no run whose function *revert* could call.
@@ -155,26 +160,25 @@ def rewind_job(
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> list[Undone]:
-    """Undo a run: its rows are reverted, the job is as it was before it; no query is started.
+    """Rewind a run: its rows are reverted, the job is as it was before it; no query is started.
 
     Args:
         job_dir: the job's directory.
         run_id: the run.
-        with_later: undo the runs that have built on it, too, the newest first.
-        entry: where the job's function lies now, which knows the sinks; None for where the last run
-            found it.
+        with_later: rewind the runs that have built on it, too, the newest first.
+        entry: where the job's function is now, which declares the sinks; None for where the last
+            run found it.
         conf: Spark configuration.
         spark: a session whose JVM is used and left running; None to start Spark.
         clock: time; None for the machine's.
 
     Returns:
-        The runs that no longer count, in the order in which they were undone, and what was reverted
-         of each.
+        The rewound runs in order, and what was reverted of each.
 
     Raises:
         UnknownJobError: no such run.
-        RevertError: a run cannot be undone, or a restore has undone a part of it, and the job
-            goes on from the rest; those after it may be undone, whole.
+        RevertError: a run cannot be rewound, or a restore has rewound a part of it, and the job
+            continues from the rest; later runs may be rewound completely.
         LeaseHeldError: a driver is running the job.
 
     Crash safety: no driver runs the job before a call like this one has completed it.
@@ -198,14 +202,13 @@ def rewind_job(
 
 @dataclasses.dataclass(frozen=True)
 class Undone:
-    """The result of undoing a run.
+    """The result of rewinding a run.
 
     Attributes:
-        run_id: the run.
         reverted: what this call has removed from every sink.
         before: what had been removed before.
-        standing: what is there; only of a run that a restore has undone in part.
-        by: what had undone it before this call.
+        standing: what is still visible, if a restore has rewound the run in part.
+        by: what had rewound it before this call.
     """
 
     run_id: str
@@ -253,7 +256,6 @@ def _output_of(directory: JobDirectory, run_id: str) -> Output:
 
 
 def _check_whole(directory: JobDirectory, run_id: str) -> None:
-    """Refuse a run that a restore has only partly rewound."""
     rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     if rewound is not None and output.standing.epochs:
         msg = (
@@ -306,7 +308,6 @@ def _leased(
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
-    """Return the restore that has claimed the savepoint, when its disposal was interrupted."""
     last, place = Restores(directory).last(), open_storage(savepoint_url)
     if last is None or last.done is None or last.claim_mode != "claim":
         return None
@@ -319,7 +320,6 @@ def _declare(
     conf: Mapping[str, str] | None,
     spark: SparkSession,
 ) -> Sequence[QueryDefinition]:
-    """Call the job's function as its last run called it, to learn its sinks."""
     last = last_run(directory)
     spec = RunSpec(
         job_dir=directory.url,
@@ -339,7 +339,6 @@ def _revert(
     fence: Fence,
     clock: Clock,
 ) -> None:
-    """Revert what the queries' sinks got after these batches."""
     for query in queries:
         check_own_sink(directory, query, after[query.name])
     for query in queries:
@@ -353,7 +352,6 @@ def _batch_of(savepoint: Savepoint, name: str) -> int:
 
 
 def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
-    """Return for each query of the job the savepoint's query that it continues from."""
     job, there = directory.job(), directory.query_names()
     theirs = savepoint.record.job
     if job is not None and theirs is not None and job.name != theirs:
@@ -406,3 +404,83 @@ def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) 
                 by=f"restore {record.number}",
             )
         )
+
+
+def clean_up(
+    job_dir: str,
+    *,
+    entry: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> list[str]:
+    """Publish what Spark has committed, and remove staged data that nothing will publish.
+
+    The job's function is called as its last run called it, to learn its sinks; no query is started.
+
+    Returns:
+        The names of the queries whose sinks are in order.
+
+    Raises:
+        UnknownJobError: no run of the job was ever recorded there.
+        LeaseHeldError: a driver is running the job; it does this by itself.
+
+    Crash safety: calling it again completes it.
+    Idempotent: by job directory.
+    """
+    clock = clock or SystemClock()
+    directory = open_job_directory(job_dir)
+    last = last_run(directory)
+    spec = RunSpec(
+        job_dir=job_dir,
+        entry=entry or last.entry,
+        run_id=last.run_id,
+        params=last.params,
+        secret_params=last.secret_params,
+        conf=conf or {},
+    )
+    observer = check_before_cleanup(spec, directory, clock)
+    app_name = f"spark-stream cleanup {job_dir}"
+    with using_spark(spark, app_name, spec.master, spec.conf) as session:
+        job = load_job_in(last.mode, spec, last.run_id, session)
+        name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
+        lease = acquire_lease(
+            directory.storage,
+            run_id=name,
+            driver_id=name,
+            owner=identify_this(jvm_pid(session)),
+            clock=clock,
+            observer=observer,
+        )
+        with lease, job.context.holding:
+            relocate(directory, lease, clock)
+            return _recover(directory, job, last, lease, clock)
+
+
+def _recover(
+    directory: JobDirectory, job: LoadedJob, last: RunRecord, lease: Lease, clock: Clock
+) -> list[str]:
+    run = directory.run(last.run_id)
+    two_phase = [definition for definition in job.queries if definition.native is None]
+    for definition in two_phase:
+        EpochCommitter(
+            definition.name,
+            storage=directory.committables(definition.name),
+            logs=commit_log_of(directory, run, definition.name, mode=last.mode),
+            sinks=definition.sinks,
+            lease=lease,
+            run_id=last.run_id,
+            clock=clock,
+            writer=writer_of(directory),
+        ).recover(_held_back_after(directory, last, definition.name))
+    return [definition.name for definition in two_phase]
+
+
+def _held_back_after(directory: JobDirectory, last: RunRecord, query: str) -> int | None:
+    if last.mode == BATCH:
+        return -1 if directory.run(last.run_id).final() is None else None
+    draining = draining_run(directory)
+    if draining is None or directory.run(draining).final() is not None:
+        return None
+    intent = drain_intent(directory, query)
+    return intent.batch if intent is not None else None

@@ -9,31 +9,43 @@ import threading
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base.clock import Clock, SystemClock, utc_text
+from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
-from airflow_provider.runtime.driver.mode_choice import load_job
-from airflow_provider.runtime.driver.open_queries import starting_point
-from airflow_provider.runtime.driver.prepare import (
-    check_before_spark,
-    check_begin,
-    endless_lines,
-    find_requested_run,
-)
+from airflow_provider.runtime.driver.initial_state import starting_point
+from airflow_provider.runtime.driver.job_checks import check_kept_secret
+from airflow_provider.runtime.driver.load_job import check_before_cleanup, endless_lines, load_job
+from airflow_provider.runtime.driver.open_queries import check_begin
 from airflow_provider.runtime.driver.records import run_record
-from airflow_provider.runtime.entry_point import form_of
-from airflow_provider.runtime.errors.ways_out import addressing
-from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.entry_point import form_of, is_program, load_before_spark
+from airflow_provider.runtime.errors.ways_out import addressing, words
+from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
+from airflow_provider.runtime.jobdir.resolve_run import (
+    check_same_as_ended,
+    check_same_spec,
+    resolve_run_id,
+    with_stored_options,
+)
 from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
 from airflow_provider.runtime.spark.secrecy import settings_without_ui
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
+from airflow_provider.runtime.spark.settings import check_master_and_heap, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.driver.prepare import LoadedJob, RequestedRun
-    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+    from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.driver.load_job import LoadedJob
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -51,7 +63,7 @@ def run_job(
     """Run a job until it has its final checkpoint; one attempt.
 
     Args:
-        spec: what is wanted.
+        spec: the request.
         spark: a session whose JVM is used and left running; None to start Spark, and stop it.
         stop: set by the caller to cancel the attempt.
         on_progress: called about once a second.
@@ -59,7 +71,7 @@ def run_job(
         clock: time; None for the machine's.
 
     Returns:
-        The run's final checkpoint, verified; at once when the run has one already.
+        The run's final checkpoint, verified; immediately when the run has one already.
 
     Raises:
         ConfigError: the request cannot be met; nothing was written.
@@ -120,12 +132,7 @@ def _run_job(
 
 @dataclasses.dataclass(frozen=True)
 class CheckedQuery:
-    """One query as the job's function has declared it.
-
-    Attributes:
-        sources: their names.
-        sinks: theirs.
-    """
+    """One query as the job's function has declared it."""
 
     name: str
     sources: tuple[str, ...]
@@ -137,7 +144,6 @@ class CheckedJob:
     """The plan of a run that passed all checks.
 
     Attributes:
-        run_id: the run that it would begin or resume.
         what: what would happen to that run, in a few words.
         mode: BATCH or STREAMING; None without Spark.
         reason: why AUTOMATIC has not chosen its preferred mode; empty for no reason.
@@ -161,7 +167,7 @@ def check_job(
     """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would.
 
     Args:
-        spec: what is wanted.
+        spec: the request.
         with_spark: also start Spark, call the job's function, analyse its queries, and ask its
             sinks; without it the function is imported and not called.
         spark: a session whose JVM is used and left running; None to start Spark, and stop it.
@@ -169,7 +175,7 @@ def check_job(
 
     Raises:
         ConfigError: the request cannot be met.
-        CheckpointError, JobDrainedError: the job directory cannot be gone on with.
+        CheckpointError, JobDrainedError: the job cannot continue from the job directory.
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
     """
@@ -216,3 +222,73 @@ def _declared(job: LoadedJob) -> tuple[CheckedQuery, ...]:
         sources = tuple(source.name for source in query.sources)
         found.append(CheckedQuery(query.name, sources, tuple(sinks)))
     return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestedRun:
+    """The run that a request means, as its job directory has it.
+
+    Attributes:
+        spec: the request, with the moment of the run that it resumes.
+        stored: the run's record; None before its first attempt.
+        final: its final checkpoint, verified; None if the run has none yet.
+    """
+
+    spec: RunSpec
+    directory: JobDirectory
+    run_id: str
+    stored: RunRecord | None
+    final: FinalCheckpoint | None
+
+
+def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
+    """Find the run that a request means; of one that has ended, refuse what differs from it.
+
+    Raises:
+        ConfigError: the job directory cannot be used, the run was rewound, or it has ended and was
+            begun with something else.
+        CheckpointError: it has ended, and its final checkpoint is not correct.
+    """
+    directory = open_job_directory(spec.job_dir)
+    run_id = resolve_run_id(directory, spec, clock.now())
+    run = directory.run(run_id)
+    stored, final = run.record(), run.final()
+    spec = with_stored_options(spec, stored)
+    if final is not None:
+        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
+            raise error
+        check_same_as_ended(spec, stored)
+        verify_final(directory, final)
+    return RequestedRun(spec, directory, run_id, stored, final)
+
+
+def check_before_spark(
+    spec: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
+) -> LeaseObserver:
+    """Refuse all that can be refused without the seconds that a JVM takes to start.
+
+    Returns:
+        What has watched the lease meanwhile.
+
+    Raises:
+        ConfigError: the request cannot be met.
+        LeaseHeldError: another driver is running the job.
+        RevertError: the run to be replayed cannot be rewound.
+        UnknownJobError: the savepoint that the job is to begin from does not exist.
+    """
+    if is_program(spec.entry):
+        load_known(PROGRAMS, "check")(spec)
+    if spec.replays is not None:
+        check_start(directory, spec.replays)
+    if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
+        open_savepoint(spec.from_savepoint)
+    check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
+    check_kept_secret(spec)
+    if not is_submitted():
+        check_master_and_heap(spec.master, spec.conf, words()["CONF"])
+    for line in (*neighbour_lines(directory), *check_names(spec.conf, words()["CONF"])):
+        log.warning("%s", line)
+    observer = check_before_cleanup(spec, directory, clock)  # waits, so behind what is quick
+    if not is_program(spec.entry):
+        load_before_spark(spec.entry)
+    return observer

@@ -65,12 +65,7 @@ log = logging.getLogger(__name__)
 class StopRequestHandler:
     """Polls for requests to stop one driver, and answers each of them.
 
-    Args:
-        directory: the job directory; the caller holds its lease.
-        run: the run.
-        driver_id: the driver.
-        clock: for the records' times.
-        is_batch: whether the run is in BATCH, which cannot be stopped.
+    The caller holds the job's lease. A BATCH run cannot be stopped.
     """
 
     def __init__(
@@ -123,8 +118,7 @@ class StopRequestHandler:
     def decide(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
         """Accept a request, refuse it, or let it wait for the end that is near.
 
-        Returns:
-            The event for the lifecycle; None for none.
+        Returns the event for the lifecycle; None for none.
         """
         if phase is JobPhase.OPENED:
             return None  # heard again when there is something to stop
@@ -146,7 +140,6 @@ class StopRequestHandler:
         return self._accept(request)
 
     def _decide_at_the_end(self, request: RequestRecord) -> None:
-        """Refuse what the current end does not give; answer the rest when it is there."""
         if not request.drain or request.savepoint is not None:
             message = (
                 f"run {self._run.run_id!r} has read its last row and is ending by itself; "
@@ -177,7 +170,6 @@ class StopRequestHandler:
         )
 
     def _check_savepoint(self, request: RequestRecord) -> None:
-        """Check, before anything is stopped, whether the savepoint can be written there."""
         if request.savepoint is None:
             return
         place = open_storage(request.savepoint)
@@ -186,13 +178,9 @@ class StopRequestHandler:
             raise ConfigError(msg)
 
     def take_savepoint(self) -> bool:
-        """Take the savepoint of the queries, which have stopped.
+        """Take the savepoint of the queries, which have stopped; return whether it exists.
 
-        Returns:
-            Whether it exists; if not, the caller has got the reason, and nothing is left of it.
-
-        Raises:
-            LeaseLostError: another driver has taken over.
+        If it does not, the caller has got the reason, and nothing is left of it.
         """
         accepted = self._accepted
         if accepted is None or accepted.savepoint is None:
@@ -239,7 +227,7 @@ class StopRequestHandler:
         self._accepted, self._refusal = None, None
 
     def final_failure(self, failure: Failure) -> Failure:
-        """Let nothing resume a job by itself that failed to stop when its savepoint was taken."""
+        """Return a failure that no retry resumes, if the savepoint of the stop was taken."""
         if self.savepoint is None:
             return failure
         return dataclasses.replace(

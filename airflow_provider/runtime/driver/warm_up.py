@@ -1,7 +1,11 @@
-"""A small real job, with which a JVM loads, compiles and archives what most jobs need."""
+"""A small real job, with which a JVM loads and compiles the classes that most jobs need.
+
+``python -m`` runs it in a JVM that archives its classes; see :mod:`~.spark.class_archive`.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.sinks.files import files
+from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.context import JobContext
 
 _ROWS: Final = "2026-01-01 00:00:01,a,1\n2026-01-01 00:00:02,b,2\n"
-_ENTRY: Final = f"{__name__}:windows"
+_ENTRY: Final = "airflow_provider.runtime.driver.warm_up:windows"
 
 
 def windows(ctx: JobContext) -> None:
@@ -40,9 +45,6 @@ def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
     """Run the job as a stream that is drained, and in BATCH; no file is left.
 
     The more *rounds*, the more is compiled.
-
-    Raises:
-        SparkStreamError: a run has failed.
     """
     spark_log = SparkLog.of(spark)
     home = spark_log.path if spark_log is not None else None
@@ -59,3 +61,9 @@ def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
         if spark_log is not None and home is not None:
             spark_log.move(home)
             spark_log.clear()
+
+
+if __name__ == "__main__":
+    settings = {"spark.driver.extraJavaOptions": sys.argv[1]}
+    with using_spark(None, "spark-stream warm-up", None, settings) as session:
+        warm_up(session)

@@ -27,7 +27,7 @@ from airflow_provider.runtime.queries.read_options import (
 from airflow_provider.runtime.queries.refusals import check_query
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.for_each_batch import DiscardSink
+from airflow_provider.runtime.sinks.spark_sink import DiscardSink
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt
-from airflow_provider.runtime.driver.mode_choice import load_job
-from airflow_provider.runtime.driver.prepare import Declaration
+from airflow_provider.runtime.driver.load_job import Declaration, load_job
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.late_policy import COUNT

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint

@@ -7,27 +7,33 @@ import dataclasses
 import errno
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.checkpoint.logs import OffsetEntry
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
+from airflow_provider.runtime.checkpoint.operators import has_one_partition
 from airflow_provider.runtime.checkpoint.state_files import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
+    JobDrainedError,
+    RefusedCheckpointError,
     UnknownJobError,
     UnsupportedVersionError,
     refusing,
 )
-from airflow_provider.runtime.savepoints.claims import (
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
     REMOVE,
     SavepointClaimRecord,
+    SavepointRecord,
     busy,
     claim_names,
     last_claim,
     put_reader,
 )
-from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_if_empty
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile, SavedOperator
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +56,14 @@ _STRANGE: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Savepoint:
-    """A complete savepoint.
-
-    Attributes:
-        url: its folder; it may have been moved since it was taken.
-        record: its ``savepoint.json``.
-    """
+    """A complete savepoint: its folder, which may have moved since, and its record."""
 
     url: str
     record: SavepointRecord
 
     @property
     def folder(self) -> str:
-        """Return its folder's name."""
+        """The folder's name."""
         return self.url.rstrip("/").rpartition("/")[2]
 
 
@@ -71,7 +72,6 @@ class IncompleteSavepoint:
     """A folder with the mark of a savepoint that is incomplete, removed or damaged.
 
     Attributes:
-        place: the folder.
         claim: the claim of its last writer; None if unknown.
         damage: why it cannot be read; None if it is incomplete. A damaged savepoint is never
             removed with others, and the files that it shares with them are unknown.
@@ -83,7 +83,7 @@ class IncompleteSavepoint:
 
     @property
     def folder(self) -> str:
-        """Return its folder's name."""
+        """The folder's name."""
         return self.place.url.rpartition("/")[2]
 
 
@@ -117,11 +117,7 @@ def open_savepoint(url: str) -> Savepoint:
 
 
 def check_no_job(place: Storage) -> None:
-    """Refuse to remove anything in a job directory, whatever else is there.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuse to remove anything in a job directory."""
     if is_job(place.list("")):
         msg = f"{place.url}: this is a job directory and no savepoint; name one of its savepoints"
         raise ConfigError(msg)
@@ -136,11 +132,8 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
     """Return all savepoints of a folder, and the folders that have only the mark of one.
 
     Ignored are files, symbolic links, job directories, folders without a mark, and folders that
-    cannot be read.
-
-    Returns:
-        The savepoints, ordered by their writers' clocks, which is for people; and the leftovers.
-        Claim one before you remove it: another process may be using it.
+    cannot be read. The savepoints are ordered by their writers' clocks, which is for people. Claim
+    one before you remove it: another process may be using it.
     """
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []
@@ -156,7 +149,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
 def last_of_each_origin(names: Iterable[str]) -> list[str]:
     """Return of sorted names the last one of each origin, one of which is the newest savepoint.
 
-    Names of one origin end with a time, so that of each the last one is looked at, and not all.
+    Names of one origin end with a time.
     """
     last: dict[str, str] = {}
     for name in names:
@@ -255,7 +248,6 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
 
 
 def _put_reader(place: Storage, clock: Clock) -> str | None:
-    """Return the name of the reader's document; None where none can be written."""
     try:
         return put_reader(place, clock)
     except OSError as error:
@@ -270,11 +262,7 @@ VERIFIED_BYTES: Final = 4 * 1024 * 1024
 
 
 def verify_savepoint(savepoint: Savepoint) -> list[str]:
-    """Read all of a savepoint that has a checksum, and look for every file.
-
-    Returns:
-        What is wrong, a line each; empty when nothing is.
-    """
+    """Read every file of a savepoint that has a checksum; return a line for each damage."""
     place = open_storage(savepoint.url)
     return [
         line
@@ -291,7 +279,7 @@ def find_damage(
     *,
     just_copied: bool = False,
 ) -> list[str]:
-    """Compare one query's files with the savepoint's record.
+    """Compare one query's files with the savepoint's record; return a line for each damage.
 
     Args:
         place: the savepoint's folder.
@@ -301,9 +289,6 @@ def find_damage(
             None for all.
         just_copied: the sizes of the savepoint's own files were compared when they were copied, so
             only files in older savepoints are checked.
-
-    Returns:
-        A line for each damage, sizes first.
     """
     folders = _Folders(place, name, {file.holder for file in query.files})
     unsized = [file for file in query.files if file.holder or not just_copied]
@@ -322,7 +307,6 @@ class _Folders:
         self._at = {holder: folder_of(place, name, holder) for holder in holders}
 
     def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
-        """Yield a line for each missing or wrongly sized file; each folder is listed once."""
         holders = {file.holder for file in files}
         listed = {holder: dict(files_under(self._at[holder])) for holder in holders}
         for file in files:
@@ -333,7 +317,6 @@ class _Folders:
                 yield f"{self.url(file)}: has {size} bytes instead of {file.size}"
 
     def is_intact(self, file: SavedFile, checksum: SavedFile) -> bool:
-        """Whether a file matches the checksum beside it."""
         data, summed = (self._at[each.holder].read(each.path) for each in (file, checksum))
         is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
         check = has_hadoop_checksum if is_hadoops else has_spark_checksum
@@ -346,7 +329,6 @@ class _Folders:
 def _with_checksums(
     query: QuerySavepoint, budget: int | None
 ) -> Iterator[tuple[SavedFile, SavedFile]]:
-    """Yield files with the file that holds their checksum: Hadoop's own, else Spark's."""
     by_path = {file.path: file for file in query.files}
     read = 0
     for file in sorted(query.files, key=lambda file: file.size):
@@ -361,3 +343,97 @@ def _with_checksums(
         if budget is not None and read > budget:
             return
         yield file, checksum
+
+
+def check_restorable(savepoint: Savepoint) -> None:
+    """Refuse a savepoint of a drained job, or one that lacks files.
+
+    Raises:
+        JobDrainedError: its windows are flushed, and would be repeated.
+        RefusedCheckpointError: a file is missing or damaged; the message names it.
+    """
+    if savepoint.record.drained:
+        msg = (
+            f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "
+            "flushed and their state is gone, so going on would repeat them; use an earlier one"
+        )
+        raise JobDrainedError(msg)
+    place = open_storage(savepoint.url)
+    for name, query in savepoint.record.queries.items():
+        with refusing(place.url, "read"):
+            damage = find_damage(place, name, query, verified_bytes=0)
+        if damage:
+            more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+            msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
+            raise RefusedCheckpointError(msg)
+
+
+Repartition = Callable[[str, CheckpointLogs, int], None]
+"""Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
+
+
+PROVIDER: Final = "rocksdb"
+
+
+def check_repartitionable(
+    savepoint: Savepoint, names: Iterable[str], *, skip_in_flight: bool = False
+) -> None:
+    """Refuse a savepoint whose state Spark's offline repartitioning cannot spread.
+
+    Spark appends a batch without input to a checkpoint, with the state of the batch before it
+    spread over another number of partitions. A restore does that in its copy, before the copy has
+    the id that makes it a checkpoint; so an interrupted one is copied again.
+
+    Raises:
+        ConfigError: the message names the query, the obstacle, and the way out.
+    """
+    stateful = {
+        name: query
+        for name, query in savepoint.record.queries.items()
+        if name in set(names) and query.operators
+    }
+    if not stateful:
+        msg = f"{savepoint.url}: no query in it keeps state; restore it without partitions"
+        raise ConfigError(msg)
+    for name in stateful:
+        reason = _find_obstacle(savepoint, name, skip_in_flight=skip_in_flight)
+        if reason is not None:
+            msg = f"{savepoint.url}: the state of query {name!r} cannot be repartitioned: {reason}"
+            raise ConfigError(msg)
+
+
+def partitions_of(savepoint: Savepoint, name: str) -> int | None:
+    """Return how many partitions Spark gives a query's state; None when its log does not say."""
+    return saved_offsets(savepoint, name, savepoint.record.queries[name].batch).partitions
+
+
+def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> str | None:
+    query = savepoint.record.queries[name]
+    for operator in query.operators:
+        what = f"stateful operator {operator['id']} ({operator['name']})"
+        if operator["provider"] != PROVIDER:
+            return (
+                f"{what} keeps it in {operator['provider']}, and Spark repartitions only "
+                f"{PROVIDER}; restore it without partitions"
+            )
+        if not kind_named(operator["name"]).is_repartitionable:
+            return f"Spark does not know how to, for {what}; restore it without partitions"
+        if _has_one_partition(savepoint, name, operator):
+            # Spark would put its only row where its only partition does not look for it.
+            return f"{what} has no keys, so it always has one; restore it without partitions"
+    if query.planned and not skip_in_flight:
+        return (
+            f"batch {query.batch + 1} was in flight, and runs with the partitions that it was "
+            "planned with; take an aligned savepoint, or restore it without partitions"
+        )
+    return None
+
+
+def _has_one_partition(savepoint: Savepoint, name: str, operator: SavedOperator) -> bool:
+    files = savepoint.record.queries[name].files
+    folder, place = f"state/{operator['id']}/", open_storage(savepoint.url)
+    schemas = [f for f in files if f.path.startswith(folder) and f.path.endswith("/schema")]
+    planned = partitions_of(savepoint, name)
+    return (planned is not None and operator["partitions"] == 1 < planned) or any(
+        has_one_partition(read_saved(place, name, schema)) for schema in schemas
+    )

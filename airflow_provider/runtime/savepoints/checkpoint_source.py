@@ -42,8 +42,6 @@ class SourceQuery:
     """One query's checkpoint.
 
     Attributes:
-        name: the query's name in the savepoint.
-        checkpoint: its root.
         directory: the job's directory; None for a checkpoint of other origin.
         administrative: see :class:`~.record.QuerySavepoint`.
         history: the same.
@@ -60,7 +58,7 @@ class SourceQuery:
 
     @property
     def logs(self) -> CheckpointLogs:
-        """Return the checkpoint's logs."""
+        """The checkpoint's logs."""
         return CheckpointLogs(self.checkpoint)
 
     def published(self) -> int | None:
@@ -90,7 +88,6 @@ class SourceQuery:
         return {f"offsets/{each}": data for each, data in replaced.items()}
 
     def _records(self) -> EpochRecords | None:
-        """Return the records of its epochs; None if it has none."""
         if self.directory is None:
             return None
         query_id, committables = self.logs.query_id(), self.directory.committables(self.name)
@@ -99,7 +96,7 @@ class SourceQuery:
         return EpochRecords(committables, query_id)
 
     def ended_by(self, batch: int) -> EndedSources | None:
-        """Return which of its sources had ended by a batch, while others went on."""
+        """Return which of its sources had ended by a batch, while others continued."""
         ended = sources_end(self.directory, self.name) if self.directory is not None else None
         return ended if ended is not None and ended.batch <= batch else None
 
@@ -148,11 +145,10 @@ class Source:
     """The source of a savepoint: checkpoints, and what the job directory says of them.
 
     Attributes:
-        url: where, for people.
         job: the job's name; None for a checkpoint of other origin.
         run_id: the last run; None when there was none.
         queries: in the order of the job: upstream before downstream.
-        is_driven: tells whether a driver may be alive.
+        is_driven: returns whether a driver may be alive.
         check_current: raises SavepointError if the job was restored or rewound meanwhile.
         restores: see :class:`~.record.SavepointRecord`.
         token: the same.
@@ -168,7 +164,7 @@ class Source:
     token: int = 0
 
     def poll(self, query: SourceQuery) -> CheckpointLook:
-        """Look at a query once."""
+        """Read a query's position once."""
         return CheckpointLook(query.logs.position(), query.published(), self.is_driven())
 
 
@@ -213,12 +209,6 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
 
 
 class _Counting:
-    """The checkpoints of a job that counted at one moment, all of one history.
-
-    Raises:
-        SavepointError: a restore or rewind of the job is in progress.
-    """
-
     def __init__(self, directory: JobDirectory) -> None:
         self._directory = directory
         last = Restores(directory).last()
@@ -235,11 +225,6 @@ class _Counting:
         return place(query, self._places.get(query, 0))
 
     def check(self) -> None:
-        """Refuse to continue when other checkpoints count now.
-
-        Raises:
-            SavepointError: the job was restored or rewound.
-        """
         if places(self._directory.storage) != self._places:
             msg = (
                 f"{self._directory.url}: the job's checkpoints were replaced meanwhile (a restore, "
@@ -285,7 +270,6 @@ class CheckpointLook:
     """A query's checkpoint at one moment.
 
     Attributes:
-        position: how far its logs reach.
         published: the newest epoch that all its sinks have published; None if unknown (Spark's own
             sinks, checkpoints of other origin).
         driven: whether a driver may be alive; without one there is nothing to wait for.
@@ -297,7 +281,7 @@ class CheckpointLook:
 
     @property
     def complete(self) -> int:
-        """Return the newest batch whose output is committed and published; -1 for none."""
+        """The newest batch whose output is committed and published; -1 for none."""
         last = self.position.last_commit
         return last if self.published is None else min(last, self.published)
 
@@ -312,7 +296,7 @@ class Take:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Look again soon."""
+    """Poll again soon."""
 
 
 @dataclasses.dataclass(frozen=True)

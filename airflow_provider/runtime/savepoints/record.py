@@ -1,40 +1,58 @@
-"""The record of a savepoint, ``savepoint.json``: put last, so that a savepoint is whole or none.
+"""The documents of a savepoint.
 
 ::
 
-    <savepoint>/writer.<token>.json      its taker or remover (claims.py); put first, removed last
-    <savepoint>/reader.<nonce>.json      its restorer (claims.py); removed at the end
+    <savepoint>/writer.<token>.json      its taker or remover; put first, removed last
+    <savepoint>/reader.<nonce>.json      its restorer; removed at the end
     <savepoint>/queries/<query>/…        each an ordinary Spark checkpoint directory
-    <savepoint>/savepoint.json           SavepointRecord
+    <savepoint>/savepoint.json           SavepointRecord; put last: a savepoint is whole or none
 
-A folder without ``savepoint.json`` is no savepoint: with a claim it is being taken, or garbage, and
-without one it is somebody else's. Nothing in the record is an absolute address that a restore would
-need, so that a savepoint can be moved. On an object store, which has no hard links, a file that an
-older savepoint beside it holds is named and not stored twice; the folder of both is then what can
-be moved.
+The record has no absolute address that a restore would need, so a savepoint can be moved. On an
+object store, which has no hard links, a file that an older savepoint beside it holds is named and
+not stored twice; the folder of both is then what can be moved.
+
+``writer.<token>.json`` is put if absent with token = last + 1, as a lease is, so that of several
+claimants one gets the folder. It also marks a savepoint that is not complete: a folder with neither
+a claim nor ``savepoint.json`` belongs to others, and nothing is removed in it. Readers and removers
+put their own document first and then look for the other's, so that at least one of them sees the
+other and gives way. A claim ends when its process has certainly ended. For another machine that is
+unknown, so a document from there counts until it is ``BROKEN_AFTER_S`` old; age counts nowhere
+else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow_provider.runtime.base.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
+from airflow_provider.runtime.base.clock import from_iso, to_iso
+from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.base.typed_json import (
+    Batch,
+    IsoTime,
+    Name,
+    NonNegative,
+    Positive,
+    RelativePath,
+)
 from airflow_provider.runtime.checkpoint.drain_step import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
-from airflow_provider.runtime.checkpoint.topology import (
-    Fingerprint,
-    OperatorShape,
-    Topology,
-)
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
+from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
+
+    from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.base.clock import Clock
+
 
 MANIFEST: Final = "savepoint.json"
 SERIES: Final = "series"
@@ -47,12 +65,9 @@ ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind", "bootstrap"
 class SavedFile(NamedTuple):
     """One file of a query's checkpoint.
 
-    Attributes:
-        path: relative to the query's folder in the savepoint.
-        size: bytes.
-        tag: what the checkpoint's filesystem tells one version of a name from
-            another by; None when unknown.
-        holder: the savepoint beside this one in which the bytes lie; None for this one.
+    Attributes: path: relative to the query's folder in the savepoint. size: bytes. tag: what the
+    checkpoint's filesystem distinguishes versions of a name by; None when unknown. holder: the
+    savepoint beside this one that holds the bytes; None for this one.
     """
 
     path: RelativePath
@@ -86,16 +101,16 @@ class QuerySavepoint:
         batch: the last committed batch in it.
         planned: that the batch after it was in flight and is planned with its offsets: unaligned.
         watermark: with which the last batch in it runs or ran; ISO 8601.
-        drained: that its windows were flushed for good.
-        finished: that it had read its last row, and was drained if it kept state: a job that goes
-            on from here neither reads its sources nor runs it again.
+        drained: that its windows were flushed permanently.
+        finished: that it had read its last row, and was drained if it kept state: a job that
+            continues from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, which is Spark's, ``job_name``, which is
             the job's or None, ``partitions``, ``provider``, its ``mark``, ``sources``: the names
-            of the sources above it, None when not known, and ``keys``: what the columns of a join's
-            key are called in the streams.
-        addressed: those of its files that name the place where they lie.
-        ended: the sources that it reads no more, while others of the query go on.
+            of the sources above it, None when not known, and ``keys``: the names of a join's key
+            columns in the streams.
+        addressed: those of its files that contain the address of the checkpoint.
+        ended: the sources that it reads no more, while others of the query continue.
         reached: latest event time in milliseconds of those others, as far as it is known.
         source_marks: per source its ``name``, None when not known, and its ``mark``; empty in
             savepoints of older versions of this package.
@@ -125,23 +140,23 @@ class QuerySavepoint:
 
     @property
     def epoch(self) -> int:
-        """Return the last batch that may have written something."""
+        """The last batch that may have written something."""
         return self.batch - self.administrative
 
     @property
     def has_ended(self) -> bool:
-        """Return whether it had read its last row, drained or not."""
+        """Whether it had read its last row, drained or not."""
         marks = {each["mark"] for each in self.source_marks}
         return self.finished or marks == {Mark.FINISHED.value}
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes its files have."""
+        """The size of its files."""
         return sum(file.size for file in self.files)
 
     @property
     def topology(self) -> Topology:
-        """Return the sources and operators that a query must have to continue from it."""
+        """The sources and operators that a query must have to continue from it."""
         shapes = tuple(
             OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
         )
@@ -194,7 +209,7 @@ class SavepointRecord(Document):
 
     @property
     def series(self) -> tuple[str | None, str, str, frozenset[str]]:
-        """Return whose it is: retention counts the savepoints of each series by themselves.
+        """Its history: retention counts the savepoints of each series separately.
 
         A job directory is one job's, whatever ids its queries get. Of a checkpoint that no job
         directory holds, another id is another history.
@@ -204,16 +219,16 @@ class SavepointRecord(Document):
 
     @property
     def history(self) -> tuple[int, int, int]:
-        """Return how far its job had come: of two of one series, the greater one is the newer.
+        """How far its job had come: of two of one series, the greater one is the newer.
 
         A job that is set back begins a new history, in which its batches count from where it was
-        set to; within one history they only grow. No clock is asked.
+        set to; within one history they only grow. No clock is read.
         """
         return self.restores, self.token, sum(query.batch for query in self.queries.values())
 
     @property
     def aligned(self) -> bool:
-        """Return whether no batch was in flight, in any query."""
+        """Whether no batch was in flight, in any query."""
         return not any(query.planned for query in self.queries.values())
 
     @property
@@ -223,7 +238,7 @@ class SavepointRecord(Document):
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes it has, also those that older savepoints hold."""
+        """Its size, including the files that older savepoints hold."""
         return sum(query.bytes for query in self.queries.values())
 
     def files(self) -> Iterator[tuple[str, SavedFile]]:
@@ -233,7 +248,7 @@ class SavepointRecord(Document):
                 yield f"queries/{name}/{file.path}", file
 
     def problem(self) -> str | None:
-        """Return which file is to be rewritten, and is not there."""
+        """Return which file is to be rewritten, and does not exist."""
         for name, query in self.queries.items():
             strange = sorted(set(query.addressed) - {file.path for file in query.files})
             if strange:
@@ -249,7 +264,7 @@ class SavepointRecord(Document):
 
 
 def without_checksums(paths: Iterable[str]) -> set[str]:
-    """Return *paths* and the names of the checksums that may lie beside them.
+    """Return *paths* and the names of the checksums that may exist beside them.
 
     Code that rewrites one of these files leaves the checksums of the old content out.
     """
@@ -261,12 +276,182 @@ def without_checksums(paths: Iterable[str]) -> set[str]:
 
 
 def check_origin(origin: str) -> str:
-    """Return *origin* if it is one.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Return *origin* if it is one."""
     if origin not in ORIGINS:
         msg = f"origin {origin!r}: use one of {', '.join(ORIGINS)}"
         raise ConfigError(msg)
     return origin
+
+
+TAKE: Final = "take"
+REMOVE: Final = "remove"
+BROKEN_AFTER_S: Final = 86_400.0
+"""No take, restore or removal takes a day; clocks of two machines do not differ by one."""
+_CLAIM: Final = re.compile(r"writer\.([1-9][0-9]*)\.json")
+_READER: Final = re.compile(r"reader\.[0-9a-f]+\.json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReaderRecord(Document):
+    """``reader.<nonce>.json``: a process restores the savepoint."""
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("reader.{nonce}.json",)
+
+    nonce: str
+    owner: ProcessIdentity
+    began: IsoTime
+
+    def has_ended(self, clock: Clock) -> bool:
+        """Whether its process has ended, or must be presumed dead."""
+        if self.owner.is_gone():
+            return True
+        if self.owner.space is not None and self.owner.space == identify_this().space:
+            return False  # it lives, whatever the clock says
+        began = from_iso(self.began)
+        return (clock.now() - began).total_seconds() > BROKEN_AFTER_S
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavepointClaimRecord(ReaderRecord):
+    """``writer.<token>.json``: a process takes or removes the savepoint.
+
+    Attributes:
+        purpose: ``take`` or ``remove``.
+        ended: whether the process has ended and left the folder as garbage: files that stay belong
+            to savepoints beside it.
+    """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("writer.{token}.json",)
+
+    token: Positive
+    purpose: str
+    ended: bool = False
+
+    def has_ended(self, clock: Clock) -> bool:
+        """Whether its process has ended, or must be presumed dead."""
+        return self.ended or super().has_ended(clock)
+
+
+def claim_names(names: Iterable[str]) -> list[str]:
+    """Return those of the names in a folder that are claims."""
+    return [name for name in names if _CLAIM.fullmatch(name)]
+
+
+def reader_names(names: Iterable[str]) -> list[str]:
+    """Return those of the names in a folder that are readers'."""
+    return [name for name in names if _READER.fullmatch(name)]
+
+
+def last_claim(place: Storage) -> SavepointClaimRecord | None:
+    """Return the claim that counts; None when there is none."""
+    tokens = [int(m[1]) for name in place.list("") if (m := _CLAIM.fullmatch(name))]
+    return SavepointClaimRecord.read(place, _claim_path(max(tokens))) if tokens else None
+
+
+def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
+    """Take the right to write in the folder.
+
+    Raises:
+        SavepointBusyError: another process has it.
+
+    Crash safety: a claim whose process dies ends by itself.
+    """
+    before = last_claim(place)
+    if before is not None and not before.has_ended(clock):
+        raise busy(place, before)
+    mine = SavepointClaimRecord(
+        token=before.token + 1 if before else 1,
+        purpose=purpose,
+        nonce=uuid.uuid4().hex,
+        owner=identify_this(),
+        began=to_iso(clock.now()),
+    )
+    if not mine.put_if_absent(place, _claim_path(mine.token)):
+        raise busy(place, last_claim(place) or mine)
+    return mine
+
+
+def check_claimable(place: Storage, names: Collection[str]) -> None:
+    """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers.
+
+    Raises:
+        ConfigError: the message says what the folder has.
+    """
+    claims = claim_names(names)
+    if claims and not set(names) - {*claims, "queries"}:
+        before = last_claim(place)
+        was_removed = before is not None and before.purpose == REMOVE and "queries" in names
+        if not was_removed or local_path_of(place.url) is not None:
+            return
+        msg = (
+            f"{place.url}: a savepoint of this name was disposed of, and others may need its "
+            "files; choose another name"
+        )
+        raise ConfigError(msg)
+    if names:
+        msg = f"{place.url}: the folder is not empty; choose another one"
+        raise ConfigError(msg)
+
+
+def is_held(place: Storage, mine: SavepointClaimRecord) -> bool:
+    """Whether a claim is still the one that counts; read by name, not by a listing."""
+    there = SavepointClaimRecord.read(place, _claim_path(mine.token))
+    if there is None or there.nonce != mine.nonce:
+        return False
+    return not place.exists(_claim_path(mine.token + 1))
+
+
+def withdraw(place: Storage, mine: SavepointClaimRecord) -> None:
+    """Give a claim back, with nothing changed. Idempotent."""
+    if is_held(place, mine):
+        place.delete(_claim_path(mine.token))
+
+
+def end(place: Storage, mine: SavepointClaimRecord) -> None:
+    """Leave a claim as the mark of garbage, for retention to collect. Idempotent."""
+    dataclasses.replace(mine, ended=True).put(place, _claim_path(mine.token))
+
+
+def release(place: Storage) -> None:
+    """Remove all claims, the oldest first; the caller holds the last one. Idempotent."""
+    for name in sorted(claim_names(place.list("")), key=lambda name: int(name.split(".")[1])):
+        place.delete(name)
+
+
+def put_reader(place: Storage, clock: Clock) -> str:
+    """Record that this process reads the savepoint; return the name of the document."""
+    mine = ReaderRecord(nonce=uuid.uuid4().hex, owner=identify_this(), began=to_iso(clock.now()))
+    name = f"reader.{mine.nonce}.json"
+    mine.put(place, name)
+    return name
+
+
+def readers(place: Storage) -> Iterator[ReaderRecord]:
+    """Yield the records of all readers, dead or alive."""
+    for name in reader_names(place.list("")):
+        record = ReaderRecord.read(place, name)
+        if record is not None:
+            yield record
+
+
+def forget_readers(place: Storage) -> None:
+    """Remove the documents of dead readers; the caller has seen that none is alive. Idempotent."""
+    for name in reader_names(place.list("")):
+        place.delete(name)
+
+
+def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
+    """Return the error that names the claim's holder."""
+    purpose = held.purpose if isinstance(held, SavepointClaimRecord) else "read"
+    doing = {TAKE: "being taken", REMOVE: "being removed", "read": "being restored"}
+    msg = (
+        f"{place.url}: this savepoint is {doing.get(purpose, 'in use')} since {held.began} by "
+        f"another process on {held.owner.host}; wait for it, or choose another name"
+    )
+    return SavepointBusyError(msg)
+
+
+def _claim_path(token: int) -> str:
+    return f"writer.{token}.json"

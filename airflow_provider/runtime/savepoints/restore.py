@@ -1,13 +1,13 @@
 """Restore of a savepoint: into a new job directory, or back into a job's own.
 
-A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
-every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
-for the old id, the epochs after the savepoint count as reverted. Its checkpoint gets a place of
-its own, so that nothing that such a driver's Spark may still write is ever read.
+A restored query gets a new id, so that two jobs that come from one savepoint are two to every sink,
+and so that no earlier driver can still reach the outputs: for the old id, the epochs after the
+savepoint count as reverted. Its checkpoint gets a new place, so that nothing that such a driver's
+Spark may still write is ever read.
 
-Only one driver writes to a place before it counts. One that goes on with a restore that another one
-has begun takes a new number, and with it new ids and places for the queries that are not restored
-yet: the other one may wake up, and would go on copying and removing.
+Only one driver writes to a place before it counts. A driver that continues another one's restore
+takes a new number, and with it new ids and places for the queries that are not restored yet: the
+other driver may wake up, and would continue to copy and remove.
 
 =================================  =================================================================
 a crash                            the next call
@@ -36,9 +36,6 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     ConfigError,
-    JobDrainedError,
-    RefusedCheckpointError,
-    refusing,
 )
 from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord, place
 from airflow_provider.runtime.jobdir.end_of_input import (
@@ -51,13 +48,15 @@ from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoints.catalog import find_damage, folder_of, saved_offsets
-from airflow_provider.runtime.savepoints.record import without_checksums
-from airflow_provider.runtime.savepoints.repartition import (
+from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
     check_repartitionable,
+    check_restorable,
+    folder_of,
     partitions_of,
+    saved_offsets,
 )
+from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_start_over
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
@@ -72,34 +71,12 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
 
+
 log = logging.getLogger(__name__)
 
 CLAIM_MODES: Final = ("no_claim", "claim")
 _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
-
-
-def check_restorable(savepoint: Savepoint) -> None:
-    """Refuse a savepoint of a drained job, or one that lacks files.
-
-    Raises:
-        JobDrainedError: its windows are flushed, and would be repeated.
-        RefusedCheckpointError: a file is missing or damaged; the message names it.
-    """
-    if savepoint.record.drained:
-        msg = (
-            f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "
-            "flushed and their state is gone, so going on would repeat them; use an earlier one"
-        )
-        raise JobDrainedError(msg)
-    place = open_storage(savepoint.url)
-    for name, query in savepoint.record.queries.items():
-        with refusing(place.url, "read"):
-            damage = find_damage(place, name, query, verified_bytes=0)
-        if damage:
-            more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-            msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
-            raise RefusedCheckpointError(msg)
 
 
 def begin_restore(
@@ -140,7 +117,7 @@ def begin_restore(
         JobDrainedError, CheckpointError: see :func:`check_restorable`.
         LeaseLostError: another driver has taken over.
 
-    Crash safety: the intent is there or not.
+    Crash safety: the intent is stored or not.
     """
     restores = Restores(directory)
     last = restores.last()
@@ -185,16 +162,11 @@ def finish_restore(
     *,
     repartition: Repartition | None = None,
 ) -> RestoreRecord:
-    """Carry out a restore, and record that it is done.
+    """Carry out a restore, and record that it is done; the caller holds the lease.
 
-    Args:
-        directory: the job directory; the caller holds its lease.
-        record: the intent; another driver's is continued under a number of its own.
-        savepoint: the record's, pinned; None for the job's very beginning, and for a record of a
-            restore that is done.
-        fence: the lease.
-        clock: for the records' times.
-        repartition: needed for a record with partitions.
+    Another driver's intent is continued under a new number. *savepoint* is the record's, pinned;
+    None for the job's very beginning, and for a restore that is done. A record with partitions
+    needs *repartition*.
 
     Raises:
         LeaseLostError: another driver has taken over.
@@ -289,7 +261,6 @@ def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
 
 
 def _check_same(directory: JobDirectory, last: RestoreRecord, savepoint: Savepoint | None) -> None:
-    """Refuse a savepoint other than the one that an open restore has begun with."""
     if (last.savepoint, last.taken) != _which(savepoint):
         msg = (
             f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
@@ -367,7 +338,6 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
 
 
 def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Clock) -> None:
-    """Let nothing more be published under the query's former id. Idempotent."""
     plan = record.queries[name]
     if plan["replaces"] is None:
         return
@@ -473,6 +443,5 @@ def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped:
 
 
 def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:
-    """Let the last batch end where the one in flight would have ended."""
     last, in_flight = (saved_offsets(savepoint, theirs, b) for b in (batch, batch + 1))
     logs.put_offsets(batch, dataclasses.replace(last, sources=in_flight.sources))

@@ -1,8 +1,8 @@
-"""Retention of savepoints: which may go, how one is removed, and what broken attempts have left.
+"""Retention of savepoints: which ones may go, how one is removed, and leftovers of attempts.
 
-Only what has the mark of a savepoint is removed: ``savepoint.json``, or a claim. One of them is
-there from before the first file until after the last one, so that what a crash leaves differs
-from what somebody else has put beside the savepoints.
+Only a folder with the mark of a savepoint is removed: ``savepoint.json``, or a claim. One of them
+exists from before the first file until after the last one, so that the leftovers of a crash differ
+from other files beside the savepoints.
 
 =====================================  =============================================================
 a crash                                leaves
@@ -40,11 +40,14 @@ from airflow_provider.runtime.savepoints.catalog import (
     look_at,
     open_savepoint,
 )
-from airflow_provider.runtime.savepoints.claims import (
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
     REMOVE,
     TAKE,
+    SavedFile,
     SavepointClaimRecord,
     busy,
+    check_origin,
     claim,
     end,
     forget_readers,
@@ -54,7 +57,6 @@ from airflow_provider.runtime.savepoints.claims import (
     release,
     withdraw,
 )
-from airflow_provider.runtime.savepoints.record import MANIFEST, SavedFile, check_origin
 from airflow_provider.runtime.storage.file_tree import (
     files_under,
     folders_in,
@@ -97,11 +99,7 @@ class Retention:
     just_taken: Savepoint | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid values.
-
-        Raises:
-            ConfigError: nothing is configured, or a number is out of range.
-        """
+        """Refuse invalid values."""
         if self.keep is None and self.max_age_s is None:
             msg = "retention needs a number to keep, a greatest age, or both"
             raise ConfigError(msg)
@@ -136,7 +134,7 @@ class RetentionRule(Protocol):
     """A policy that chooses the savepoints to remove; :class:`Retention` is one."""
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
-        """Return those that may go, of all there are."""
+        """Return the savepoints that may be removed."""
 
 
 def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
@@ -162,15 +160,10 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
 
 
 def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = None) -> list[str]:
-    """Dispose of the savepoints that may be removed, and collect what broken attempts have left.
+    """Dispose of the savepoints that may be removed, and of the leftovers of broken attempts.
 
     Everything else in the folder stays: job directories, files, other folders, damaged savepoints,
     and those that another process is restoring.
-
-    Args:
-        root_url: the folder whose children are savepoints.
-        retention: which ones may be removed.
-        clock: time; None for the machine's.
 
     Returns:
         The names of the removed savepoints.
@@ -222,7 +215,6 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
 
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
-    """Make a savepoint garbage: remove its record; its claim marks the folder."""
     place = open_storage(savepoint.url)
     mine = claim(place, REMOVE, clock)
     try:
@@ -245,7 +237,6 @@ def _check_unread(place: Storage, clock: Clock) -> None:
 
 
 def _check_only_ours(savepoint: Savepoint) -> None:
-    """Refuse to remove files that are not the savepoint's."""
     place, record = open_storage(savepoint.url), savepoint.record
     ours = {path for path, file in record.files() if file.holder is None}
     found = (f"queries/{path}" for path, _ in files_under(place.at("queries")))
@@ -259,7 +250,6 @@ def _check_only_ours(savepoint: Savepoint) -> None:
 
 
 def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
-    """Check again that the savepoint is unchanged and its claim still held."""
     place = open_storage(savepoint.url)
     if open_savepoint(savepoint.url) != savepoint or not is_held(place, mine):
         raise busy(place, last_claim(place) or mine)
@@ -350,12 +340,7 @@ _Key = tuple[str, str, int, str]  # query id, path, size, tag
 
 
 class SharedFiles:
-    """The savepoints beside a new one, and the files that they hold.
-
-    Args:
-        holders: for each file the folder of the savepoint that holds it.
-        savepoints: the folders of all of them.
-    """
+    """The savepoints beside a new one, and for each of their files the folder that holds it."""
 
     def __init__(self, holders: Mapping[_Key, str], savepoints: Iterable[str] = ()) -> None:
         self._holders = holders
@@ -366,10 +351,7 @@ class SharedFiles:
     ) -> list[SavedFile]:
         """Return the savepoint's record of each needed file of a query.
 
-        Args:
-            query_id: the query's.
-            needed: its files.
-            found: the files of the checkpoint's filesystem.
+        *found* are the files of the checkpoint.
         """
         files: list[SavedFile] = []
         for file in needed:

@@ -1,18 +1,18 @@
 """Rewind of a run: sets the job back to before it, and its outputs too.
 
-A run that may be replayed begins with a savepoint of origin ``rewind``, or at the very beginning of
-its job. Rewinding reverts what the run has committed in every sink, sets the queries back to where
-they were, and records that the run no longer counts. Each step is recorded before it is done, so
-the next call continues; until the last one no driver can run the job. The savepoints of the newest
-runs are kept, older ones are disposed of when another run begins.
+A replayable run begins with a savepoint of origin ``rewind``, or at the very beginning of its job.
+Rewinding reverts what the run has committed in every sink, sets the queries back, and records that
+the run no longer counts. Each step is recorded before it is done, so the next call continues; until
+the last one no driver can run the job. The savepoints of the newest runs are kept, older ones are
+disposed of when another run begins.
 
 ==================================  ================================================================
 a crash                             the next call
 ==================================  ================================================================
-while rows are reverted           goes on (sinks/revert.py)
+while rows are reverted             continues (sinks/revert.py)
 before the intent to restore        finds the rows reverted
 before ``rewound.json``             finds the intent
-while the queries are restored      goes on (savepoints/restore.py)
+while the queries are restored      continues (savepoints/restore.py)
 ==================================  ================================================================
 """
 
@@ -110,13 +110,8 @@ def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:
     """Take the savepoint to which the run can be rewound, unless it exists or there is no state.
 
-    A run that has written something cannot become replayable; that is logged.
-
-    Args:
-        directory: the job directory; the caller holds its lease, has published what Spark has
-            committed, and has started no query of the run.
-        record: the run.
-        clock: for the savepoint's time.
+    A run that has written something cannot become replayable; that is logged. The caller holds the
+    lease, has published what Spark has committed, and has started no query of the run.
 
     Crash safety: calling it again takes it, or finds it.
     Idempotent: by run id.
@@ -261,14 +256,9 @@ def reverts_of(
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """Rewinds one run.
+    """Rewinds one run; the caller holds the lease *fence*.
 
     Attributes:
-        directory: the job directory; the caller holds its lease.
-        run_id: the run.
-        queries: what the job's function has declared.
-        fence: the lease.
-        clock: for the records' times.
         by: the requester, for people.
     """
 
@@ -332,7 +322,6 @@ class Rewind:
             self._finish_restore(savepoint, holding)
 
     def _undo(self, savepoint: Savepoint | None) -> None:
-        """Revert the run's rows, and record the intent to restore the queries."""
         for query in self.queries:
             for revert in self._reverts(query, savepoint):
                 revert.revert()
@@ -359,7 +348,6 @@ class Rewind:
         finish_restore(self.directory, last, savepoint, self.fence, self.clock)
 
     def _check_declared(self, record: RunRecord) -> None:
-        """Refuse when the job's function no longer declares an output that has rows."""
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
         if gone:
             msg = (
@@ -369,7 +357,6 @@ class Rewind:
             raise RevertError(msg)
 
     def _check_not_parted(self, savepoint: Savepoint | None) -> None:
-        """Refuse when a query started over while output of this run, or an earlier one, stayed."""
         for query in self.queries:
             check_not_parted_in(self.directory, query.name, self.run_id)
         if savepoint is not None:
@@ -413,7 +400,6 @@ def _begins_without_state(record: RunRecord) -> bool:
 
 
 def _is_of(folder: str, run_id: str) -> bool:
-    """Whether a folder is named as the savepoint of a run, or as a further one."""
     name = _folder(run_id)
     return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
 
@@ -440,7 +426,6 @@ def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
 
 
 def _is_current(directory: JobDirectory, run_id: str) -> bool:
-    """Whether a run has written something that was not reverted."""
     run = directory.run(run_id)
     record = run.record()
     return record is not None and run.rewound() is None and _has_written(directory, record)

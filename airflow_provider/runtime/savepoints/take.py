@@ -26,24 +26,22 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.savepoints.catalog import VERIFIED_BYTES, Savepoint, find_damage
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
-from airflow_provider.runtime.savepoints.claims import (
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
     TAKE,
+    QuerySavepoint,
+    SavedFile,
     SavepointClaimRecord,
+    SavepointRecord,
     check_claimable,
+    check_origin,
     claim,
     is_held,
     release,
     withdraw,
-)
-from airflow_provider.runtime.savepoints.record import (
-    MANIFEST,
-    QuerySavepoint,
-    SavedFile,
-    SavepointRecord,
-    check_origin,
     without_checksums,
 )
-from airflow_provider.runtime.savepoints.relocate import (
+from airflow_provider.runtime.savepoints.restore_log import (
     copy_needed,
     list_needed,
     readdressed,
@@ -81,19 +79,15 @@ def take_savepoint(
     """Take a savepoint of a running, suspended or foreign query or job.
 
     Args:
-        source: what to save, from :func:`~.checkpoint_source.job_source` or
+        source: from :func:`~.checkpoint_source.job_source` or
             :func:`~.checkpoint_source.checkpoint_source`.
         url: the savepoint's own folder, which must not exist; its last part is the name.
         origin: one of :data:`~.record.ORIGINS`.
         labels: free words to find it by.
         aligned_timeout_s: how long to wait for a batch in flight; then the savepoint is unaligned.
-            0 for not at all.
         verified_bytes: how many bytes may be read again to compare Spark's checksums, smallest
             files first; sizes are compared for all.
         clock: time; None for the machine's.
-
-    Returns:
-        The savepoint, complete.
 
     Raises:
         ConfigError: the folder is taken, the name is invalid, no batch has committed yet, or a
@@ -168,7 +162,6 @@ def describe_source(source: Source, clock: Clock) -> SavepointRecord:
 
 
 def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
-    """Claim the folder for a new savepoint; remove what a dead process has left there."""
     names = target.list("")
     if MANIFEST in names:
         raise _taken(target)
@@ -222,7 +215,6 @@ def _overtaken(target: Storage) -> SavepointError:
 
 
 def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
-    """Remove the copies; retention removes what cannot be removed now."""
     try:
         if not is_held(target, mine):
             log.warning("%s: left, because another process has claimed it meanwhile", target.url)
@@ -236,8 +228,6 @@ def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
 
 
 class _Listed(NamedTuple):
-    """The files that one batch needs, and all files of its checkpoint at that moment."""
-
     query_id: str
     choice: Take
     inventory: Inventory
@@ -263,12 +253,10 @@ class _Taker:
         self._checked: dict[str, _Listed] = {}
 
     def check(self) -> None:
-        """Refuse, before anything is written, an empty or incomplete checkpoint."""
         for query in self._source.queries:
             self._checked[query.name] = self._until_complete(query, self._inventory, 0.0)
 
     def describe(self) -> dict[str, QuerySavepoint]:
-        """Return what the queries have at this moment, without copying."""
         self.check()
         return {
             query.name: _describe(query, seen.query_id, seen.choice, seen.inventory, [])
@@ -326,7 +314,6 @@ class _Taker:
         raise SavepointError(msg) from lost
 
     def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
-        """Poll the query until it is known what to take."""
         began = self._clock.monotonic()
         first = now = self._source.poll(query)
         while True:
@@ -348,7 +335,6 @@ class _Taker:
         return _Listed(query_id, choice, inventory, found)
 
     def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
-        """Copy the state after a batch; from the list of the check, if it is of that batch."""
         checked = self._checked.pop(query.name, None)
         if checked is not None and (checked.choice, checked.query_id) == (choice, query_id):
             with suppress(MissingStateError):  # another list may do without what is gone
@@ -383,7 +369,6 @@ class _Taker:
 def _describe(
     query: SourceQuery, query_id: str, choice: Take, inventory: Inventory, files: list[SavedFile]
 ) -> QuerySavepoint:
-    """Describe the copy; the query itself may be further by now."""
     entry = query.logs.offsets(choice.batch)
     before = query.ended_by(choice.batch)
     topology = query.topology(len(entry.sources))

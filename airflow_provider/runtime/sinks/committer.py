@@ -3,8 +3,8 @@
 An epoch's record is put when all sinks have staged it, before Spark can write ``commits/<epoch>``.
 The commit log therefore decides: with a commit the epoch is published, without one it waits,
 because Spark will run the batch again with the same offsets; what the second run has staged then
-counts. It is not aborted before: the Spark of a driver that was taken for dead may wake up and
-still commit the batch, and then its rows are the ones that count.
+counts. It is not aborted before: the Spark of a driver presumed dead may wake up and still commit
+the batch, and then its rows are the ones that count.
 """
 
 from __future__ import annotations
@@ -114,11 +114,8 @@ class EpochCommitter:
         """Bring the sinks in line with Spark's commit log; call before the query starts.
 
         Epochs that Spark has committed are published, a later one waits until its batch runs again,
-        and staged data without a record is removed.
-
-        Args:
-            through: publish epochs up to this one only: a drain's output waits for ``finish()``.
-                None for all.
+        and staged data without a record is removed. Only epochs up to *through* are published,
+        because a drain's output waits for ``finish()``; None for all.
 
         Raises:
             CheckpointError: Spark's log and the records contradict each other.
@@ -293,7 +290,6 @@ class EpochCommitter:
         }
 
     def _before(self, records: EpochRecords, epoch: int) -> EpochRecord | None:
-        """Return the record of the epoch before: usually the last one, else one from storage."""
         if self._last is not None and self._last.epoch == epoch - 1:
             return self._last
         before = self._record_of(records, epoch - 1)
@@ -313,7 +309,7 @@ class EpochCommitter:
         """Count up to Spark's last commit, after the query has stopped in the middle of a batch.
 
         What is staged for the batch stays: a commit that was reported as failed may still take
-        effect, and if it does not, what the batch stages when it runs again takes its place.
+        effect; if it does not, the batch's next run replaces what it has staged.
         """
         query_id = self._logs.query_id()
         if query_id is not None:
@@ -382,11 +378,6 @@ class EpochCommitter:
             self._waiting.setdefault(record.epoch, {})[record.token] = record
 
     def _find(self, records: EpochRecords, epoch: int) -> bool:
-        """Read the records of *epoch*; return True when it is published.
-
-        Raises:
-            CheckpointError: there are none.
-        """
         found = records.find()
         if found.is_published(epoch):
             return True
@@ -465,23 +456,23 @@ class EpochCommitter:
         return self._last
 
     def run_rows(self, sink_name: str) -> int | None:
-        """Return how many rows the run has given the sink so far, None when not known."""
+        """Return how many rows the run has given the sink so far, None if unknown."""
         return self._run_rows(sink_name, self._last)
 
     def rows_read(self) -> int | None:
-        """Return how many input rows the run has read so far, None when not known."""
+        """Return how many input rows the run has read so far, None if unknown."""
         return self._last.rows_read if self._is_ours(self._last) else 0
 
     def late_rows(self) -> LateRows | None:
-        """Return the rows of the run that were dropped as late, None when not known."""
+        """Return the rows of the run that were dropped as late, None if unknown."""
         return self._last.late_rows if self._is_ours(self._last) else {}
 
     def late_is_minimum(self) -> bool:
-        """Whether they may be more."""
+        """Whether more rows may have been late."""
         return self._is_ours(self._last) and self._last.late_minimum
 
     def lost_rows(self) -> int | None:
-        """Return the rows of the run that its sources had no more when they were read."""
+        """Return the rows that expired in the run's sources before they were read."""
         return self._last.lost_rows if self._is_ours(self._last) else 0
 
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:

@@ -3,14 +3,16 @@
 An epoch is staged in a hidden folder *beside* the output folder, because some readers (DuckDB's
 ``**``) do look into hidden folders inside it, and published file by file with ``rename``. A reader
 sees a file whole or not at all; an epoch of several files appears file by file, as with Flink's
-``FileSink``, and what a crash cuts short the next start completes.
+``FileSink``, and the next start completes what a crash interrupts.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,35 +27,33 @@ from airflow_provider.runtime.api.sinks import (
     IsGarbage,
     Sink,
     Staged,
+    key_of,
     reading,
     tampered_record_error,
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.extensions import FILE_SINKS, load_known
+from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.file_names import (
-    final_name,
-    is_final_name,
-    last_marked,
-    marked,
-    put_mark,
-)
 from airflow_provider.runtime.sinks.staging import (
     folder_name,
     is_inside,
     stage_files,
     staged_epochs,
 )
+from airflow_provider.runtime.storage.documents import Contents, Document
 from airflow_provider.runtime.storage.local import make_folder, sync_folder
 from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.api.sinks import Committable, EpochId
     from airflow_provider.runtime.api.storages import Storage
+
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def files(
         options: further options of Spark's writer, such as ``compression`` or ``header``.
 
     Raises:
-        ConfigError: the path is no text, or empty, as that of a parameter that is not there.
+        ConfigError: the path is empty, as that of a missing parameter.
     """
     if not path:
         msg = f"files({path!r}): this names no folder; write files(ctx.params['output']), or a path"
@@ -112,12 +112,12 @@ class FilesSink:
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and its folder."""
+        """Its kind and its folder."""
         return f"files:{self._folder or self._url}"
 
     @property
     def location(self) -> str:
-        """Return the folder, by which a query of the same job that reads it is known."""
+        """The folder, by which a query of the same job that reads it is known."""
         return str(self._folder or self._url)
 
     @property
@@ -345,3 +345,91 @@ def _publish(staged: Path, target: Path) -> None:
                 "removed by hand, restore it or start a new job directory"
             )
             raise SinkError(msg) from None
+
+
+# Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
+_SPARK_NAME: Final = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")
+
+
+def final_name(staged: str, number: int, epoch: EpochId) -> str:
+    """Return the path of a published file, relative to the output.
+
+    *staged* is its path relative to the epoch's staging folder; its first part is the folder of one
+    staging. *number* is its position among the epoch's files.
+    """
+    folder, _, name = staged.partition("/")[2].rpartition("/")
+    match = _SPARK_NAME.fullmatch(name)
+    suffix = match["suffix"] if match else Path(name).suffix
+    final = f"part-{epoch.epoch:010d}-{number:05d}-{epoch.query_id}{suffix}"
+    return f"{folder}/{final}" if folder else final
+
+
+def is_final_name(final: str, epoch: EpochId) -> bool:
+    """Whether a published file of that name is one of the epoch's."""
+    return _is_name(final, f"{epoch.epoch:010d}", epoch.query_id)
+
+
+def is_name_of(final: str, query_id: str) -> bool:
+    """Whether a published file of that name is one of the query's, of whatever epoch."""
+    return _is_name(final, r"\d{10,}", query_id)
+
+
+def _is_name(final: str, epoch: str, query_id: str) -> bool:
+    start = rf"part-{epoch}-\d{{5,}}-{re.escape(query_id)}\."
+    return re.match(start, final.rpartition("/")[2]) is not None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriterMark(Document):
+    """``.<output>.writers/<address>.<query id>.json``: a query that has published files here.
+
+    Attributes:
+        identity: the job directory's.
+        query_id: Spark's id of the query.
+        epoch: the last epoch of the query whose files are visible, or about to be.
+    """
+
+    CONTENTS = Contents.FACTS
+
+    job_dir: Address
+    identity: Name
+    query_id: Name
+    epoch: NonNegative
+
+
+def put_mark(marks: Storage, committable: Committable) -> None:
+    """Record the writer of an epoch; nothing of an unknown one.
+
+    Crash safety: one document, put before the epoch's files.
+    Idempotent: by address and query; an older epoch changes nothing.
+    """
+    writer, epoch = committable.writer, committable.epoch
+    if writer is None:
+        return
+    path = f"{writer.key}.{epoch.query_id}.json"
+    before = WriterMark.read(marks, path)
+    mark = WriterMark(
+        job_dir=writer.job_dir,
+        identity=writer.identity,
+        query_id=epoch.query_id,
+        epoch=max(epoch.epoch, before.epoch if before is not None else 0),
+    )
+    if mark != before:
+        mark.put(marks, path)
+
+
+def marked(marks: Storage, job_dir: str) -> set[str]:
+    """Return the identities that have published for a job directory's address."""
+    key = key_of(job_dir)
+    return {mark.identity for mark in _read_marks(marks, lambda name: name.startswith(f"{key}."))}
+
+
+def last_marked(marks: Storage, query_id: str) -> int:
+    """Return the last epoch of a query, for whichever address; -1 for none."""
+    found = _read_marks(marks, lambda name: name.endswith(f".{query_id}.json"))
+    return max((mark.epoch for mark in found), default=-1)
+
+
+def _read_marks(marks: Storage, is_wanted: Callable[[str], bool]) -> list[WriterMark]:
+    read = [WriterMark.read(marks, name) for name in marks.list("") if is_wanted(name)]
+    return [mark for mark in read if mark is not None]

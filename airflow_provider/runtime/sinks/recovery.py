@@ -5,7 +5,7 @@ the driver died                        the next start
 =====================================  ==========================================================
 while staging                          Spark runs the batch again; what was staged is removed
 before Spark's commit                  the same; the pre-commit waits, because the Spark of a
-                                       driver taken for dead may still commit the batch
+                                       driver presumed dead may still commit the batch
 before or while publishing             publishes it again
 before the record of the publication   publishes it again, which changes nothing, and records it
 =====================================  ==========================================================
@@ -64,13 +64,7 @@ def plan_recovery(found: EpochListing, published_token: Mapping[int, int | None]
 
 
 def check_complete(found: EpochListing, last_commit: int, *, where: str, log: str) -> int:
-    """Refuse records that contradict Spark's commit log.
-
-    Args:
-        found: the records.
-        last_commit: the last batch in Spark's commit log; -1 when there is none.
-        where: the records' address, named in errors.
-        log: the checkpoint's.
+    """Refuse records that contradict Spark's commit log; *where* and *log* are named in errors.
 
     Returns:
         The epoch up to which all are published; those after it, up to *last_commit*, wait.
@@ -112,11 +106,7 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
 
 
 def check_not_behind(published: int, last_commit: int, log: str) -> None:
-    """Refuse a commit log that ends before an epoch that was published.
-
-    Raises:
-        CheckpointError: it does.
-    """
+    """Refuse a commit log that ends before an epoch that was published."""
     if published > last_commit:
         msg = (
             f"{log}: epoch {published} is published, but Spark's log ends with batch {last_commit};"
@@ -127,11 +117,7 @@ def check_not_behind(published: int, last_commit: int, log: str) -> None:
 
 
 def check_none_left(found: EpochListing, last_commit: int, *, where: str, sink: str) -> None:
-    """Refuse one of Spark's own sinks while epochs of other sinks wait: nothing would publish them.
-
-    Raises:
-        CheckpointError: there are some.
-    """
+    """Refuse one of Spark's own sinks while epochs of others wait: nothing would publish them."""
     left = [e for e in found.precommitted if e <= last_commit and not found.is_published(e)]
     if left:
         msg = (
@@ -142,7 +128,7 @@ def check_none_left(found: EpochListing, last_commit: int, *, where: str, sink: 
 
 
 def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
-    """Return the error for a batch whose rows nobody has."""
+    """Return the error for a batch whose rows are not recorded."""
     msg = (
         f"{log}: batch {epoch} is committed, but what it wrote is not recorded in {where}; another "
         "program ran the query on this checkpoint, or the record was removed by hand: restore a "
@@ -154,10 +140,7 @@ def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
 def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
     """Refuse to continue where a sink has epochs that the job directory does not know.
 
-    Args:
-        sinks: the query's; those without marks are ignored.
-        query_id: Spark's id of the query.
-        known: the last epoch that the job directory knows, published or not; -1 for none.
+    *known* is the last epoch that the job directory knows, published or not; -1 for none.
 
     Raises:
         CheckpointError: the job directory is an older copy.

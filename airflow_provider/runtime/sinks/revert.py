@@ -1,9 +1,8 @@
-"""Revert of published epochs: those at the end of a query's history, in every sink.
+"""Revert of published epochs, those at the end of a query's history, in every sink.
 
 The intent is put before the first row is removed, so the next call continues instead of running the
-query on outputs that are half there. The query's id has ended with it: the checkpoint that is
-restored to before the run gets a new one, and a driver of the old one that wakes up later finds its
-epochs reverted in every sink.
+query on half-reverted outputs. The query's id has ended with it: the restored checkpoint gets a new
+one, and a driver of the old one that wakes up later finds its epochs reverted in every sink.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_provider.runtime.api.sinks import Committable, Fence, Sink
     from airflow_provider.runtime.api.storages import Storage
@@ -39,14 +38,6 @@ def revert_after(
 
     A restored checkpoint has a new id and continues the epochs, so the output before and after the
     restore is recorded under different ids.
-
-    Args:
-        query: the query's name.
-        storage: its ``committables`` folder.
-        sinks: all that it has written to.
-        epoch: the last one that stays.
-        fence: the caller's lease.
-        clock: for the records' times.
     """
     found = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
     standing = [(max(after), r) for r in found if (after := r.active_epochs_after(epoch))]
@@ -60,13 +51,7 @@ def revert_after(
 def check_native(sink: OnePhaseSink | None, *, planned: int, epoch: int) -> None:
     """Refuse to go back before what one of Spark's own sinks has written, or begun to.
 
-    Args:
-        sink: the query's; None for one with two-phase sinks.
-        planned: the last batch that Spark has planned.
-        epoch: the last one that stays.
-
-    Raises:
-        RevertError: the sink's output is unknown.
+    *planned* is the last batch that Spark has planned, *epoch* the last one that stays.
     """
     if sink is not None and planned > epoch:
         raise _irreversible(sink.name)
@@ -96,17 +81,9 @@ def has_written(storage: Storage, run_id: str) -> bool:
 
 
 class Revert:
-    """Reverts what was written under one id of a query, from one epoch on.
+    """Reverts what was written under one id of a query from *first_epoch* on, whatever its runs.
 
     No query may run on the checkpoint meanwhile: the caller holds the lease.
-
-    Args:
-        query: the query's name.
-        records: its records.
-        sinks: all that it has written to.
-        first_epoch: this epoch and all later ones are reverted, whatever their runs.
-        fence: the caller's lease.
-        clock: for the record's times.
     """
 
     def __init__(
@@ -168,7 +145,6 @@ class Revert:
         failpoints.hit("revert.done")
 
     def _plan(self) -> tuple[int, list[tuple[RevertibleSink, list[Committable]]]]:
-        """Return the first epoch written, and for each sink the committables, newest first."""
         for native in self._native:
             raise _irreversible(native.name)
         begun = self._records.revert()
@@ -235,3 +211,93 @@ def _irreversible(name: str) -> RevertError:
         "(files, delta, iceberg, sql) for a run that may be replayed"
     )
     return RevertError(msg)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """Published rows.
+
+    Attributes:
+        epochs: how many, of all queries.
+        rows: in all sinks together.
+        folded: how many of the epochs have no record any more, so that their rows are unknown.
+    """
+
+    epochs: int = 0
+    rows: int = 0
+    sinks: frozenset[str] = frozenset()
+    folded: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        """Return both together."""
+        return Written(
+            self.epochs + other.epochs,
+            self.rows + other.rows,
+            self.sinks | other.sinks,
+            self.folded + other.folded,
+        )
+
+    def __sub__(self, other: Written) -> Written:
+        """Return the rest of it without *other*, which is a part of it."""
+        return Written(
+            self.epochs - other.epochs,
+            self.rows - other.rows,
+            self.sinks,
+            self.folded - other.folded,
+        )
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        where = f" in {', '.join(sorted(self.sinks))}" if self.sinks else ""
+        unknown = f" (and those of {self.folded} folded epochs)" if self.folded else ""
+        return f"{self.epochs:,} epoch(s), {self.rows:,} row(s){unknown}{where}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The rows that a run has written: those that are visible, and those that were reverted."""
+
+    standing: Written
+    reverted: Written
+
+
+def output_of(committables: Iterable[Storage], run_id: str) -> Output:
+    """Return what a run has written to the folders of its queries, under any of their ids."""
+    standing, reverted = Written(), Written()
+    for storage in committables:
+        for query_id in query_ids(storage):
+            found = _under_id(EpochRecords(storage, query_id), run_id)
+            standing, reverted = standing + found.standing, reverted + found.reverted
+    return Output(standing, reverted)
+
+
+def _under_id(records: EpochRecords, run_id: str) -> Output:
+    taken = records.revert()
+    is_taken = taken is not None and taken.done is not None and not taken.keep_outputs
+    reverted_from = taken.first_epoch if is_taken and taken is not None else None
+    standing, reverted = Written(), Written()
+    for epoch, written in _published(records, run_id, reverted_from):
+        if reverted_from is not None and epoch >= reverted_from:
+            reverted += written
+        else:
+            standing += written
+    return Output(standing, reverted)
+
+
+def _published(
+    records: EpochRecords, run_id: str, cut: int | None
+) -> Iterable[tuple[int, Written]]:
+    """Yield what was published, by first epoch; *cut* divides a stretch of folded epochs."""
+    history = records.history()
+    for first, last, _, whose in history.ranges:
+        if whose == run_id:
+            after = last + 1 if cut is None else min(max(cut, first), last + 1)
+            for begin, end in ((first, after), (after, last + 1)):
+                if begin < end:
+                    yield begin, Written(epochs=end - begin, folded=end - begin)
+    for record in records.all():
+        is_folded = history.token_of(record.epoch) is not None
+        if record.run_id == run_id and record.committed is not None and not is_folded:
+            names = frozenset(part["name"] for part in record.sinks)
+            rows = sum(part["rows"] or 0 for part in record.sinks)
+            yield record.epoch, Written(epochs=1, rows=rows, sinks=names)

@@ -1,12 +1,22 @@
-"""``spark_sink``: one of Spark's own sinks, passed through, with Spark's guarantees and no more.
+"""Outputs of one phase: ``spark_sink``, ``for_each_batch``, ``foreach``, and tables of a catalog.
 
-So are Spark's writers without a format of their own: ``foreach``, and tables of a catalog.
+:class:`DiscardSink` takes the place of a sink whose rows must not be written.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    LocatedSink,
+    Staged,
+)
 from airflow_provider.runtime.base.names import name_of
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.errors.redaction import shown_address
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from airflow_provider.runtime.api.sinks import Dataset, OnePhaseSink
+    from airflow_provider.runtime.api.sinks import Dataset, NamedSink, OnePhaseSink
 
 
 SPARK_LOG: Final = "_spark_metadata"
@@ -78,7 +88,7 @@ class SparkSink:
 
     @property
     def location(self) -> str | None:
-        """Return the folder that it writes; None when it has none."""
+        """The folder that it writes; None when it has none."""
         return self._options.get("path")
 
     @property
@@ -88,12 +98,12 @@ class SparkSink:
 
     @property
     def provider(self) -> str | None:
-        """Return the format whose connector Spark looks for; None for what is always there."""
+        """The format whose connector Spark looks for; None for a built-in one."""
         return self._format if self._format and self._format not in _BUILT_IN else None
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its format and, for files, its path."""
+        """Its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
         return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
@@ -103,7 +113,7 @@ class SparkSink:
 
     @property
     def guarantee(self) -> str:
-        """Return what Spark promises for the format."""
+        """What Spark promises for the format."""
         return GUARANTEES.get(self._format, _UNKNOWN)
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -167,11 +177,7 @@ class SparkSinkEpochs:
         self._late: dict[str, int] = {}
 
     def batch_ran(self, progress: Mapping[str, Any]) -> None:
-        """Count a batch that has ended.
-
-        Args:
-            progress: Spark's report of it. Sinks of Spark's first interface count no rows: -1.
-        """
+        """Count a batch by Spark's report. Sinks of Spark's first interface count no rows: -1."""
         self._read += progress.get("numInputRows") or 0
         written = (progress.get("sink") or {}).get("numOutputRows", -1)
         self._written = None if written < 0 else add_rows(self._written, written)
@@ -214,7 +220,7 @@ class SparkSinkEpochs:
         return self._late
 
     def late_is_minimum(self) -> bool:
-        """Tell that there may be more."""
+        """Return True: there may be more."""
         return True
 
     def lost_rows(self) -> None:
@@ -233,11 +239,7 @@ _TABLE: Final = (
 
 
 class ForeachSink(SparkSink):
-    """Spark's ``foreach``: a function, or an object with ``process``, gets each row.
-
-    Args:
-        function: see ``DataStreamWriter.foreach``.
-    """
+    """Spark's ``foreach``: a function, or an object with ``process``, gets each row."""
 
     def __init__(self, function: Any) -> None:
         super().__init__("foreach", {})
@@ -246,12 +248,12 @@ class ForeachSink(SparkSink):
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and the function's."""
+        """Its kind and the function's name."""
         return f"foreach:{self._called}"
 
     @property
     def guarantee(self) -> str:
-        """Return what Spark promises for it."""
+        """What Spark promises for it."""
         return _ROWS
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -265,11 +267,7 @@ class ForeachSink(SparkSink):
 class TableSink(SparkSink):
     """Spark's ``toTable``: a table of the session's catalog, which is made when it is missing.
 
-    Args:
-        table: its name.
-        file_format: for a table that is made; None for Spark's default.
-        options: of Spark's writer.
-        partition_by: for a table that is made.
+    *file_format* and *partition_by* are for a table that is made; None for Spark's default.
     """
 
     def __init__(
@@ -284,12 +282,12 @@ class TableSink(SparkSink):
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and the table's."""
+        """Its kind and the table's name."""
         return f"table:{self._table}"
 
     @property
     def guarantee(self) -> str:
-        """Return what holds for the rows in it."""
+        """What holds for the rows in it."""
         return _TABLE
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -309,3 +307,109 @@ class TableSink(SparkSink):
 
         writer.start = start  # type: ignore[assignment,method-assign]  # of this object alone
         return writer
+
+
+log = logging.getLogger(__name__)
+
+WriteBatch = Callable[["DataFrame", int], Any]
+GUARANTEE: Final = (
+    "at least once: a batch that runs again is given to it again, with the same rows and number; "
+    "exactly once if it writes a number that it has written before only once"
+)
+
+
+def for_each_batch(function: WriteBatch, name: str | None = None) -> ForEachBatchSink:
+    """Give each epoch of a query to a function, as Spark's ``foreachBatch`` does.
+
+    At least once: the function runs inside the batch, before Spark commits it. If the driver dies
+    before the commit, the next attempt calls it again with the same rows and the same number. It is
+    exactly once when the function is idempotent by that number, such as a MERGE, or a table that
+    remembers the numbers that it has. Numbers grow by one, and continue after a plain checkpoint
+    was adopted.
+
+    The rows are visible immediately, before ``on_finish``; they are not counted and cannot be
+    reverted. A job with such a sink runs in STREAMING.
+
+    Args:
+        function: called as ``function(df, epoch)``; it has to read *df*, or the query's state does
+            not advance.
+        name: the sink's name; the function's own name by default.
+    """
+    return ForEachBatchSink(function, name)
+
+
+class ForEachBatchSink:
+    """See :func:`for_each_batch`, which makes one."""
+
+    shows_staged = True
+    """BATCH does not run it: all rows would be one batch."""
+
+    def __init__(self, function: WriteBatch, name: str | None = None) -> None:
+        self._function: Any = function
+        self._name = name or name_of(function)
+
+    @property
+    def name(self) -> str:
+        """Its kind and the function's name."""
+        return f"for_each_batch:{self._name}"
+
+    @property
+    def guarantee(self) -> str:
+        """What holds for the rows that the function writes."""
+        return GUARANTEE
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what cannot be called; every output mode is the function's business."""
+        del df, output_mode
+        if not callable(self._function):
+            msg = f"{self.name}: {self._function!r} is no function; give one of (df, epoch)"
+            raise ConfigError(msg)
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Do nothing: nothing is staged."""
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Call the function, which writes the rows permanently."""
+        log.debug("query=%s batch=%d sink=%s", epoch.query, epoch.epoch, self.name)
+        self._function(df, epoch.epoch)
+        return Staged(data={}, rows=None)
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Do nothing: the function has written."""
+
+    def abort(self, committable: Committable) -> None:
+        """Do nothing: what the function has written, it will be asked to write again."""
+
+
+class DiscardSink:
+    """Replaces a sink that must not be written; the query's state advances all the same.
+
+    The replaced sink's folder is kept, by which queries that read it are known.
+    """
+
+    def __init__(self, replaced: NamedSink) -> None:
+        self._name = f"discarded:{replaced.name}"
+        self.location = replaced.location if isinstance(replaced, LocatedSink) else None
+        self.holds_files = isinstance(replaced, LocatedSink) and replaced.holds_files
+
+    @property
+    def name(self) -> str:
+        """The replaced sink's name, marked as discarded."""
+        return self._name
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Accept every query."""
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Do nothing: nothing is staged."""
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Execute *df* and count its rows."""
+        del epoch
+        return Staged(data={}, rows=df.count())
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Do nothing: there is nothing to publish."""
+
+    def abort(self, committable: Committable) -> None:
+        """Do nothing: nothing was staged."""

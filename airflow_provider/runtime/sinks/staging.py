@@ -1,4 +1,4 @@
-"""Staging of an epoch's rows with Spark, as data files in a folder that nobody reads.
+"""Staging of an epoch's rows with Spark, as data files in a folder that no reader reads.
 
 Table formats stage Parquet that other engines can read, and add its files to their tables.
 """
@@ -62,7 +62,7 @@ _FOLDER: Final = re.compile(rf"(?P<epoch>{NUMBER})-(?P<token>{NUMBER})")
 
 
 def folder_name(epoch: EpochId) -> str:
-    """Return what the folder is called in which a driver stages an epoch of a query."""
+    """Return the name of the folder in which a driver stages an epoch of a query."""
     return f"{epoch.epoch}-{epoch.token}"
 
 
@@ -109,13 +109,7 @@ def stage_files(
 
     Spark's files go to a new folder each time: tasks of a batch's first run on a lost executor, if
     they have the order to commit, may still write their file after the folder was removed.
-
-    Args:
-        df: a batch's rows.
-        folder: a path or URL that Spark and fsspec both reach; its content is removed.
-        file_format: Spark's name of it.
-        partition_by: columns that become folders ``column=value`` and leave the files.
-        options: of Spark's writer.
+    *folder* is a path or URL that Spark and fsspec both reach; its content is removed.
     """
     remove_tree(folder)
     own = uuid.uuid4().hex[:8]
@@ -134,7 +128,6 @@ def stage_files(
 
 
 def _counted(df: DataFrame, file_format: str) -> tuple[Callable[[Sequence[str]], int], DataFrame]:
-    """Return a function that counts the written rows, and the frame to write instead of *df*."""
     if file_format == "parquet":  # asking the files is cheaper than counting
         return lambda urls: _parquet_rows(df, urls), df
     from pyspark.sql import Observation
@@ -173,7 +166,7 @@ def _parquet_rows_by_jvm(df: DataFrame, urls: Sequence[str]) -> int:
 
 @contextmanager
 def settings(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's *options* for a moment; a query has a session of its own."""
+    """Set a session's *options* temporarily; a query has a session of its own."""
     before = {key: spark.conf.get(key, None) for key in options}
     for key, value in options.items():
         spark.conf.set(key, value)

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 from airflow_provider.operators.job_name import name_job
-from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.cli.program_options import (
+from airflow_provider.runtime.cli.command_parser import (
+    add_options,
     add_programs,
     named_program,
+    read_options,
     split_arguments,
 )
-from airflow_provider.runtime.cli.request_options import add_options, read_options
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.entry_point import (
     check_entry,
     file_of,

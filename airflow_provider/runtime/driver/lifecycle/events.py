@@ -55,7 +55,6 @@ class Stop:
     """The kind of a stop (FLIP-34).
 
     Attributes:
-        at_end: ``drain`` to end the job permanently, ``suspend`` to keep its state.
         savepoint: whether a savepoint is taken after the stop.
         keeps_run: whether the run can be resumed: the attempt ends as if cancelled, but after its
             batches in flight.
@@ -74,7 +73,7 @@ class Started:
     """The attempt may begin.
 
     Attributes:
-        steps: for each query that has begun to drain before, what its logs ask for.
+        steps: for each query that has begun to drain before, the next step of its drain.
         stop: a stop with drain that an earlier attempt has begun.
         mixed: the queries some of whose sources have yet to end, while others continue.
     """
@@ -88,8 +87,7 @@ class Started:
 class QueryEnded:
     """A query stopped without an error; *next_step* follows from its logs.
 
-    Attributes:
-        has_more: whether another start may read input that this one has not requested.
+    If it *has_more*, another start may read input that this one has not requested.
     """
 
     query: str
@@ -99,12 +97,7 @@ class QueryEnded:
 
 @dataclasses.dataclass(frozen=True)
 class QueryFailed:
-    """A query failed, and restarts after a delay.
-
-    Attributes:
-        query: the query.
-        scope: the queries that restart with it; ended ones are left alone.
-    """
+    """A query failed; after a delay it restarts with the queries of *scope* that have not ended."""
 
     query: str
     scope: Collection[str]
@@ -127,7 +120,7 @@ class IntentStored:
 
 @dataclasses.dataclass(frozen=True)
 class StopRequested:
-    """Somebody wants the job to end now."""
+    """A caller wants the job to end now."""
 
     stop: Stop
 
@@ -207,7 +200,7 @@ class StartQuery:
 class RestartQuery:
     """Start a query again that has failed, or was stopped for one that has.
 
-    What was staged for the batch in which it was is given up: it runs again.
+    What was staged for its interrupted batch is given up: the batch runs again.
     """
 
     query: str

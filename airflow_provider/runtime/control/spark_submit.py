@@ -1,8 +1,8 @@
 """Launcher ``spark-submit``: a detached process of this machine, for each master that Spark knows.
 
 The process (:mod:`~airflow_provider.runtime.control.launcher`) runs the command, or gives the run
-to a warm driver, and records who works and how it has ended. Those records are the handle: they lie
-under the token, so no other is stored.
+to a warm driver, and records its processes and its exit code. Those records are the handle.
+Launchers of services share the reading of answers below.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.host import identify, module_command
-from airflow_provider.runtime.control.launchers.answers import reason_in
+from airflow_provider.runtime.base.typed_json import Mismatch, decode
 from airflow_provider.runtime.errors import LauncherAwayError
+from airflow_provider.runtime.errors.explanation import first_line, line_in
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.spark.installation import check_java
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.launchers import Application
     from airflow_provider.runtime.jobdir.layout import RunDirectory
 
+
 _PROCESS: str = "airflow_provider.runtime.control.launcher"
 _PART_BYTES = 1 << 16
 
@@ -40,12 +43,11 @@ class SparkSubmitLauncher:
     """Runs ``spark-submit`` on this machine, whatever the master and the deploy mode.
 
     Attributes:
-        run: the run, in whose folder the process says what it does.
         job_dir: URL of the job directory, as the process opens it.
         log_file: where the output of the process goes.
         command: makes the command that starts an application.
-        standby: what a warm driver must have been started with, to be given the run in place of
-            the command; None for no warm driver.
+        standby: the settings that a warm driver must have been started with, to be given the run in
+            place of the command; None for no warm driver.
         environment: the driver's.
     """
 
@@ -59,17 +61,13 @@ class SparkSubmitLauncher:
     kind: ClassVar[str] = "spark-submit"
 
     def check(self) -> None:
-        """Refuse a machine without Java, which ``spark-submit`` needs in each deploy mode.
-
-        Raises:
-            ConfigError: it has none.
-        """
+        """Refuse a machine without Java, which ``spark-submit`` needs in each deploy mode."""
         check_java(self.environment)
 
     def submit(self, application: Application, token: str) -> Handle:
-        """Start what looks after the driver, unless it has been, and return at once.
+        """Start the process that looks after the driver, unless it was started; return immediately.
 
-        Crash safety: the process says itself that it is there; of two one goes on.
+        Crash safety: the process itself records that it runs; of two one continues.
         Idempotent: by *token*.
         """
         handle = Handle(driver_id=token, launcher=self.kind, id=token)
@@ -80,7 +78,7 @@ class SparkSubmitLauncher:
         return handle
 
     def poll(self, handle: Handle) -> LaunchStatus:
-        """Return how the process is, by the records that it has left."""
+        """Return the process's status, by the records that it has left."""
         try:
             ended = self.run.exit_of(handle.driver_id)
             process = self.run.process_of(handle.driver_id)
@@ -105,7 +103,7 @@ class SparkSubmitLauncher:
         return LaunchStatus(LaunchState.RUNNING)
 
     def end(self, handle: Handle) -> None:
-        """End what the process has started, which then records how it ended.
+        """End the processes that were started; the launcher process then records how they ended.
 
         Raises:
             LauncherAwayError: it is just coming up, or on another machine.
@@ -154,3 +152,56 @@ class SparkSubmitLauncher:
         )
         # A process that outlives it must not leave it a zombie; nobody else waits for it.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
+
+
+T = TypeVar("T")
+
+_EXIT_CODE: Final = re.compile(
+    r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
+)
+_LONGEST: Final = 1200  # a screen of the driver's, without its labels
+ANSWER_S: Final = 15.0
+"""How long a cluster's service may take to answer one request: a task asks it again."""
+_TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
+
+
+def is_transient(status: int) -> bool:
+    """Whether the same request may succeed a little later, by its HTTP status."""
+    return status >= _SERVER_ERROR or status == _TOO_MANY
+
+
+class WrongAnswerError(LauncherAwayError):
+    """A service's answer does not match its documentation.
+
+    Whether it carried out the request is not known, as after no answer at all.
+    """
+
+
+def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
+    """Return an answer of a service as *kind*, a type that :mod:`~.base.typed_json` reads.
+
+    *where* names the service and the request, without a secret.
+
+    Raises:
+        WrongAnswerError: it is something else; one line names the member.
+    """
+    try:
+        found: T = decode(kind, raw)
+    except Mismatch as problem:
+        msg = f"{where}: not an answer that is known: {problem}"
+        raise WrongAnswerError(msg) from None
+    return found
+
+
+def exit_code_in(text: str) -> int | None:
+    """Return the exit code that a cluster's text names, the last one of several; None for none."""
+    found = _EXIT_CODE.findall(text)
+    return int(found[-1]) if found else None
+
+
+def reason_in(lines: tuple[str, ...]) -> str:
+    """Return why a driver ended, by its log: its own error, else its last line."""
+    own = line_in(lines)
+    if own is not None:
+        return own[:_LONGEST]
+    return first_line(next((line for line in reversed(lines) if line.strip()), ""))

@@ -1,10 +1,17 @@
-"""Restarts of failed queries in an attempt: another start after a delay, or the attempt's end."""
+"""Failures of an attempt: its error log, and the restarts of queries.
+
+A record and a screen have what people read first; Spark's plans and traces are kept beside the run,
+in ``runs/<run id>/logs/<driver id>.error.log``, in a folder as in a bucket.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import random
+import tempfile
+import traceback
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.driver.lifecycle.events import (
@@ -13,26 +20,35 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     QueryFailed,
     QueryPhase,
 )
+from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
+from airflow_provider.runtime.errors.explanation import safe_text
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.restart_strategy import (
     Edge,
     RestartState,
     default_restart,
     queries_to_restart,
 )
+from airflow_provider.runtime.failures.rules import DISK, JVM_GONE
+from airflow_provider.runtime.storage.mounts import full_disk
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.driver.lifecycle import Lifecycle
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.errors.explanation import Failure
+    from airflow_provider.runtime.failures.classify import FailureOverrides
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery
+
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +61,7 @@ class Restarter:
     """Decides about each failure of a query, and keeps its counts in the attempt's record.
 
     An attempt after a killed one continues with its counts. After one that has ended they start
-    from zero, because a caller has decided to start the run again.
-
-    Args:
-        spec: the strategy, or None for the run's default, and the failover.
-        job: what the job's function has declared.
-        run: the folder of the attempts.
-        attempt: this attempt.
-        clock: time.
-        dice: the source of jitter.
+    from zero, because a caller has decided to start the run again. ``dice`` gives the jitter.
     """
 
     def __init__(
@@ -160,7 +168,6 @@ def edges_of(
 
 
 def _remembered(run: RunDirectory, attempt: AttemptRecord) -> tuple[float, RestartState]:
-    """Return how long drivers have worked before, and the last one's counts."""
     before = [each for each in run.attempts() if each.attempt < attempt.attempt]
     if not before or before[-1].ended is not None or not before[-1].restarts:
         return 0.0, RestartState()
@@ -168,3 +175,74 @@ def _remembered(run: RunDirectory, attempt: AttemptRecord) -> tuple[float, Resta
     worked_s, state = float(restarts["worked_s"]), RestartState.from_dict(restarts["state"])
     # The restart that was pending is this attempt's own start.
     return worked_s, dataclasses.replace(state, restart_at_s=worked_s)
+
+
+class ErrorLog:
+    """Turns each error of a driver into a failure, and keeps the newest one whole.
+
+    *run* is the run's folder, *overrides* the exception types whose class the caller has listed.
+    """
+
+    def __init__(self, run: Storage, driver_id: str, overrides: FailureOverrides) -> None:
+        self._run = run
+        self._path = f"logs/{driver_id}.error.log"
+        self._overrides = overrides
+
+    def failure_of(
+        self,
+        error: BaseException,
+        query: RunningQuery | BatchQuery | None = None,
+        *,
+        at_work: Iterable[RunningQuery | BatchQuery] = (),
+    ) -> Failure:
+        """Return the failure for *error*, which may have ended *query* and one of its batches.
+
+        If no query is named, an end of the JVM counts for the first of *at_work* with an open
+        batch.
+
+        Crash safety: the file is written whole, before the failure is recorded; a later one
+        replaces it. Idempotent.
+        """
+        if isinstance(error, RunFailedError):
+            return error.failure
+        failure = classify(error, marks=self._overrides)
+        if query is None and failure.rule == JVM_GONE.what:
+            query = next((each for each in at_work if _open_batch(each) is not None), None)
+        if query is not None:
+            failure = dataclasses.replace(failure, query=query.name, batch=_open_batch(query))
+            failure = dataclasses.replace(failure, source=_source_of(failure, query))
+        failure = self._with_disk(failure)
+        return dataclasses.replace(failure, details=self.keep(error) or "")
+
+    def _with_disk(self, failure: Failure) -> Failure:
+        if failure.rule != DISK or "/" in failure.reason:
+            return failure
+        scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+        places = [local_path_of(self._run.url), *scratch, tempfile.gettempdir()]
+        full = full_disk(filter(None, places))
+        if full is None:
+            return failure
+        return dataclasses.replace(failure, reason=f"{full}: {failure.reason}")
+
+    def keep(self, error: BaseException) -> str | None:
+        """Write all of *error* to the file, and return its address; None if that is impossible."""
+        text = safe_text("".join(traceback.format_exception(error)))
+        try:
+            self._run.put(self._path, text.encode(errors="backslashreplace"))
+        except (OSError, SparkStreamError):  # the storage may be what has failed
+            log.info("%s/%s cannot be put", self._run.url, self._path, exc_info=error)
+            return None
+        return f"{self._run.url}/{self._path}"
+
+
+def _open_batch(query: RunningQuery | BatchQuery) -> int | None:
+    try:
+        return query.logs.position().open_batch
+    except Exception:  # noqa: BLE001 - the storage may be what has failed
+        return None
+
+
+def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None:
+    sources = [each for each in query.definition.sources if each.path and failure.input_file]
+    found = (s.name for s in sources if failure.input_file.startswith(str(s.path)))
+    return failure.source or next(found, None)

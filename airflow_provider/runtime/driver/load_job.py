@@ -1,4 +1,4 @@
-"""Validates options, environment and job definition before anything is written."""
+"""The job's function: called to declare its queries, for the mode in which they run."""
 
 from __future__ import annotations
 
@@ -10,55 +10,46 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.execution_mode import (
+    AUTOMATIC,
     ExecutionPlan,
+    check_batch,
+    find_objections,
     resolve_plan,
+    wanted_mode,
 )
 from airflow_provider.runtime.driver.job_checks import (
-    check_kept_secret,
     check_names_and_places,
-    check_outputs,
     declares_only,
 )
 from airflow_provider.runtime.entry_point import (
     check_entry_file,
+    form_of,
     is_entry_file,
     is_program,
-    load_before_spark,
     load_entry,
 )
 from airflow_provider.runtime.errors import (
     AbsentInputError,
     ConfigError,
+    NotAStreamError,
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import definition_of, line_of
-from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines
-from airflow_provider.runtime.jobdir.identity import check_not_emptied
-from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
-from airflow_provider.runtime.jobdir.lease_records import lease_path
-from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
-from airflow_provider.runtime.jobdir.resolve_run import (
-    check_same_as_ended,
-    resolve_run_id,
-    with_stored_options,
-)
 from airflow_provider.runtime.jobdir.run_options import RETRY
-from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
-from airflow_provider.runtime.queries.query import upstream_of
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
-from airflow_provider.runtime.spark.installation import is_submitted
+from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
+from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone, upstream_of
+from airflow_provider.runtime.queries.read_order import check_lists_once
 from airflow_provider.runtime.spark.secrecy import keep_secrets
-from airflow_provider.runtime.spark.session import check_reaches, job_session
-from airflow_provider.runtime.spark.settings import check_master_and_heap, check_names
+from airflow_provider.runtime.spark.session import job_session
 from airflow_provider.runtime.spark.versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place, local_path_of
 
@@ -68,91 +59,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.driver.initial_state import StartingPoint
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
-    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
+    from airflow_provider.runtime.jobdir.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import Declare, QueryDefinition
     from airflow_provider.runtime.queries.source import SourceBinding
+
 
 log = logging.getLogger(__name__)
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
-@dataclasses.dataclass(frozen=True)
-class RequestedRun:
-    """The run that a request means, as its job directory has it.
-
-    Attributes:
-        spec: the request, with the moment of the run that it resumes.
-        stored: the run's record; None before its first attempt.
-        final: its final checkpoint, verified; None if the run has none yet.
-    """
-
-    spec: RunSpec
-    directory: JobDirectory
-    run_id: str
-    stored: RunRecord | None
-    final: FinalCheckpoint | None
-
-
-def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
-    """Find the run that a request means; of one that has ended, refuse what differs from it.
-
-    Raises:
-        ConfigError: the job directory cannot be used, the run was rewound, or it has ended and was
-            begun with something else.
-        CheckpointError: it has ended, and its final checkpoint is not correct.
-    """
-    directory = open_job_directory(spec.job_dir)
-    run_id = resolve_run_id(directory, spec, clock.now())
-    run = directory.run(run_id)
-    stored, final = run.record(), run.final()
-    spec = with_stored_options(spec, stored)
-    if final is not None:
-        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
-            raise error
-        check_same_as_ended(spec, stored)
-        verify_final(directory, final)
-    return RequestedRun(spec, directory, run_id, stored, final)
-
-
-def check_before_spark(
-    spec: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
-) -> LeaseObserver:
-    """Refuse all that can be refused without the seconds that a JVM takes to start.
-
-    Returns:
-        What has watched the lease meanwhile.
-
-    Raises:
-        ConfigError: the request cannot be met.
-        LeaseHeldError: another driver is running the job.
-        RevertError: the run to be replayed cannot be rewound.
-        UnknownJobError: there is no savepoint where the job is to begin from one.
-    """
-    if is_program(spec.entry):
-        load_known(PROGRAMS, "check")(spec)
-    if spec.replays is not None:
-        check_start(directory, spec.replays)
-    if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
-        open_savepoint(spec.from_savepoint)
-    check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
-    check_kept_secret(spec)
-    if not is_submitted():
-        check_master_and_heap(spec.master, spec.conf, words()["CONF"])
-    for line in (*neighbour_lines(directory), *check_names(spec.conf, words()["CONF"])):
-        log.warning("%s", line)
-    observer = check_before_cleanup(spec, directory, clock)  # waits, so behind what is quick
-    if not is_program(spec.entry):
-        load_before_spark(spec.entry)
-    return observer
-
-
 def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
-    """As :func:`check_before_spark`, for a job that may have been drained."""
+    """Check what every command on a job needs, and wait until its lease is free."""
     check_entry_file(spec.entry)
     check_place(directory.url)
     return wait_for_free_lease(directory.storage, clock)
@@ -182,49 +103,6 @@ class LoadedJob:
         return upstream_of(self.queries)
 
 
-def check_begin(
-    spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
-) -> None:
-    """Refuse a state that the loaded job cannot begin from; nothing is written.
-
-    Raises:
-        ConfigError, RevertError: see :meth:`StartingPoint.check` and :meth:`Rewind.check`.
-        ConfigError: the job directory lacks a part, or an output is another one's.
-    """
-    check_not_emptied(directory.storage)
-    check_outputs(spec, directory, job.queries)
-    if spec.replays is None:
-        start.check()
-        return
-    rewind = Rewind(directory, spec.replays, job.queries, OpenFence(), clock)
-    start.check_rewound(rewind.check())
-
-
-def check_under_lease(
-    spec: RunSpec,
-    directory: JobDirectory,
-    run_id: str,
-    job: LoadedJob,
-    *,
-    lease: Lease,
-    clock: Clock,
-) -> None:
-    """Evaluate the preconditions again under the lease, and rewind the run that is replayed.
-
-    Raises:
-        ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
-        ConfigError: Spark does not find the lease where it will write its checkpoint.
-        RevertError: the run that is replayed cannot be rewound.
-    """
-    check_reaches(job.spark, directory.url, lease_path(lease.token))
-    driver_id = spec.driver_id
-    check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
-    if spec.replays is not None:
-        by = f"run {run_id}, which replays it"
-        Rewind(directory, spec.replays, job.queries, lease, clock, by).rewind()
-        check_preconditions(directory, run_id, driver_id=driver_id)
-
-
 @dataclasses.dataclass(frozen=True)
 class Declaration:
     """How a job's function is called.
@@ -252,13 +130,7 @@ def load_job_in(
 ) -> LoadedJob:
     """Call the job's function once, for a fixed mode; nothing is written.
 
-    Args:
-        mode: STREAMING or BATCH.
-        spec: the request.
-        run_id: the run.
-        spark: any session of the application.
-        kept: Spark's settings at the beginning of an earlier attempt of the run.
-        declaration: how the function is called.
+    *kept* are Spark's settings at the beginning of an earlier attempt of the run.
 
     Raises:
         ConfigError: the function does not exist, failed, or declared what cannot run; or a setting
@@ -291,12 +163,12 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with held(context), judging_input(spec), guard():
+        with _held(context), judging_input(spec), guard():
             _call(function, context)
         return context
 
     context = declare({})
-    with held(context):
+    with _held(context):
         check_names_and_places(context.queries)
         plan = _planned(spec, context.queries, mode, definition_of(function))
     return LoadedJob(
@@ -330,11 +202,7 @@ def _load(spec: RunSpec) -> Callable[[JobContext], None]:
 def declared_queries(
     mode: str, spec: RunSpec, run_id: str, spark: SparkSession
 ) -> tuple[QueryDefinition, ...]:
-    """Return the queries of a job that only reads them, or their sinks; see above.
-
-    Raises:
-        ConfigError: the function does not exist, failed, or declared what cannot run.
-    """
+    """Return the queries of a job, for a caller that only reads them, or their sinks."""
     job = load_job_in(mode, spec, run_id, spark)
     with job.context.holding:
         return job.queries
@@ -343,7 +211,6 @@ def declared_queries(
 def _planned(
     spec: RunSpec, queries: tuple[QueryDefinition, ...], mode: str, place: str
 ) -> ExecutionPlan:
-    """Return how the queries run; blame the function at *place* for what cannot run."""
     try:
         return dataclasses.replace(resolve_plan(spec, queries), mode=mode)
     except ConfigError as error:
@@ -352,8 +219,7 @@ def _planned(
 
 
 @contextlib.contextmanager
-def held(context: JobContext) -> Iterator[None]:
-    """Release the resources of a declaration if it fails."""
+def _held(context: JobContext) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.push(context.holding)
         yield
@@ -401,3 +267,129 @@ def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:
     is_ours = is_given and not _INSTALLED.intersection(file.parts)
     if module is not None and (is_ours or is_entry_file(module)):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # Spark's
+
+
+def load_job(
+    spec: RunSpec,
+    directory: JobDirectory,
+    run_id: str,
+    spark: SparkSession,
+    declaration: Declaration = AS_IN_A_RUN,
+) -> LoadedJob:
+    """Call the job's function, which only declares, and settle the mode; nothing is written.
+
+    An AUTOMATIC run that can be had in BATCH calls the function a second time. It is BATCH where
+    Spark cannot run the job as a stream; a file of SQL is BATCH only then, a script never.
+
+    Raises:
+        ConfigError: the function does not exist, failed, or declared what cannot run.
+    """
+    stored = directory.run(run_id).record()
+    kept = stored.settings if stored is not None else None
+    load = functools.partial(
+        load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
+    )
+    wanted = _wanted(spec, stored)
+    try:
+        job = load(wanted or STREAMING)
+    except NotAStreamError as refused:
+        if form_of(spec.entry) is Form.SCRIPT or stored is not None:
+            raise
+        job = _only_in_batch(load, refused, spec, directory)
+    with _held(job.context), judging_input(spec):
+        _check_input(job, stored)
+        is_stream = job.plan.mode == STREAMING
+        if wanted == STREAMING or (is_stream and form_of(spec.entry) is Form.SQL):
+            return _with_markers(job, directory)
+    if job.reason:
+        log.info("run=%s mode=BATCH, not STREAMING: %s", run_id, job.reason)
+        return job
+    objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
+    if wanted == BATCH:
+        check_batch(objections)
+        _check_same_queries(job, stored)
+        return job
+    return _preferring_batch(load, job, [each.why for each in objections], directory)
+
+
+def _wanted(spec: RunSpec, stored: RunRecord | None) -> str | None:
+    if form_of(spec.entry) is Form.SCRIPT:
+        return STREAMING
+    return wanted_mode(spec.mode, stored.mode if stored is not None else None)
+
+
+def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:
+    job.context.params.check_read()
+    if stored is None:  # what a run has read may be moved away
+        for source in (source for query in job.queries for source in query.sources):
+            source.check_matches(job.spark)
+
+
+def _preferring_batch(
+    load: Callable[[str], LoadedJob], job: LoadedJob, reasons: list[str], directory: JobDirectory
+) -> LoadedJob:
+    if not reasons:
+        try:
+            return load(BATCH)
+        except ConfigError as error:
+            reasons = [str(error)]
+    run_id = job.context.run_id
+    log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
+    return _with_markers(job, directory)
+
+
+def _only_in_batch(
+    load: Callable[[str], LoadedJob],
+    refused: NotAStreamError,
+    spec: RunSpec,
+    directory: JobDirectory,
+) -> LoadedJob:
+    try:
+        job = load(BATCH)
+        with _held(job.context):
+            check_batch(find_objections(job.queries, job.plan, _find_resumed(spec, directory)))
+    except SparkStreamError:
+        raise refused from refused.__cause__
+    if spec.mode == AUTOMATIC:
+        return dataclasses.replace(job, reason=refused.parts.what)
+    job.context.holding.close()
+    others = f"; or {refused.parts.remedy}" if refused.parts.remedy else ""
+    remedy = f"BATCH can run it: {set_option('mode', 'batch')}{others}"
+    refused.explanation = dataclasses.replace(refused.parts, remedy=remedy)
+    raise refused from refused.__cause__
+
+
+def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
+    if job.plan.until == "stopped":
+        check_lists_once(job.queries, alone=ending_alone(job.queries))
+    for query in job.queries:
+        check_sources(query)
+        check_sink_of_ends(query)
+    queries = tuple(
+        bind(query, directory, sources_end(directory, query.name), job.declare)
+        for query in job.queries
+    )
+    return dataclasses.replace(job, queries=queries)
+
+
+def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
+    """Refuse to resume a BATCH run whose queries have changed: they commit together."""
+    before = stored.query_ids if stored is not None else None
+    now = {query.name for query in job.queries}
+    if before is not None and set(before) != now:
+        msg = (
+            f"run {job.context.run_id!r} was begun in BATCH with the queries "
+            f"{', '.join(sorted(before))}, and the job now has {', '.join(sorted(now))}; they are "
+            "committed together, so put them back, or use another run id"
+        )
+        raise ConfigError(msg)
+
+
+def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
+    if spec.from_savepoint is not None:
+        return f"the savepoint {spec.from_savepoint}"
+    for name in directory.query_names():
+        logs = CheckpointLogs(directory.checkpoint(name))
+        if logs.exists():
+            return f"the checkpoint {logs.url}"
+    return None
