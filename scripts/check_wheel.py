@@ -26,6 +26,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 NEEDS_PYTEST = (
     f"{PACKAGE}.runtime.testing.launchers",
     f"{PACKAGE}.runtime.testing.sinks",
+    f"{PACKAGE}.runtime.testing.storages",
 )
 
 # Runs in the new environment, with the names of modules as its arguments.

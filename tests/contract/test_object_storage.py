@@ -23,8 +23,8 @@ from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
 from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
 from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.testing.storages import SharedStorageContract
 from tests.contract.conftest import BUCKET, StoreServer
-from tests.contract.test_storage import SharedStorageContract
 from tests.pipes import stdin_of, stdout_of
 from tests.unit.support import FakeClock, take_lease
 

@@ -9,6 +9,7 @@ has it, as the request says.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, Union
@@ -40,6 +41,8 @@ _STEP_BYTES: Final = 2**20
 # Spark takes a name of two parts, such as 7.delta, for a state file's and fails if it is none; with
 # this end, the name of an unfinished file has three.
 _UNFINISHED: Final = ".part"
+SPARKS_HDFS: Final = "SPARK_STREAM_HDFS"
+"""The variable with the address at which Spark knows the HDFS of a ``webhdfs://`` address."""
 
 
 class HdfsStorage:
@@ -333,27 +336,53 @@ class HdfsStorage:
         return self._namenode.where(self._path(path))
 
 
-def open_hdfs(url: str) -> HdfsStorage:
-    """Return the folder that *url* names; nothing is asked.
+class WebHdfs:
+    """The kind of ``webhdfs://namenode:port/path``."""
 
-    Raises:
-        ConfigError: the address names a user, no port, or what HDFS cannot have.
-    """
-    authority, _, path = url.partition("://")[2].partition("/")
-    if "@" in authority:
-        msg = (
-            f"{shown_address(url)}: HDFS' user is no part of "
-            "an address; set HADOOP_USER_NAME, or use Kerberos, as docs/storage.md says"
-        )
-        raise ConfigError(msg)
-    host, colon, port = authority.rpartition(":")
-    if not (host and colon and port.isdigit()):
-        msg = (
-            f"{shown_address(url)}: names no port; write webhdfs://namenode:9870/path with the "
-            "port of the namenode's HTTP server"
-        )
-        raise ConfigError(msg)
-    return HdfsStorage(name_node(host, int(port)), "").at(path)
+    api_version = 1
+    spark_url_setting = (
+        f"set {SPARKS_HDFS} to the address of the same HDFS in Spark's configuration, such as "
+        "hdfs://nameservice"
+    )
+
+    def open(self, url: str) -> HdfsStorage:
+        """Open the folder at *url*; nothing is asked.
+
+        Raises:
+            ConfigError: the address names a user, no port, or what HDFS cannot have; or fsspec's
+                settings for webhdfs contradict each other.
+        """
+        authority, _, path = url.partition("://")[2].partition("/")
+        if "@" in authority:
+            msg = (
+                f"{shown_address(url)}: HDFS' user is no part of "
+                "an address; set HADOOP_USER_NAME, or use Kerberos, as docs/storage.md says"
+            )
+            raise ConfigError(msg)
+        host, colon, port = authority.rpartition(":")
+        if not (host and colon and port.isdigit()):
+            msg = (
+                f"{shown_address(url)}: names no port; write webhdfs://namenode:9870/path with the "
+                "port of the namenode's HTTP server"
+            )
+            raise ConfigError(msg)
+        try:
+            namenode = name_node(host, int(port))
+        except (ConfigError, ImportError):
+            raise
+        except Exception as error:  # fsspec's settings, such as a user beside a token
+            msg = f"{url}: the client of HDFS cannot be made: {error}"
+            raise ConfigError(msg) from error
+        return HdfsStorage(namenode, "").at(path)
+
+    def spark_url(self, url: str) -> str:
+        """Return the address in the HDFS of :data:`SPARKS_HDFS`, or in that of the namenode."""
+        authority, _, path = url.partition("://")[2].partition("/")
+        own = os.environ.get(SPARKS_HDFS) or f"hdfs://{authority.rpartition(':')[0]}"
+        return f"{own.rstrip('/')}/{path}"
+
+
+WEBHDFS: Final = WebHdfs()
 
 
 def _steps_of(file: BinaryIO, go_on: GoOn) -> Iterator[bytes]:

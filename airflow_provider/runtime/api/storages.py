@@ -1,12 +1,20 @@
-"""Storage interface: what the runtime needs of a filesystem."""
+"""The published interface of storages: places where jobs, savepoints and outputs can be.
+
+A storage from another package is an entry point of the group ``spark_streams.storages``. The entry
+point's name is the scheme of its addresses; its object is a :class:`StorageKind`. The package must
+be installed wherever an address is opened: on workers, on the triggerer, and beside the driver.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+STORAGES: Final = "spark_streams.storages"
+"""The group of entry points."""
 
 GoOn = Callable[[], None]
 """Called between two steps of a long piece of work; it raises an error to end the work."""
@@ -111,3 +119,31 @@ class RemoteStorage(Storage, Protocol):
 
     def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
         """Write or replace the file with a local one's bytes; it appears whole."""
+
+
+class StorageKind(Protocol):
+    """Opens the addresses of one scheme.
+
+    Attributes:
+        api_version: the version of the interface that it was written for.
+    """
+
+    api_version: int
+
+    def open(self, url: str) -> RemoteStorage:
+        """Open the place at *url*; nothing is read or written.
+
+        Raises:
+            ConfigError: the address is incomplete, or a library or setting is missing.
+        """
+
+    def spark_url(self, url: str) -> str:
+        """Return the address by which Spark (Hadoop) reaches the same place.
+
+        Spark writes its checkpoints there. The driver refuses a job directory whose documents Spark
+        does not find there.
+        """
+
+    @property
+    def spark_url_setting(self) -> str:
+        """Return the way to correct :meth:`spark_url`, as the end of an error: "set … to …"."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _HOME: Final = "airflow_provider.extensions"
-STORAGES: Final = {"webhdfs": f"{_HOME}.hdfs.storage:open_hdfs"}
-"""By scheme of an address: what opens the storage."""
+STORAGES: Final = {"webhdfs": f"{_HOME}.hdfs.storage:WEBHDFS"}
+"""By scheme of an address: the storage's kind. Those of other packages are entry points."""
 FILE_SINKS: Final = {"objects": f"{_HOME}.bucket_files.sink:BucketFilesSink"}
 """The sink of ``files(…)`` at an address of an object store."""
 WRITER_SINKS: Final = {"delta": f"{_HOME}.delta:delta"}

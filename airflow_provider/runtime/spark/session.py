@@ -45,7 +45,7 @@ from airflow_provider.runtime.spark.versions import (
     process_id,
     silence,
 )
-from airflow_provider.runtime.storage.open import SPARKS_HDFS, is_in_hdfs, spark_url
+from airflow_provider.runtime.storage.open import spark_url, storage_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -355,7 +355,7 @@ def check_spark(spark: SparkSession) -> None:
 def check_reaches(spark: SparkSession, url: str, name: str) -> None:
     """Refuse a job directory that Spark does not find where it will write to it.
 
-    Only an address in HDFS has another one for Spark, which nothing but a look can prove right.
+    Only an extension's address has another one for Spark, which nothing but a look can prove right.
 
     Args:
         spark: the session.
@@ -365,7 +365,8 @@ def check_reaches(spark: SparkSession, url: str, name: str) -> None:
     Raises:
         ConfigError: Spark sees another place, or none.
     """
-    if not is_in_hdfs(url):
+    kind = storage_kind(url)
+    if kind is None:
         return
     address = spark_url(url)
     path = spark._jvm.org.apache.hadoop.fs.Path(f"{address}/{name}")  # type: ignore[union-attr]
@@ -376,8 +377,5 @@ def check_reaches(spark: SparkSession, url: str, name: str) -> None:
         why = f"it finds no {name} there"
     except Exception as error:  # noqa: BLE001 - Py4J has one class for all that Java throws
         why = str(getattr(error, "java_exception", error)).partition("\n")[0]
-    msg = (
-        f"{url}: Spark does not reach this as {address} ({why}); set {SPARKS_HDFS} to the address "
-        "of the same HDFS in Spark's configuration, such as hdfs://nameservice"
-    )
+    msg = f"{url}: Spark does not reach this as {address} ({why}); {kind.spark_url_setting}"
     raise ConfigError(msg)

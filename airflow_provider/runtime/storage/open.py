@@ -8,7 +8,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.base.extensions import STORAGES, load_known
+from airflow_provider.runtime.api.storages import STORAGES as STORAGE_KINDS
+from airflow_provider.runtime.base.extensions import (
+    STORAGES,
+    load_extension,
+    load_known,
+    names_in,
+)
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use
@@ -20,7 +26,7 @@ from airflow_provider.runtime.storage.mounts import check_folder, full_disk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.api.storages import RemoteStorage, Storage
+    from airflow_provider.runtime.api.storages import RemoteStorage, Storage, StorageKind
     from airflow_provider.runtime.storage.objects import ObjectStorage
 
 
@@ -45,9 +51,6 @@ _STORES: Final[dict[str, _Store]] = {
 }
 
 
-SPARKS_HDFS: Final = "SPARK_STREAM_HDFS"
-"""The variable with the address at which Spark knows the HDFS of a ``webhdfs://`` address."""
-_HDFS: Final = "webhdfs"
 _HDFS_ADDRESS: Final = (
     "write webhdfs://namenode:9870/path, with the port of the namenode's HTTP server"
 )
@@ -116,21 +119,33 @@ def _objects(url: str) -> ObjectStorage:
     return ObjectStorage(bucket, key, f"{scheme}://{authority}")
 
 
-def _hdfs(url: str) -> RemoteStorage:
+def storage_kind(url: str) -> StorageKind | None:
+    """Return the extension that opens the address; None for one of the kernel's own schemes.
+
+    Raises:
+        ConfigError: it cannot be imported, or was written for another version of the interface.
+    """
+    scheme = scheme_of(url)
+    if scheme in _OPENERS:
+        return None
+    if scheme in STORAGES:
+        kind: StorageKind = load_known(STORAGES, scheme)
+        return kind
+    found = scheme in names_in(STORAGE_KINDS)
+    return load_extension(STORAGE_KINDS, scheme) if found else None
+
+
+def _open_by_kind(kind: StorageKind, url: str) -> RemoteStorage:
     try:
-        opened: RemoteStorage = load_known(STORAGES, _HDFS)(url)
+        return kind.open(url)
     except ImportError as error:
-        msg = (
-            f"{url}: the scheme 'webhdfs' needs the extra 'hdfs': "
-            "pip install 'airflow-provider-spark-streaming[hdfs]'"
-        )
+        scheme = scheme_of(url)
+        needs = f"the module {error.name!r}"
+        if scheme in STORAGES:
+            extra = STORAGES[scheme].split(".")[2]
+            needs = f"the extra {extra!r}: pip install 'airflow-provider-spark-streaming[{extra}]'"
+        msg = f"{url}: the scheme {scheme!r} needs {needs}"
         raise ConfigError(msg) from error
-    except ConfigError:
-        raise
-    except Exception as error:  # fsspec's settings for webhdfs, such as a user beside a token
-        msg = f"{url}: the client of HDFS cannot be made: {error}"
-        raise ConfigError(msg) from error
-    return opened
 
 
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and
@@ -139,14 +154,13 @@ _OPENERS: Final[dict[str, Callable[[str], Storage]]] = {
     "file": _local,
     "local": _local,
     "memory": _memory,
-    _HDFS: _hdfs,
     **dict.fromkeys(_STORES, _objects),
 }
 
 
 def supported_schemes() -> tuple[str, ...]:
     """Return the URL schemes a job directory can have, sorted."""
-    return tuple(sorted(_OPENERS))
+    return tuple(sorted({*_OPENERS, *STORAGES, *names_in(STORAGE_KINDS)}))
 
 
 def scheme_of(url: str) -> str:
@@ -173,11 +187,6 @@ def is_in_bucket(url: str) -> bool:
     return scheme_of(url) in _STORES
 
 
-def is_in_hdfs(url: str) -> bool:
-    """Whether *url* is in HDFS, of which Spark has another address."""
-    return scheme_of(url) == _HDFS
-
-
 def open_storage(url: str) -> Storage:
     """Open the place at *url*; nothing is read or written.
 
@@ -193,6 +202,9 @@ def open_storage(url: str) -> Storage:
             "a folder of that name"
         )
         raise ConfigError(msg)
+    kind = storage_kind(url)
+    if kind is not None:
+        return _open_by_kind(kind, url)
     opener = _OPENERS.get(scheme)
     if opener is None and scheme in _INSTEAD:
         why = _INSTEAD[scheme]
@@ -237,12 +249,13 @@ def open_objects(url: str) -> ObjectStorage | None:
 
 
 def open_remote(url: str) -> RemoteStorage | None:
-    """Open the place at *url* if it is in an object store or in HDFS, else return None.
+    """Open the place at *url* if this machine reaches it by requests, else return None.
 
     Raises:
         ConfigError: as :func:`open_storage` does.
     """
-    return _hdfs(url) if is_in_hdfs(url) else open_objects(url)
+    kind = storage_kind(url)
+    return _open_by_kind(kind, url) if kind is not None else open_objects(url)
 
 
 def local_path_of(url: str) -> str | None:
@@ -287,9 +300,8 @@ def spark_url(url: str) -> str:
     """Return the address by which Spark (Hadoop) knows the same place.
 
     ``s3://`` becomes ``s3a://``, ``gcs://`` becomes ``gs://``, ``az://`` becomes ``abfss://``, a
-    local path ``file://``; ``webhdfs://`` becomes what :data:`SPARKS_HDFS` says, or ``hdfs://`` of
-    the same namenode at Hadoop's own port; any other address stays as it is. Nothing is escaped:
-    Hadoop takes ``%20`` for three letters of a name.
+    local path ``file://``; an extension answers for its own scheme; any other address stays as it
+    is. Nothing is escaped: Hadoop takes ``%20`` for three letters of a name.
 
     Raises:
         ConfigError: an address in Azure does not name the storage account, which Spark needs.
@@ -298,10 +310,9 @@ def spark_url(url: str) -> str:
     if local is not None:
         return f"file://{local}"
     scheme, _, rest = url.partition("://")
-    if scheme == _HDFS:
-        authority, _, path = rest.partition("/")
-        own = os.environ.get(SPARKS_HDFS) or f"hdfs://{authority.rpartition(':')[0]}"
-        return f"{own.rstrip('/')}/{path}"
+    kind = storage_kind(url)
+    if kind is not None:
+        return kind.spark_url(url)
     store = _STORES.get(scheme)
     if store is None:
         return url

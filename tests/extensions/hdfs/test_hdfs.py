@@ -20,9 +20,9 @@ from airflow_provider.runtime.storage.file_tree import (
     remove_tree,
 )
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.testing.storages import SharedStorageContract
 from tests.contract.conftest import StoreServer
 from tests.contract.test_object_storage import DriversContract
-from tests.contract.test_storage import SharedStorageContract
 from tests.unit.support import FakeClock
 
 RENAME = "op=RENAME"
