@@ -62,7 +62,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/sinks": 1280,
     "runtime/spark": 1200,
     "runtime/storage": 2100,
-    "runtime/testing": 810,
+    "runtime/testing": 1000,
     "sensors": 100,
     "triggers": 800,
 }
