@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def wheel(folder: Path) -> Path:
-    """Pack the package as a build backend does: its module, its metadata and its entry points."""
+    """Pack the package as a build backend does: its modules, its metadata and its entry points."""
     read = configparser.ConfigParser(delimiters="=")
     read.read(HERE / "outside_package" / "pyproject.toml")
     groups = {name.split('"')[1]: read[name] for name in read.sections() if "entry-points" in name}
@@ -23,7 +23,8 @@ def wheel(folder: Path) -> Path:
     ]
     made, info = folder / "streams_outside-1.0-py3-none-any.whl", "streams_outside-1.0.dist-info"
     with zipfile.ZipFile(made, "w") as archive:
-        archive.write(HERE / "outside_package" / "streams_outside.py", "streams_outside.py")
+        for module in sorted((HERE / "outside_package").glob("*.py")):
+            archive.write(module, module.name)
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: streams-outside\nVersion: 1.0\n"
         )

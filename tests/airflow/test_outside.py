@@ -1,4 +1,4 @@
-"""A package from outside: its launcher, command and sink run a real job that an operator submits.
+"""A package from outside: its launcher, command, sink, source and storage run real jobs of an operator.
 
 The package in ``outside_package/`` is installed into a folder of its own, as pip installs a wheel. Nothing of
 this repository names it.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outside import install
 from services import ROOT, run_dag
 
 from airflow_provider.hooks.run_datasets import datasets_of_run
+from airflow_provider.runtime.api.storages import Storage
+from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.testing.storages import SharedStorageContract
 
 pytestmark = [pytest.mark.spark, pytest.mark.airflow]
 
@@ -26,7 +32,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 with DAG("outside", schedule=None) as dag:
     SparkStreamingOperator(
-        task_id="letters", job_dir={job!r}, job="streams_outside:letters", conn_id="here",
+        task_id="letters", job_dir={job!r}, job={entry!r}, conn_id="here",
         launcher="processes", launcher_options={{"folder": {drivers!r}}}, poll_interval=0.2,
         params={{"input": {given!r}, "output": {output!r}}},
     )
@@ -43,7 +49,23 @@ def environment(tmp_path: Path, sqlite_airflow: dict[str, str]) -> dict[str, str
         "PYTHONPATH": f"{installed}:{before}",
         "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
         "AIRFLOW_CONN_HERE": json.dumps({"conn_type": "processes"}),
+        "SHARES": str(tmp_path / "shares"),
     }
+
+
+def run_job(tmp_path: Path, environment: dict[str, str], **values: str) -> dict[str, Any]:
+    """Run a DAG with one task by ``dag.test()``, and return what the task has returned."""
+    dag_file = tmp_path / "dags" / "outside_dag.py"
+    dag_file.parent.mkdir()
+    dag_file.write_text(DAG_FILE.format(**values))
+    shown: dict[str, Any] = run_dag(dag_file, "outside", environment)["tasks"]["letters"]["value"]
+    return shown
+
+
+def rows_in(output: Path) -> list[dict[str, Any]]:
+    """Return the rows that the sink from outside has written."""
+    lines = [line for path in output.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
 
 
 def test_a_launcher_a_command_and_a_sink_from_outside(
@@ -57,11 +79,7 @@ def test_a_launcher_a_command_and_a_sink_from_outside(
     given, output = Path(places["given"]), Path(places["output"])
     given.mkdir()
     (given / "a.json").write_text('{"letter": "a"}\n{"letter": "b"}\n')
-    dag_file = tmp_path / "dags" / "outside_dag.py"
-    dag_file.parent.mkdir()
-    dag_file.write_text(DAG_FILE.format(**places))
-
-    answer = run_dag(dag_file, "outside", environment)
+    shown = run_job(tmp_path, environment, entry="streams_outside:letters", **places)
     command = [sys.executable, "-m", "airflow_provider.runtime.cli"]
     said, listed = (
         subprocess.run(
@@ -69,13 +87,8 @@ def test_a_launcher_a_command_and_a_sink_from_outside(
         )
         for words in (["outputs", places["job"]], ["--help"])
     )
-    shown = answer["tasks"]["letters"]["value"]
     written = datasets_of_run(directory_at(places["job"]), shown["run_id"]).outputs
-    rows = [
-        json.loads(line)
-        for path in output.glob("*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
+    rows = rows_in(output)
 
     assert ("FINISHED", 2) == (shown["outcome"], shown["rows_read"])
     assert [("file", str(output))] == [tuple(each) for each in written]
@@ -84,3 +97,53 @@ def test_a_launcher_a_command_and_a_sink_from_outside(
     assert "list what the newest run of a job has written" in listed.stdout
     package = ROOT / "airflow_provider"
     assert [] == [p for p in package.rglob("*.py") if "streams_outside" in p.read_text()]
+
+
+def test_a_storage_and_a_source_from_outside(tmp_path: Path, environment: dict[str, str]) -> None:
+    """
+    The job lies at an address whose scheme a package brings, for the worker, the driver and Spark; its
+    input comes from a data source of that package.
+    """
+    (tmp_path / "shares").mkdir()
+    output, given = tmp_path / "output", tmp_path / "letters.txt"
+    given.write_text("ab\n")
+    places = {"given": str(given), "output": str(output), "drivers": str(tmp_path / "drivers")}
+
+    shown = run_job(
+        tmp_path,
+        environment,
+        entry="alphabet_outside:spell",
+        job="share://team/letters",
+        **places,
+    )
+    listed = subprocess.run(
+        [sys.executable, "-m", "airflow_provider.runtime.cli", "status", "share://team/letters"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ("FINISHED", 2) == (shown["outcome"], shown["rows_read"])
+    expected = [{"position": 0, "letter": "a"}, {"position": 1, "letter": "b"}]
+    assert expected == sorted(rows_in(output), key=lambda row: row["position"])
+    assert "finished" in listed.stdout, listed.stderr
+    job = tmp_path / "shares" / "team" / "letters"
+    assert {"job.json", "queries", "runs"} <= {path.name for path in job.iterdir()}
+
+
+class TestShare(SharedStorageContract):
+    """The contract on the storage from outside, which processes open by its address."""
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+        installed = install(tmp_path)
+        monkeypatch.setenv("SHARES", str(tmp_path / "shares"))
+        monkeypatch.setenv("PYTHONPATH", f"{installed}:{ROOT}")
+        monkeypatch.syspath_prepend(str(installed))
+        extensions._entry_points.cache_clear()
+        yield open_storage("share://team/job")
+        extensions._entry_points.cache_clear()
+        extensions.load_extension.cache_clear()
+        for name in ("shares_outside", "streams_outside"):
+            sys.modules.pop(name, None)

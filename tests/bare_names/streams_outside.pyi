@@ -1,0 +1,1 @@
+from tests.airflow.outside_package.streams_outside import *
