@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
-from airflow_provider.extensions.state_tools.rewrite_plan import Changes
+from airflow_provider.extensions.state_rewrite.rewrite import rewrite_savepoint
+from airflow_provider.extensions.state_rewrite.rewrite_plan import Changes
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from airflow_provider.extensions.state_tools import state_output
+from airflow_provider.extensions.state_tools import state_commands
 from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
@@ -350,8 +350,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.setattr(main.log, "exception", _unexpected)
     monkeypatch.setattr(session, "start_spark", _no_spark)
-    monkeypatch.setattr(state_output, "start_spark", _no_spark)
-    monkeypatch.setattr(state_output, "using_spark", _no_spark)
+    monkeypatch.setattr(state_commands, "start_spark", _no_spark)
+    monkeypatch.setattr(state_commands, "using_spark", _no_spark)
 
 
 def _refusing(do: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.extensions.state_tools.state_rewriter import read_state, state_session
+from airflow_provider.extensions.state_rewrite.rewrite_rows import read_state, state_session
 from airflow_provider.runtime.queries.spark_state import read_state_operators
 from airflow_provider.runtime.spark.session import start_spark
 from airflow_provider.extensions.state_tools import StateReader, open_state

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.state_tools.dropped_operators import fingerprint_without
+from airflow_provider.extensions.state_rewrite.dropped_operators import fingerprint_without
 from airflow_provider.runtime.checkpoint.topology import (
     Change,
     Fingerprint,

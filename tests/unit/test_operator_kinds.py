@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.state_tools.layouts import tables_of
+from airflow_provider.extensions.state_tools.contents import tables_of
 from airflow_provider.runtime.checkpoint.operator_kinds import (
     KINDS,
     Setting,

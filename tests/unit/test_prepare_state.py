@@ -7,8 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_provider.extensions.state_rewrite.rewrite_rows import state_session
 from airflow_provider.extensions.state_tools.reader import StateReader
-from airflow_provider.extensions.state_tools.state_rewriter import state_session
 from airflow_provider.runtime.queries.spark_state import read_state_operators, spark_repartition
 
 LOGS = MagicMock()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider.extensions.state_tools.dropped_operators import (
+from airflow_provider.extensions.state_rewrite.dropped_operators import (
     drop_operators,
     topology_without,
 )

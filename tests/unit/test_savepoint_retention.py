@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.extensions.state_tools.growth import state_growth
+from airflow_provider.extensions.state_tools.diff import state_growth
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError

@@ -1,16 +1,33 @@
-"""Contents of state: queries, their sources, stateful operators and tables; pure."""
+"""Contents of state: queries, their sources, stateful operators and tables; pure.
+
+=========================================  =========================================================
+operator                                   its tables, key columns before values
+=========================================  =========================================================
+aggregation, deduplication, limit          ``keyed_state``: one row for each key session window
+``keyed_state``: one row for each open session ``applyInPandasWithState`` and its like
+``keyed_state``: the columns of the state, the timeout stream-stream join
+``left``, ``right``: one row for each waiting row ``transformWithState``                     one for
+each variable, by its name, and ``timers``
+=========================================  =========================================================
+
+A struct of columns in Spark's reader becomes columns; structs in these stay as they are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
+from airflow_provider.runtime.checkpoint.operators import DEFAULT_FAMILY, StateSchema, type_text
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.extensions.state_tools.layouts import Table
+    from airflow_provider.runtime.checkpoint.operators import Field, StateVariable
+
 
 SOURCES: Final = "sources"
 SOURCE_COLUMNS: Final = (
@@ -22,17 +39,17 @@ SOURCE_COLUMNS: Final = (
     ("watermark", "string"),
 )
 SOURCE_KEYS: Final = ("id", "name")
+_OPERATOR_FACTS: Final = ("id", "name", "kind", "provider", "partitions", "bytes", "mark")
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceState:
-    """Where a query is in one of its sources.
+    """A query's position in one of its sources; what is not known is None.
 
     Attributes:
         id: its line in Spark's offset log.
-        name: the job's name for it; None when it is not known.
-        offset: as Spark's log has it; None for none yet.
-        mark: how close it is to its end; None when it is not known.
+        name: the job's name for it.
+        mark: how close it is to its end.
     """
 
     id: int
@@ -47,15 +64,13 @@ class OperatorState:
 
     Attributes:
         id: its number in the query's plan.
-        job_name: what the job calls it; None when it does not, or that is not known.
-        kind: what Spark calls it.
-        provider: what keeps its state: ``rocksdb`` or ``hdfs``.
-        partitions: how many partitions the state has.
-        bytes: what the files have that this state needs.
+        job_name: the job's name for it; None if it has none, or that is not known.
+        kind: Spark's word for it.
+        provider: ``rocksdb`` or ``hdfs``.
+        bytes: the size of the files that this state needs.
         mark: how close the operator is to its end.
-        tables: its tables.
-        metadata_path: the file that names the place of its schemas; None when none does.
-        roots: the checkpoints that it names.
+        metadata_path: the file that names the place of its schemas; None if none does.
+        roots: the checkpoints that this file names.
     """
 
     id: int
@@ -71,21 +86,18 @@ class OperatorState:
 
     @property
     def name(self) -> str:
-        """Return what it is called in the names of tables: ``op0`` where the job has no name."""
+        """Its name in the names of tables: ``op0`` where the job has none."""
         return self.job_name or f"op{self.id}"
 
     def is_called(self, name: str) -> bool:
-        """Whether *name* means this operator: its name, or its number."""
+        """Whether *name* is this operator's name or number."""
         return name.lower() in {self.name.lower(), str(self.id), f"op{self.id}"}
 
 
 class TableAddress(NamedTuple):
-    """A table of a query.
+    """A table of a query: ``sources``, or a table of an operator.
 
-    Attributes:
-        name: ``sources``, a table of the only operator, or ``<operator>.<table>``.
-        operator: None for ``sources``.
-        table: None for ``sources``.
+    With several operators the operator's name and a dot come before the table's name.
     """
 
     name: str
@@ -98,12 +110,9 @@ class QueryState:
     """One query after one batch.
 
     Attributes:
-        name: the query's name; ``query`` for a checkpoint that no job directory holds.
-        checkpoint: where its files lie.
-        batch: the batch.
-        watermark: with which it ran; ISO 8601.
-        sources: where it was in them.
-        operators: its stateful operators.
+        name: the query's name; ``query`` for a checkpoint outside of a job directory.
+        checkpoint: the address of its files.
+        watermark: the batch's; ISO 8601.
         holders: older savepoints that hold some of its files, in a bucket.
         format_version: of the checkpoint, which Spark needs as an option.
     """
@@ -118,11 +127,7 @@ class QueryState:
     format_version: int = 1
 
     def operator(self, name: str) -> OperatorState:
-        """Return a stateful operator by its name or number.
-
-        Raises:
-            ConfigError: there is none; the message names those that are there.
-        """
+        """Return a stateful operator by its name or number; the error names the others."""
         for operator in self.operators:
             if operator.is_called(name):
                 return operator
@@ -141,11 +146,7 @@ class QueryState:
                 yield TableAddress(f"{prefix}{table.name}", operator, table)
 
     def table(self, name: str) -> TableAddress:
-        """Return a table by its name, with or without the operator's before it.
-
-        Raises:
-            ConfigError: there is none; the message names those that are there.
-        """
+        """Return a table by its name, with or without the operator's; the error names others."""
         wanted = name.lower()
         found = [*self.tables()]
         for address in found:
@@ -165,12 +166,11 @@ class QueryState:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The state in one location, after one batch of each query.
+    """The state at one address, after one batch of each query.
 
     Attributes:
-        url: the place.
         kind: ``savepoint``, ``job`` or ``checkpoint``.
-        job: the job's name; None when it is not known.
+        job: the job's name; None if it is not known.
         queries: by name, in the order of the job.
     """
 
@@ -180,11 +180,7 @@ class State:
     queries: Mapping[str, QueryState]
 
     def query(self, name: str) -> QueryState:
-        """Return a query by its name.
-
-        Raises:
-            ConfigError: there is none; the message names those that are there.
-        """
+        """Return a query by its name; the error names the others."""
         for query in self.queries.values():
             if query.name.lower() == name.lower():
                 return query
@@ -192,11 +188,7 @@ class State:
         raise ConfigError(msg)
 
     def check_has_state(self) -> None:
-        """Refuse a place whose queries keep none.
-
-        Raises:
-            ConfigError: no query has a stateful operator.
-        """
+        """Refuse an address whose queries keep no state."""
         if not any(query.operators for query in self.queries.values()):
             msg = (
                 f"{self.url}: its queries ({', '.join(self.queries)}) keep no state: they have no "
@@ -206,15 +198,7 @@ class State:
 
 
 def describe_state(state: State, operator: str | None = None) -> dict[str, Any]:
-    """Return all that is known without Spark, as plain JSON values.
-
-    Args:
-        state: the place.
-        operator: describe only this one, which a query must have; None for all.
-
-    Raises:
-        ConfigError: no query has that operator.
-    """
+    """Return everything that is known without Spark as JSON values, of all operators or of one."""
     return {
         "version": 1,
         "url": state.url,
@@ -236,13 +220,7 @@ def _describe_query(query: QueryState, operator: str | None) -> dict[str, Any]:
         "sources": [dataclasses.asdict(source) for source in query.sources],
         "operators": [
             {
-                "id": each.id,
-                "name": each.name,
-                "kind": each.kind,
-                "provider": each.provider,
-                "partitions": each.partitions,
-                "bytes": each.bytes,
-                "mark": each.mark,
+                **{fact: getattr(each, fact) for fact in _OPERATOR_FACTS},
                 "tables": [
                     {
                         "name": named[id(table)],
@@ -259,3 +237,240 @@ def _describe_query(query: QueryState, operator: str | None) -> dict[str, Any]:
             for each in chosen
         ],
     }
+
+
+KEYED_STATE: Final = "keyed_state"
+TIMERS: Final = "timers"
+PARTITION: Final = "partition_id"
+EVENT_TIME: Final = "__event_time"  # what a join in state format 4 adds to its keys
+_TIMER_VARIABLE: Final = "TimerState"
+_DUMMY: Final = "__dummy__"  # Spark's value of keys that have none
+_NO_TYPES: Final = frozenset({"void", "null"})
+_JOIN_STORES: Final = ("{}-keyWithIndexToValue", "{}-keyWithTsToValues")
+
+
+class TableKind(enum.Enum):
+    """The kind of rows in a table."""
+
+    KEYED = "keyed"
+    SESSIONS = "sessions"
+    GROUPS = "groups"
+    JOIN_SIDE = "join side"
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    TIMERS = "timers"
+
+
+_VARIABLES: Final = {
+    "ValueState": TableKind.VALUE,
+    "ListState": TableKind.LIST,
+    "MapState": TableKind.MAP,
+}
+
+
+class Column(NamedTuple):
+    """One column.
+
+    Attributes:
+        path: one of the columns of Spark's reader, and the places within its structs.
+        is_key: whether it tells rows apart.
+    """
+
+    name: str
+    type: str
+    path: tuple[Any, ...]
+    is_key: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table of a stateful operator.
+
+    Attributes:
+        name: its name among those of the operator.
+        options: further options of Spark's reader.
+        has_ttl: whether its rows expire.
+        columns: empty if the schema is not known without Spark.
+    """
+
+    name: str
+    kind: TableKind
+    options: Mapping[str, str]
+    has_ttl: bool = False
+    columns: tuple[Column, ...] = ()
+
+
+def tables_of(
+    kind: str, variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
+) -> tuple[Table, ...]:
+    """Return the tables of a stateful operator of Spark's *kind*.
+
+    Args:
+        kind: Spark's word for it.
+        variables: those of ``transformWithState``.
+        schemas: the known schemas of its stores and column families, by their names.
+    """
+    tables = [
+        dataclasses.replace(table, columns=lay_out(table, fields) if fields else ())
+        for table, fields in _tables(kind, variables, schemas)
+    ]
+    names = unique_names(table.name for table in tables)
+    return tuple(
+        dataclasses.replace(table, name=name) for table, name in zip(tables, names, strict=True)
+    )
+
+
+def _tables(
+    kind: str, variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
+) -> Iterator[tuple[Table, Sequence[Field]]]:
+    """Yield each table, and its columns in Spark's reader; none if they are not known."""
+    layout = kind_named(kind).layout
+    if layout is StateLayout.SIDES:
+        for side in ("left", "right"):
+            schema = next(
+                (schemas[n] for each in _JOIN_STORES if (n := each.format(side)) in schemas), None
+            )
+            fields = _key_and_value(schema, join=True)
+            yield Table(side, TableKind.JOIN_SIDE, {"joinSide": side}), fields
+    elif layout is StateLayout.VARIABLES:
+        yield from _variable_tables(variables, schemas)
+    else:
+        rows = TableKind(layout.value)
+        yield Table(KEYED_STATE, rows, {}), _key_and_value(schemas.get(DEFAULT_FAMILY))
+
+
+def _variable_tables(
+    variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
+) -> Iterator[tuple[Table, Sequence[Field]]]:
+    for variable in variables:
+        kind = _VARIABLES.get(variable.kind)
+        if kind is None:
+            continue
+        # A list as one value, so that its order is kept and a key has one row.
+        flat = {"flattenCollectionTypes": "false"} if kind is TableKind.LIST else {}
+        table = Table(
+            variable.name, kind, {"stateVarName": variable.name, **flat}, variable.has_ttl
+        )
+        yield table, _variable_fields(kind, schemas.get(variable.name))
+    timers = [variable.name for variable in variables if variable.kind == _TIMER_VARIABLE]
+    if timers:
+        table = Table(TIMERS, TableKind.TIMERS, {"readRegisteredTimers": "true"})
+        known = next((schemas[name] for name in timers if name in schemas), None)
+        key = _inner(known.key, "key") if known else ()
+        yield (
+            table,
+            ([_struct("key", key), _plain("expiration_timestamp_ms", "long")] if known else ()),
+        )
+
+
+def _key_and_value(schema: StateSchema | None, *, join: bool = False) -> Sequence[Field]:
+    if schema is None:
+        return ()
+    key, value = list(schema.key), list(schema.value)
+    if join:  # the reader leaves out what the operator has added
+        key = [field for field in key if field["name"] not in {"index", EVENT_TIME}]
+        value = [field for field in value if field is not value[-1] or field["name"] != "matched"]
+    return [_struct("key", key), _struct("value", value)]
+
+
+def _variable_fields(kind: TableKind, schema: StateSchema | None) -> Sequence[Field]:
+    if schema is None:
+        return ()
+    if kind is TableKind.LIST:
+        elements = {"type": "array", "elementType": _struct("", schema.value)["type"]}
+        return [_struct("key", schema.key), {"name": "list_value", "type": elements}]
+    if kind is TableKind.MAP:
+        return [
+            _struct("key", _inner(schema.key, "key")),
+            _struct("user_map_key", schema.user_key or _inner(schema.key, "userKey")),
+            _struct("user_map_value", schema.value),
+        ]
+    return _key_and_value(schema)
+
+
+def _inner(fields: Iterable[Field], name: str) -> Sequence[Field]:
+    found = next((f["type"] for f in fields if f["name"] == name), None)
+    return found["fields"] if isinstance(found, dict) and found.get("type") == "struct" else ()
+
+
+def _struct(name: str, fields: Iterable[Field]) -> Field:
+    return {"name": name, "type": {"type": "struct", "fields": list(fields)}}
+
+
+def _plain(name: str, kind: str) -> Field:
+    return {"name": name, "type": kind}
+
+
+def lay_out(table: Table, fields: Sequence[Field]) -> tuple[Column, ...]:
+    """Return a table's columns from those of Spark's reader: keys, values, and the partition."""
+    is_key = {"key", "user_map_key"} | ({"expiration_timestamp_ms"} & {f["name"] for f in fields})
+    found: list[tuple[Field, tuple[Any, ...], bool]] = []
+    for field in fields:
+        if field["name"] != PARTITION:
+            found += [
+                (*each, field["name"] in is_key)
+                for each in _leaves(table, field)
+                if not (table.kind is TableKind.JOIN_SIDE and each[0]["name"] == EVENT_TIME)
+            ]
+    keys = [each for each in found if each[2]]
+    same = {(f["name"], type_text(f["type"])) for f, _, _ in keys}
+    values = [
+        each
+        for each in found
+        if not each[2]
+        and not (
+            table.kind is TableKind.SESSIONS
+            and (each[0]["name"], type_text(each[0]["type"])) in same
+        )
+    ]
+    kept = [*keys, *values, (_plain(PARTITION, "integer"), (PARTITION,), False)]
+    names = unique_names(field["name"] for field, _, _ in kept)
+    return tuple(
+        Column(name, type_text(field["type"]), path, key)
+        for name, (field, path, key) in zip(names, kept, strict=True)
+    )
+
+
+def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]]]:
+    """Yield the columns that one of the reader's columns becomes."""
+    name = field["name"]
+    if table.kind is TableKind.LIST and name == "list_value":
+        yield {**field, "name": table.name}, (name,)
+        return
+    inner = _struct_fields(field)
+    if inner is None:
+        yield field, (name,)
+        return
+    for place, part in enumerate(inner):
+        within = _struct_fields(part) if _is_wrapped(table, name, part) else None
+        if within is not None:
+            for inner_place, leaf in enumerate(within):
+                yield leaf, (name, place, inner_place)
+        elif part["name"] != _DUMMY and type_text(part["type"]) not in _NO_TYPES:
+            yield part, (name, place)
+
+
+def _is_wrapped(table: Table, column: str, part: Field) -> bool:
+    """Whether the state's own columns are one struct deeper, beside a timeout or a TTL."""
+    if table.kind is TableKind.GROUPS:
+        return column == "value" and part["name"] == "groupState"
+    return table.has_ttl and column in {"value", "user_map_value"} and part["name"] == "value"
+
+
+def _struct_fields(field: Field) -> Sequence[Field] | None:
+    kind = field["type"]
+    return kind["fields"] if isinstance(kind, dict) and kind["type"] == "struct" else None
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Return *names* with numbers where needed; SQL ignores case."""
+    taken: set[str] = set()
+    found = []
+    for name in names:
+        chosen, number = name, 2
+        while chosen.lower() in taken:
+            chosen, number = f"{name}_{number}", number + 1
+        taken.add(chosen.lower())
+        found.append(chosen)
+    return found

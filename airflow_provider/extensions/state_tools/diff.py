@@ -1,23 +1,32 @@
-"""Difference between two states: keys that were added, removed, or have other values."""
+"""Differences between two states, and the growth of a job's state over its savepoints."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.state_tools.contents import SOURCES
-from airflow_provider.extensions.state_tools.layouts import PARTITION, TableKind, unique_names
-from airflow_provider.extensions.state_tools.reader import spark_errors
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.extensions.state_tools.contents import (
+    PARTITION,
+    SOURCES,
+    TableKind,
+    unique_names,
+)
+from airflow_provider.extensions.state_tools.open_state import open_state
+from airflow_provider.extensions.state_tools.reader import StateReader, spark_errors
+from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.savepoints.catalog import find_savepoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
     from airflow_provider.extensions.state_tools.contents import QueryState, TableAddress
-    from airflow_provider.extensions.state_tools.reader import StateReader
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 CHANGES: Final = (ADDED, REMOVED, CHANGED)
@@ -30,12 +39,11 @@ class TableDiff:
 
     Attributes:
         query: the query's name, in the second state.
-        table: the table's name.
-        frame: one row for each key that has changed: ``change`` (``added``, ``removed`` or
-            ``changed``), the key's columns, and the values ``before`` and ``after``. Of tables
-            whose rows may be there more than once, the sides of a join, all columns are the key,
-            and the value is how often. None when there is nothing to compare: see *reason*.
-        reason: why not; None when there is.
+        frame: one row for each changed key: ``change`` (``added``, ``removed`` or ``changed``), the
+            key's columns, and the values ``before`` and ``after``. In tables that may have a row
+            several times, the sides of a join, all columns are the key, and the value is the number
+            of rows. None if the tables cannot be compared.
+        reason: why they cannot.
     """
 
     query: str
@@ -44,20 +52,13 @@ class TableDiff:
     reason: str | None = None
 
     def counts(self) -> dict[str, int] | None:
-        """Return how many keys have changed in which way; this reads both states.
-
-        Raises:
-            RefusedCheckpointError: Spark cannot read one of them.
-        """
+        """Return the number of changed keys by the kind of change; this reads both states."""
         if self.frame is None:
             return None
         with spark_errors(f"{self.query}.{self.table}"):
-            found = {row["change"]: row["count"] for row in _counted(self.frame)}
+            rows: list[Any] = self.frame.groupBy("change").count().collect()
+        found = {row["change"]: row["count"] for row in rows}
         return {change: found.get(change, 0) for change in CHANGES}
-
-
-def _counted(frame: DataFrame) -> list[Any]:
-    return frame.groupBy("change").count().collect()
 
 
 def diff_states(
@@ -68,11 +69,11 @@ def diff_states(
     Args:
         before: the one.
         after: the other, in the same session.
-        query: compare this query only; None for all that both have. When each has a single query,
-            these are compared whatever their names.
+        query: compare this query only; None for all that both have. If each state has a single
+            query, these are compared whatever their names.
 
     Raises:
-        ConfigError: no such query, or there is none that both have.
+        ConfigError: no such query, or none that both have.
         RefusedCheckpointError: Spark cannot read one of the states.
     """
     return [
@@ -122,7 +123,7 @@ def _diff_query(
 
 
 def _identity(address: TableAddress) -> tuple[int | None, str]:
-    """Return what a table is of, also where only one side knows the operator's name."""
+    """Identify a table, also if only one side knows the operator's name."""
     if address.operator is None or address.table is None:
         return None, SOURCES
     return address.operator.id, address.table.name
@@ -133,10 +134,7 @@ class _Side:
     """One of the two states of a table.
 
     Attributes:
-        frame: its rows.
-        keys: the columns that tell a row from others.
-        values: those that are compared.
-        is_bag: that rows may be there more than once: how often is what is compared.
+        is_bag: whether it may have a row several times; then their numbers are compared.
     """
 
     frame: DataFrame
@@ -162,7 +160,7 @@ class _Side:
     def compared(self) -> DataFrame:
         """Return its rows as ``key`` and ``value``, and no more, for all of it will be sorted.
 
-        A key that Spark cannot compare has a form that it can beside it, as ``id``.
+        A key that Spark cannot compare has a comparable form beside it, as ``id``.
         """
         from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -235,3 +233,79 @@ def _comparable(column: Column, kind: DataType) -> Column:
         entries = ArrayType(StructType().add("key", kind.keyType).add("value", kind.valueType))
         return F.array_sort(_comparable(F.map_entries(column), entries))
     return column
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """The size of one stateful operator in one savepoint.
+
+    Attributes:
+        savepoint: the savepoint's folder.
+        taken: when; ISO 8601.
+        bytes: of its files.
+        rows: of all its tables together; None if they were not counted.
+    """
+
+    savepoint: str
+    taken: str
+    query: str
+    batch: int
+    operator: str
+    kind: str
+    bytes: int
+    rows: int | None
+
+
+def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measure]:
+    """Measure the state in each savepoint of a job, oldest first.
+
+    Args:
+        job_dir: the job's directory.
+        spark: counts the rows, which no record knows; None for bytes only.
+
+    Raises:
+        UnknownJobError: no job there.
+        ConfigError: it has no savepoint.
+        RefusedCheckpointError: a savepoint cannot be read.
+    """
+    directory = known_job(job_dir)
+    with refusing(directory.url, "read"):
+        savepoints, others = find_savepoints(directory.storage.at("savepoints"))
+    for other in others:
+        if other.damage is not None:
+            log.warning("%s: not measured: %s", other.place.url, other.damage)
+    if not savepoints:
+        msg = (
+            f"{directory.url}: the job has no savepoint; take some with "
+            "'spark-stream savepoint take'"
+        )
+        raise ConfigError(msg)
+    return [measure for each in savepoints for measure in _measures(each, spark)]
+
+
+def _measures(savepoint: Savepoint, spark: SparkSession | None) -> Iterator[Measure]:
+    state = open_state(savepoint.url)
+    reader = StateReader(spark, state) if spark is not None else None
+    for query in state.queries.values():
+        for operator in query.operators:
+            rows = None
+            if reader is not None:
+                with spark_errors(query.checkpoint):
+                    rows = sum(
+                        reader.read(query, address).count()
+                        for address in query.tables()
+                        if address.operator is operator
+                    )
+            yield Measure(
+                savepoint=savepoint.folder,
+                taken=savepoint.record.taken,
+                query=query.name,
+                batch=query.batch,
+                operator=operator.name,
+                kind=operator.kind,
+                bytes=operator.bytes,
+                rows=rows,
+            )

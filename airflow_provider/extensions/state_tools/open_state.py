@@ -1,7 +1,4 @@
-"""Opens state: of a savepoint, a Spark checkpoint of any origin, or a job directory. Only reads.
-
-No Spark is needed to say what is there; :mod:`.reading` gives the rows.
-"""
+"""Opens the state of a savepoint, a Spark checkpoint or a job directory, read-only; no Spark."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from airflow_provider.extensions.state_tools.contents import (
     QueryState,
     SourceState,
     State,
+    tables_of,
 )
-from airflow_provider.extensions.state_tools.layouts import tables_of
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain, marks_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
@@ -59,23 +56,20 @@ _TRIES: Final = 5  # races with Spark's cleaning that are lost before it is give
 def open_state(
     url: str, *, batch: int | None = None, query: str | None = None, clock: Clock | None = None
 ) -> State:
-    """Open the state that lies at *url*.
+    """Open the state at an address. Nothing is ever written there.
 
     Args:
         url: a savepoint, a Spark checkpoint of any origin, or a job directory, which a driver may
             be running.
-        batch: the state after which batch; None for the last committed one of each query. A
-            savepoint has one.
-        query: look at this one only; None for all that have committed a batch.
+        batch: the batch after which; None for the last committed one of each query. A savepoint has
+            one.
+        query: open this one only; None for all that have committed a batch.
         clock: time; None for the machine's.
-
-    Returns:
-        What is there. Nothing is ever written in it.
 
     Raises:
         UnknownJobError: there is none of these.
-        ConfigError: no such query or batch; the message names those that are there.
-        RefusedCheckpointError: it is damaged, or of a form that is not known.
+        ConfigError: no such query or batch; the message names the others.
+        RefusedCheckpointError: it is damaged, or of an unknown form.
     """
     storage = open_storage(url)
     with refusing(storage.url, "read"):
@@ -92,7 +86,6 @@ def open_state(
 
 
 def _named(url: str, names: Mapping[str, Any], query: str | None) -> list[str]:
-    """Return the queries to look at."""
     if query is not None and query not in names:
         msg = f"{url}: no query {query!r}; its queries: {', '.join(names) or 'none'}"
         raise ConfigError(msg)
@@ -161,7 +154,7 @@ def _of_queries(
 
 
 def _live_query(query: SourceQuery, batch: int | None) -> QueryState | None:
-    """Return a query after a batch, and after a newer one when Spark cleans up meanwhile."""
+    """Return a query after a batch, or after a newer one if Spark cleans up meanwhile."""
     lost: MissingStateError | None = None
     before: int | None = None
     for _ in range(_TRIES):
@@ -205,7 +198,7 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
 
 
 def _cleaned_up(query: SourceQuery, batch: int, committed: list[int]) -> ConfigError:
-    """Return the error for a batch of which files are gone; it names those that can be read."""
+    """Return the error for a batch with missing files; it names the batches that can be read."""
     where, kept = query.checkpoint.url, []
     listing = dict(files_under(query.checkpoint))
     for other in committed:
@@ -280,7 +273,7 @@ class _Opener:
         )
 
     def _metadata(self, operator: StateOperator) -> tuple[OperatorMetadata, str]:
-        """Return what Spark says of an operator, and where; Spark before 4.0 says nothing."""
+        """Return Spark's metadata of an operator and its path; Spark before 4.0 has none."""
         found = {
             matched[2]: file.path
             for file in self.inventory.files
@@ -295,7 +288,7 @@ class _Opener:
     def _schemas(
         self, operator: StateOperator, metadata: OperatorMetadata
     ) -> dict[str, StateSchema]:
-        """Return the schemas by store or column family; none of what is of an unknown form."""
+        """Return the schemas by store or column family, without those of an unknown form."""
         if metadata.schema_files:
             return self._schemas_in(metadata.schema_files[-1])
         found: dict[str, StateSchema] = {}

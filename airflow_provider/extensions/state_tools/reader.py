@@ -1,4 +1,4 @@
-"""State as DataFrames, through Spark's own ``statestore`` reader."""
+"""State as DataFrames, through Spark's own ``statestore`` reader, and as tables of SQL."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.extensions.state_tools.contents import SOURCE_COLUMNS, SOURCE_KEYS
-from airflow_provider.extensions.state_tools.layouts import lay_out
+from airflow_provider.extensions.state_tools.contents import SOURCE_COLUMNS, SOURCE_KEYS, lay_out
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
+from airflow_provider.runtime.queries.plan import items
 from airflow_provider.runtime.queries.spark_state import prepare_state
 from airflow_provider.runtime.spark.versions import Ability, check_can
 from airflow_provider.runtime.storage.open import has_escapes, local_path_of, spark_url
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.state_tools.contents import (
+        Column,
         OperatorState,
         QueryState,
         State,
         TableAddress,
     )
-    from airflow_provider.extensions.state_tools.layouts import Column
     from airflow_provider.runtime.checkpoint.operators import Field
 
 
@@ -40,7 +40,7 @@ _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 class _Places:
-    """Where Spark can read the queries; views of what was moved are removed with this."""
+    """The addresses at which Spark reads the queries; views of moved ones are removed with this."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -66,13 +66,13 @@ class _Places:
 
 
 class StateReader:
-    """Reads what :func:`~.open_state.open_state` has found.
+    """Reads the state that :func:`~.open_state.open_state` has found.
 
     DataFrames are read when they are used: keep the reader until then.
 
     Args:
         spark: the session in which the DataFrames are made.
-        state: the place.
+        state: the opened state.
 
     Raises:
         ConfigError: this Spark cannot read state.
@@ -86,7 +86,7 @@ class StateReader:
         self._places = _Places()
 
     def in_session(self, spark: SparkSession) -> StateReader:
-        """Return a reader of the same in another session; this one must be kept, too."""
+        """Return a reader of the same state in another session; this one must be kept, too."""
         other = StateReader(spark, self.state)
         other._places = self._places
         return other
@@ -96,11 +96,10 @@ class StateReader:
 
         Args:
             query: the query's name.
-            name: the table's, as :meth:`~.contents.QueryState.tables` has it.
+            name: the table's, as in :meth:`~.contents.QueryState.tables`.
 
         Raises:
-            ConfigError: there is no such query or table, or its files lie where Spark cannot read
-                them together.
+            ConfigError: no such query or table, or Spark cannot read its files together.
             RefusedCheckpointError: Spark cannot read the state.
         """
         found = self.state.query(query)
@@ -124,7 +123,7 @@ class StateReader:
             return _tidy(raw, columns), tuple(each.name for each in columns if each.is_key)
 
     def _load(self, reader: DataFrameReader, query: QueryState) -> DataFrame:
-        """Load state; all that tells of it lies beside it, but for the format of the checkpoint."""
+        """Load state. Its files describe it, except for the format of the checkpoint."""
         before = self.spark.conf.get(_FORMAT)
         self.spark.conf.set(_FORMAT, str(query.format_version))
         try:
@@ -150,11 +149,7 @@ class StateReader:
 
 @contextlib.contextmanager
 def spark_errors(where: str) -> Iterator[None]:
-    """Turn Spark's errors into one line.
-
-    Raises:
-        RefusedCheckpointError: Spark cannot read what is there.
-    """
+    """Turn Spark's errors into a RefusedCheckpointError of one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -166,7 +161,7 @@ def spark_errors(where: str) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of what Spark says, of the innermost cause when it is a failed job."""
+    """Return the first line of Spark's message; for a failed job, of the innermost cause."""
     thrown = getattr(error, "java_exception", None)
     text = str(thrown.toString()) if thrown is not None else str(error)
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
@@ -179,7 +174,7 @@ def fields_of(frame: DataFrame) -> list[Field]:
 
 
 def _tidy(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Return what Spark's reader gives as the columns that the table has.
+    """Return the columns of a table from those of Spark's reader.
 
     Where two fields of a struct have one name, as the values of two sums have, Spark 4.3 reads one
     of them for both, even by ``value.*``. So each is first given the name of its place.
@@ -220,13 +215,13 @@ def _column(functions: Any, fields: Mapping[str, Field], column: Column) -> Any:
 
 
 def is_at_home(query: QueryState) -> bool:
-    """Whether all that names a place names the one where the query's files lie."""
+    """Whether the query's metadata names the place where its files are."""
     here = _path_of(spark_url(query.checkpoint))
     return all(_path_of(root) == here for each in query.operators for root in each.roots)
 
 
 def link_view(query: QueryState) -> str:
-    """Make a view of a query's checkpoint that can be read where it is.
+    """Make a view, by links, of a query's checkpoint that can be read where it is.
 
     Returns:
         The view's folder, which the caller removes.
@@ -274,3 +269,129 @@ def _link_all(folder: Path, view: Path, *, but: set[str]) -> None:
 def _path_of(address: str) -> str:
     """Return a local address as a path: Spark writes ``file:/…`` and ``file:///…``."""
     return re.sub(r"^file:/*", "/", address).rstrip("/")
+
+
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
+
+
+def query_state(reader: StateReader, text: str) -> DataFrame:
+    """Return the result of a SQL query over state: ``SELECT … FROM daily.keyed_state``.
+
+    Spark's parser finds the names of tables. Each that is one of the state's becomes a temporary
+    view, called by its full name, and takes its place in the text: no catalog is needed, nothing is
+    written. A table is called ``<query>.<table>``, with several stateful operators
+    ``<query>.<operator>.<table>``; a name that no other query has can do without the query's.
+
+    Args:
+        reader: of the state; the views are made in a session of their own.
+        text: one query of Spark's SQL; no other statement.
+
+    Raises:
+        ConfigError: Spark does not understand it, or there is no such table.
+    """
+    session = reader.spark.newSession()
+    session.conf.set(_TIME_ZONE, str(reader.spark.conf.get(_TIME_ZONE)))
+    with sql_errors(reader.state):
+        found = tables_named(session, text)
+        return session.sql(_with_views(reader.in_session(session), text, found))
+
+
+@contextlib.contextmanager
+def sql_errors(state: State) -> Iterator[None]:
+    """Turn Spark's errors into a ConfigError of one line, with the tables if one is missing."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        msg = f"SQL: {reason_of(error)}"
+        if "TABLE_OR_VIEW_NOT_FOUND" in msg:
+            names = [f"{q.name}.{a.name}" for q in state.queries.values() for a in q.tables()]
+            msg = f"{msg.partition(' Verify')[0]} The tables there: {', '.join(names)}"
+        raise ConfigError(msg) from error
+
+
+def _with_views(reader: StateReader, text: str, found: list[Named]) -> str:
+    """Return the text with views in place of the state's tables."""
+    for named in reversed(found):  # what is replaced moves what is behind it
+        target = _target(reader.state, named.parts)
+        if target is None:
+            continue
+        query, address = target
+        single = len(named.parts) == 1
+        full = named.parts[0] if single else f"{query.name}.{address.name}"
+        view = f"`{full.replace('`', '``')}`"
+        reader.read(query, address).createOrReplaceTempView(view)
+        if single:
+            continue
+        is_alone = re.search(r"\btable\s+$", text[: named.begin], re.IGNORECASE)
+        alias = "" if named.has_alias or is_alone else f" AS `{named.parts[-1]}`"
+        text = f"{text[: named.begin]}{view}{alias}{text[named.end :]}"
+    return text
+
+
+def _target(state: State, parts: tuple[str, ...]) -> tuple[QueryState, TableAddress] | None:
+    """Return the table that a name means; None for one that is not the state's."""
+    if len(parts) == 1:
+        return _the_only(state, parts[0])
+    by_name = {query.name.lower(): query for query in state.queries.values()}
+    query = by_name.get(parts[0].lower())
+    if query is not None:
+        return query, query.table(".".join(parts[1:]))
+    return _the_only(state, ".".join(parts))
+
+
+def _the_only(state: State, name: str) -> tuple[QueryState, TableAddress] | None:
+    found = [
+        (query, address)
+        for query in state.queries.values()
+        for address in query.tables()
+        if name.lower() in {address.name.lower(), f"{query.name}.{address.name}".lower()}
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+class Named(NamedTuple):
+    """A table's name in a query's text.
+
+    Attributes:
+        begin: its first place in the text.
+        end: the place after it.
+        has_alias: whether the query gives it another name.
+    """
+
+    parts: tuple[str, ...]
+    begin: int
+    end: int
+    has_alias: bool
+
+
+def tables_named(session: SparkSession, text: str) -> list[Named]:
+    """Return the names of tables that a query reads, wherever SQL has them, also those of WITH."""
+    parser = session._jsparkSession.sessionState().sqlParser()
+    return sorted(set(_relations(parser.parseQuery(text), has_alias=False)), key=_place)
+
+
+def _place(named: Named) -> int:
+    return named.begin
+
+
+def _relations(node: Any, *, has_alias: bool) -> Iterator[Named]:
+    kind = node.getClass().getSimpleName()
+    if kind == "UnresolvedRelation":
+        origin = node.origin()
+        begin, end = origin.startIndex(), origin.stopIndex()
+        if begin.isDefined() and end.isDefined():
+            parts = tuple(str(part) for part in items(node.multipartIdentifier()))
+            yield Named(parts, int(begin.get()), int(end.get()) + 1, has_alias)
+        return
+    # A sample is between a name and its alias, so a name under one cannot be given another.
+    below = kind in {"SubqueryAlias", "Sample"}
+    for child in items(node.children()):
+        yield from _relations(child, has_alias=below)
+    if kind == "UnresolvedWith":  # the queries that WITH names
+        for inner in items(node.innerChildren()):
+            yield from _relations(inner, has_alias=False)
+    for inner in items(node.subqueries()):
+        yield from _relations(inner, has_alias=False)

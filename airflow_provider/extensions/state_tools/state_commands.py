@@ -1,35 +1,41 @@
-"""``spark-stream state``: show, query, diff and growth, which only read; what writes."""
+"""``spark-stream state``: show, query, diff and growth, which only read; and actions that write."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.state_tools import rewrite_command
 from airflow_provider.extensions.state_tools.contents import describe_state
-from airflow_provider.extensions.state_tools.diff import diff_states
-from airflow_provider.extensions.state_tools.growth import state_growth
+from airflow_provider.extensions.state_tools.diff import diff_states, state_growth
 from airflow_provider.extensions.state_tools.open_state import open_state
-from airflow_provider.extensions.state_tools.reader import StateReader, spark_errors
-from airflow_provider.extensions.state_tools.sql import query_state, sql_errors
-from airflow_provider.extensions.state_tools.state_output import (
-    json_lines,
-    print_frame,
-    state_session,
+from airflow_provider.extensions.state_tools.reader import (
+    StateReader,
+    query_state,
+    spark_errors,
+    sql_errors,
 )
+from airflow_provider.runtime.base.extensions import STATE_ACTIONS, load_known
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.cli.run_command import add_bootstrap
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+from airflow_provider.runtime.jobdir.run_options import parse_pairs
+from airflow_provider.runtime.spark.session import job_session, start_spark, using_spark
+from airflow_provider.runtime.spark.versions import silence
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from pyspark.sql import DataFrame, SparkSession
+
     from airflow_provider.extensions.state_tools.contents import State
     from airflow_provider.extensions.state_tools.diff import TableDiff
+
 
 FORMATS: Final = ("table", "json", "parquet")
 
@@ -39,16 +45,8 @@ _PLACE: Final = "a savepoint, checkpoint or job directory"
 api_version: Final = 1
 
 
-def add_commands(
-    commands: Any,
-    add: Callable[..., argparse.ArgumentParser],
-) -> None:
-    """Add the commands.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands; see :class:`.api.commands.CommandModule`."""
     group = commands.add_parser("state", help="read, make or change the state of streams")
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions, add)
@@ -76,7 +74,7 @@ def add_commands(
     growth.add_argument("--json", action="store_true")
     _add_conf(growth)
     add_bootstrap(actions, add)
-    rewrite_command.add_actions(actions, add)
+    load_known(STATE_ACTIONS, "rewrite")(actions, add)
 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -178,7 +176,7 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _check_outside(state: State, path: str) -> None:
-    """Refuse to write where the state lies."""
+    """Refuse to write where the state is."""
     target = f"{open_storage(path).url}/"
     if target.startswith(f"{state.url}/"):
         msg = f"{path}: lies within {state.url}, which is only read; name a folder elsewhere"
@@ -232,7 +230,7 @@ def _growth(arguments: argparse.Namespace) -> int:
     else:
         with state_session(arguments.conf) as spark:
             measures = state_growth(arguments.job_dir, spark)
-    plain = [measure.to_dict() for measure in measures]
+    plain = [dataclasses.asdict(measure) for measure in measures]
     if arguments.json:
         print_json({"version": 1, "measures": plain})
         return EXIT_OK
@@ -246,3 +244,48 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_SHOWN_ROWS: Final = 1000  # of a table for people, which is held in memory
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
+
+
+def json_lines(frame: DataFrame) -> Iterator[str]:
+    """Yield the rows as JSON objects, fetched a partition at a time."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    for each in frame.select(row).toLocalIterator():
+        yield str(each[0])
+
+
+def print_frame(frame: DataFrame) -> None:
+    """Print the first rows as a table."""
+    shown = _as_text(frame, _SHOWN_ROWS + 1)
+    for line in text_table(frame.columns, shown[:_SHOWN_ROWS]):
+        print(line)
+    if len(shown) > _SHOWN_ROWS:
+        print(f"(the first {_SHOWN_ROWS:,} rows; --format json or parquet gives all)")
+
+
+def _as_text(frame: DataFrame, limit: int) -> list[list[str | None]]:
+    names = [f"c{number}" for number in range(len(frame.columns))]
+    texts = frame.limit(limit).toDF(*names)
+    texts = texts.selectExpr(*(f"CAST({name} AS STRING)" for name in names))
+    return [list(row) for row in texts.collect()]
+
+
+@contextlib.contextmanager
+def state_session(conf_pairs: Sequence[str]) -> Iterator[SparkSession]:
+    """Yield a session that shows and reads times in UTC. Another session's JVM is left running."""
+    from pyspark import SparkContext
+
+    silence()
+    conf = {_TIME_ZONE: "UTC", **parse_pairs(conf_pairs, "--conf")}
+    app_name = "spark-stream state"
+    is_ours = SparkContext._active_spark_context is None
+    borrowed = None if is_ours else start_spark(app_name, None, conf)
+    with using_spark(borrowed, app_name, None, conf) as spark:
+        if is_ours:
+            spark.sparkContext.setLogLevel("FATAL")  # errors are printed in one line
+        yield job_session(spark, conf)

@@ -32,7 +32,7 @@ class StateView:
     title = "State"
 
     def concerns(self, job_dir: str) -> bool:
-        """Return True: a job without state says so."""
+        """Return True: a job without state has the tab, too."""
         return True
 
     def read(self, job_dir: str) -> Sequence[Section]:

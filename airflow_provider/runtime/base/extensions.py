@@ -38,6 +38,8 @@ WARM_DRIVERS: Final = {
     "run": f"{_HOME}.warm_drivers.standby_client:run_by_standby",
 }
 """What gives a submitted run, or the run of a command, to a warm driver."""
+STATE_ACTIONS: Final = {"rewrite": f"{_HOME}.state_rewrite.rewrite_command:add_actions"}
+"""What adds an action to the commands ``spark-stream state``."""
 SOURCES: Final = {
     "kafka": f"{_HOME}.kafka.formats:SPARKS_KAFKA",
     "spark-stream-kafka": f"{_HOME}.kafka.formats:PYTHON_KAFKA",

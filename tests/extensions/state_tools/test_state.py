@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.extensions.state_tools import describe_state, open_state, state_growth
-from airflow_provider.extensions.state_tools.layouts import tables_of
+from airflow_provider.extensions.state_tools.contents import tables_of
 from airflow_provider.extensions.state_tools.reader import is_at_home, link_view
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import (

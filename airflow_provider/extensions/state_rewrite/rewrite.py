@@ -1,15 +1,15 @@
 """Rewrite of a savepoint: a new one from an existing one, with changes; never in place.
 
-The savepoint is restored into a folder beside the new one, as it would be into a job directory.
-What is to change is changed there, and a savepoint is taken of it, as of any job. The folder is
-claimed meanwhile; one whose owner died is no savepoint, and the same command starts again.
+The savepoint is restored into a folder beside the new one, as into a job directory, and changed
+there; then a savepoint is taken of it, as of any job. The folder is claimed meanwhile. A folder
+whose owner died is no savepoint, and the same command starts again.
 
 =====================================  =============================================================
 a crash                                the same command
 =====================================  =============================================================
-until the new savepoint is put         removes what was left, and starts again
-with ``savepoint.json`` put            is refused: there is one; the rest is garbage, as retention
-                                       collects it
+until the new savepoint is put         removes the remains, and starts again with ``savepoint.json``
+put            is refused, since the savepoint exists; retention collects
+                                       the rest as garbage
 =====================================  =============================================================
 """
 
@@ -20,19 +20,22 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.state_tools.dropped_operators import (
+from airflow_provider.extensions.state_rewrite.dropped_operators import (
     drop_operators,
     fingerprint_without,
     topology_without,
 )
-from airflow_provider.extensions.state_tools.rewrite_plan import (
+from airflow_provider.extensions.state_rewrite.rewrite_plan import (
     Changes,
     QueryPlan,
     RewritePlan,
     plan_changes,
 )
-from airflow_provider.extensions.state_tools.rewrite_rows import Chooser, Deleted, QueryRows
-from airflow_provider.extensions.state_tools.state_rewriter import check_rewriter
+from airflow_provider.extensions.state_rewrite.rewrite_rows import (
+    Chooser,
+    Deleted,
+    QueryRows,
+)
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock
@@ -65,6 +68,7 @@ from airflow_provider.runtime.savepoints.record import (
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
+from airflow_provider.runtime.spark.versions import Ability, check_can
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import has_escapes, open_storage
 
@@ -86,11 +90,10 @@ _WORK: Final = "queries"
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """The new savepoint, or with a dry run the one that would be made.
+    """The new savepoint, or with a dry run the planned one.
 
     Attributes:
-        plan: what became of each query.
-        deleted: per query what was deleted from its operators.
+        deleted: per query the rows deleted from its operators.
         savepoint: the new one; None after a dry run.
     """
 
@@ -124,24 +127,22 @@ def rewrite_savepoint(
     Args:
         url: the existing one, which stays byte for byte as it is.
         to: the new one's own folder, which must not exist.
-        changes: what is to change.
-        dry_run: only say what would become of it. To count keys the savepoint is copied for that
-            time, by links where that is possible.
+        changes: the requested changes.
+        dry_run: only plan. To count keys the savepoint is copied for that time, by links where that
+            is possible.
         conf: Spark configuration, where Spark is needed.
         spark: a session whose JVM is used and left running; None to start Spark if it is needed.
         clock: time; None for the machine's.
 
-    Returns:
-        What was planned and made.
-
     Raises:
         UnknownJobError: no such savepoint.
-        ConfigError: something named is not there, cannot be changed, or would not change anything;
-            or the new folder is taken. Nothing is left.
+        ConfigError: a named thing is missing, cannot be changed, or would not change; or the new
+            folder is taken. Nothing is left.
         JobDrainedError, RefusedCheckpointError: the savepoint cannot be restored.
         CheckpointError: Spark could not rewrite the state. Nothing is left.
 
-    Crash safety: there is a new savepoint or none; what a death leaves, the same call removes.
+    Crash safety: the new savepoint is complete or does not exist; the same call removes the
+    remains.
     """
     clock = clock or SystemClock()
     savepoint = open_savepoint(url)
@@ -164,12 +165,13 @@ def rewrite_savepoint(
             return Rewritten(plan, deleted, None)
         work.change()
         failpoints.hit("rewrite.changed")
-        made = take_savepoint(work.source(), target.url, origin=ORIGIN, labels=_labels(savepoint))
+        labels = {**savepoint.record.labels, _FROM: savepoint.url}
+        made = take_savepoint(work.source(), target.url, origin=ORIGIN, labels=labels)
     return Rewritten(plan, deleted, made)
 
 
 def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spark: bool) -> None:
-    """Refuse a folder that is a savepoint, lies in one, or is none for Spark."""
+    """Refuse a folder that is a savepoint, is in one, or has an address that Spark cannot use."""
     if target.exists(MANIFEST):
         msg = f"{target.url}: there is a savepoint of this name; choose another one"
         raise ConfigError(msg)
@@ -185,12 +187,8 @@ def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spa
             raise ConfigError(msg)
 
 
-def _labels(savepoint: Savepoint) -> dict[str, str]:
-    return {**savepoint.record.labels, _FROM: savepoint.url}
-
-
 def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
-    """Refuse a number that is not possible, or that the state is spread over already."""
+    """Refuse a number that is not possible, or that the state already has."""
     if changes.partitions is None:
         return
     names = [query.source for query in plan.queries if query.partitions is not None]
@@ -205,7 +203,7 @@ def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes)
 
 @contextlib.contextmanager
 def _scratch(url: str, clock: Clock) -> Iterator[str]:
-    """Claim a folder for the time of the block; what a dead owner has left there is removed."""
+    """Claim a folder for the time of the block; remove the remains of a dead owner."""
     place = open_storage(url)
     with refusing(url, "written"):
         check_claimable(place, place.list(""))
@@ -226,27 +224,18 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
 def _session(
     plan: RewritePlan, conf: Mapping[str, str] | None, spark: SparkSession | None
 ) -> Iterator[SparkSession | None]:
-    """Yield a session that can do what is planned; None when Spark is not needed."""
+    """Yield a session for the plan; None if it needs no Spark."""
     if not plan.needs_spark:
         yield None
         return
     with using_spark(spark, f"spark-stream rewrite {plan.savepoint}", None, conf) as session:
         if any(query.rewrites_rows for query in plan.queries):
-            check_rewriter(session)
+            check_can(session, Ability.REWRITE)
         yield session
 
 
 class _Work:
-    """The copy in which a savepoint is changed.
-
-    Args:
-        root: an empty folder.
-        savepoint: the one that stays as it is.
-        plan: what becomes of it.
-        others: the savepoints that operators get their state from, by address.
-        spark: a session, where the plan needs one.
-        clock: time.
-    """
+    """The copy in which a savepoint is changed."""
 
     def __init__(
         self,
@@ -274,21 +263,18 @@ class _Work:
         """Copy the savepoints, each as into a job directory of its own.
 
         Args:
-            spread: over another number of partitions, if that is planned.
+            spread: whether to spread the state over other partitions, if that is planned.
         """
-        with contextlib.ExitStack() as holding:
+        asked = (query.partitions for query in self._plan.queries if query.partitions)
+        with contextlib.ExitStack() as stack:
             for url in (self._savepoint.url, *self._theirs):
-                holding.enter_context(pinned_savepoint(url, self._clock))
-            self._unfold(spread=spread)
-
-    def _unfold(self, *, spread: bool) -> None:
-        names = {query.name: query.source for query in self._plan.queries}
-        asked = (q.partitions for q in self._plan.queries if q.partitions)
-        partitions = next(asked, None) if spread else None
-        for url, directory in self._theirs.items():
-            other = self._others[url]
-            self._restore(directory, other, {name: name for name in other.record.queries}, None)
-        self._restore(self._directory, self._savepoint, names, partitions)
+                stack.enter_context(pinned_savepoint(url, self._clock))
+            for url, directory in self._theirs.items():
+                other = self._others[url]
+                self._restore(directory, other, {name: name for name in other.record.queries}, None)
+            names = {query.name: query.source for query in self._plan.queries}
+            partitions = next(asked, None) if spread else None
+            self._restore(self._directory, self._savepoint, names, partitions)
 
     def _restore(
         self,
@@ -307,11 +293,7 @@ class _Work:
         finish_restore(directory, record, savepoint, fence, clock, repartition=spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
-        """Return what is deleted, and refuse what cannot be done with the rows; writes nothing.
-
-        Raises:
-            ConfigError: no key is found, or the state of another savepoint does not fit.
-        """
+        """Return the rows to delete, and refuse impossible changes of rows; writes nothing."""
         if self._spark is None:
             return {}
         chooser = None
@@ -320,7 +302,11 @@ class _Work:
             chooser = Chooser(None if file else changes.delete_keys, file)
         for query in self._plan.queries:
             if query.rewrites_rows:
-                place, theirs = self._directory.checkpoint(query.name), self._theirs_for(query)
+                place = self._directory.checkpoint(query.name)
+                theirs = {
+                    number: self._theirs[other.savepoint].checkpoint(other.query)
+                    for number, other in query.replaced.items()
+                }
                 self._rows[query.name] = QueryRows(self._spark, place, query, chooser, theirs)
         for rows in self._rows.values():
             rows.check_replaced()
@@ -328,12 +314,6 @@ class _Work:
         if chooser is not None and not any(d.keys for found in deleted.values() for d in found):
             raise ConfigError(self._no_key(changes, deleted))
         return deleted
-
-    def _theirs_for(self, query: QueryPlan) -> dict[int, Any]:
-        return {
-            number: self._theirs[other.savepoint].checkpoint(other.query)
-            for number, other in query.replaced.items()
-        }
 
     def _no_key(self, changes: Changes, deleted: Mapping[str, list[Deleted]]) -> str:
         there = "; ".join(
@@ -347,11 +327,6 @@ class _Work:
         )
 
     def change(self) -> None:
-        """Change the copy.
-
-        Raises:
-            CheckpointError: Spark could not rewrite the state.
-        """
         for query in self._plan.queries:
             if query.name in self._rows:
                 self._rows[query.name].rewrite()
@@ -377,7 +352,6 @@ class _Work:
             put_fingerprint(self._directory, query.name, query_id, after_drop, since=0)
 
     def source(self) -> Source:
-        """Return the copy, as what a savepoint is taken of."""
         record = self._savepoint.record
         queries = []
         for query in self._plan.queries:

@@ -1,7 +1,7 @@
 """Rewrite plan: the changes to each query of a savepoint, checked and planned; pure.
 
-Changes of rows need Spark and add a batch to the query, in which nothing is read; all others are
-made in copies of files. What is not named stays as it is.
+Changes of rows need Spark and add a batch to the query, which reads nothing; all others are made in
+copies of files. Whatever is not named stays as it is.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ class Changes:
     """The requested changes.
 
     Attributes:
-        query: the query that operators and sources are of; None where that is clear without.
-        operator: of which keys are deleted: its name, number or kind; None for all that have them.
-        delete_keys: which: a predicate in SQL over the columns of the key, or a file with such
-            columns (CSV with a header, JSON lines, Parquet).
-        drop: operators that the job has no longer; later ones take their numbers.
+        query: the query of the named operators and sources; None where the name is unique.
+        operator: the operator of which keys are deleted: its name, number or kind; None for all
+            that have such keys.
+        delete_keys: a predicate in SQL over the columns of the key, or a file with such columns
+            (CSV with a header, JSON lines, Parquet).
+        drop: operators that the job no longer has; later ones take their numbers.
         rename: new names of queries, by the old ones.
         reset: sources that begin from their beginning.
-        offsets: where sources go on, by name, as JSON.
-        partitions: over how many the state is spread.
-        replace: savepoints whose state takes the place of an operator's, by operator.
+        offsets: new positions of sources, by name, as JSON.
+        partitions: the number of partitions of the state.
+        replace: by operator, the savepoint whose state takes the place of its own.
     """
 
     query: str | None = None
@@ -58,21 +59,9 @@ class Changes:
     replace: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what asks for nothing, or for what contradicts itself.
-
-        Raises:
-            ConfigError: the message says so.
-        """
-        asked = (
-            self.delete_keys is not None,
-            self.drop,
-            self.rename,
-            self.reset,
-            self.offsets,
-            self.partitions is not None,
-            self.replace,
-        )
-        if not any(asked):
+        """Refuse changes that are none, or that contradict each other."""
+        several = (self.drop, self.rename, self.reset, self.offsets, self.replace)
+        if not any(several) and self.delete_keys is None and self.partitions is None:
             msg = "nothing is to be changed; say what, such as delete_keys or reset"
             raise ConfigError(msg)
         if self.operator is not None and self.delete_keys is None:
@@ -85,14 +74,14 @@ class Changes:
 
     @property
     def key_file(self) -> str | None:
-        """Return the file that lists the keys to delete; None when they are a predicate."""
+        """The file that lists the keys to delete; None for a predicate."""
         asked = self.delete_keys
         return asked if asked is not None and asked.lower().endswith(_KEY_FILES) else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """Where an operator's new state comes from."""
+    """The origin of an operator's new state."""
 
     savepoint: str
     query: str
@@ -108,11 +97,10 @@ class QueryPlan:
         source: its name in the old one.
         lines: the new lines of its sources in Spark's offset log, by their places.
         deletes: the operators from which keys may be deleted.
-        replaced: where the new state of operators comes from.
-        dropped: the operators that go.
-        partitions: over how many its state is spread; None to leave it.
-        operators: its operators, by number, as people see them.
-        keys: of its joins, by number, what each column of the key is called in the streams.
+        replaced: the origin of the new state of operators.
+        partitions: the new number of partitions of its state; None to leave it.
+        operators: its operators, by number, as users see them.
+        keys: for its joins, by number, the names of each column of the key in the streams.
     """
 
     name: str
@@ -127,11 +115,11 @@ class QueryPlan:
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether rows of its state may change, which takes Spark."""
+        """Whether rows of its state may change, for which Spark is needed."""
         return bool(self.deletes or self.replaced)
 
     def steps(self) -> Iterator[str]:
-        """Yield what is done, a line each; nothing for a query that is copied."""
+        """Yield each change as a line; nothing for a query that is copied."""
         if self.name != self.source:
             yield f"called {self.name!r} from now on"
         if self.partitions is not None:
@@ -155,12 +143,7 @@ class QueryPlan:
 
 @dataclasses.dataclass(frozen=True)
 class RewritePlan:
-    """The planned changes of a savepoint.
-
-    Attributes:
-        savepoint: the one that stays as it is.
-        queries: in the order of the job.
-    """
+    """The planned changes of the savepoint at an address; queries are in the job's order."""
 
     savepoint: str
     queries: tuple[QueryPlan, ...]
@@ -171,7 +154,7 @@ class RewritePlan:
         return any(q.rewrites_rows or q.partitions is not None for q in self.queries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, for people and scripts."""
+        """Return plain JSON values."""
         return {
             "savepoint": self.savepoint,
             "queries": {q.name: {"from": q.source, "steps": list(q.steps())} for q in self.queries},
@@ -187,16 +170,16 @@ def _called(operator: Mapping[str, Any]) -> str:
 def plan_changes(
     savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
 ) -> RewritePlan:
-    """Decide what becomes of each query; nothing is read but the savepoints' records.
+    """Decide the changes of each query from the savepoints' records alone.
 
     Args:
-        savepoint: what is changed, in a copy.
+        savepoint: the one to change in a copy.
         changes: the requested changes.
         others: the savepoints that *changes* names, by their addresses.
 
     Raises:
-        ConfigError: something that is named is not there, is where it cannot be changed, or
-            would be what it is already; the message lists what there is.
+        ConfigError: a named thing is missing, cannot be changed, or would not change; the message
+            lists those that the savepoint has.
     """
     planner = _Planner(savepoint, changes, others)
     return RewritePlan(
@@ -205,8 +188,6 @@ def plan_changes(
 
 
 class _Planner:
-    """Plans one query after the other."""
-
     def __init__(
         self, savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
     ) -> None:
@@ -214,57 +195,62 @@ class _Planner:
         self._queries = savepoint.record.queries
         self._changes = changes
         self._others = others
-        self._renamed = self._check_renames()
+        self._check_renames()
         if changes.query is not None:
             self._check_query(changes.query)
-        drops = {self._find(asked) for asked in changes.drop}
-        replaces = {self._find(a): self._replacement(a, url) for a, url in changes.replace.items()}
-        if both := sorted(drops & set(replaces)):
+        self._scope = [*self._queries] if changes.query is None else [changes.query]
+        self._operators = [(n, each) for n in self._scope for each in self._queries[n].operators]
+        self._drops = {self._find(asked) for asked in changes.drop}
+        self._replaces = {
+            self._find(asked): self._replacement(asked, url)
+            for asked, url in changes.replace.items()
+        }
+        if both := sorted(self._drops & set(self._replaces)):
             msg = f"operator {both[0][1]} of query {both[0][0]!r}: drop it, or replace it, not both"
             raise ConfigError(msg)
-        self._drops, self._replaces = drops, replaces
-        self._deletes = self._find_deletes() - drops
+        self._deletes = self._find_deletes() - self._drops
         self._lines = self._find_lines()
 
     def plan(self, name: str) -> QueryPlan:
         query = self._queries[name]
         plan = QueryPlan(
-            name=self._renamed.get(name, name),
+            name=self._changes.rename.get(name, name),
             source=name,
             lines=self._lines.get(name, {}),
             deletes=tuple(sorted(o for q, o in self._deletes if q == name)),
             replaced={o: r for (q, o), r in self._replaces.items() if q == name},
             dropped=tuple(sorted(o for q, o in self._drops if q == name)),
-            partitions=self._partitions(name, query),
+            partitions=(
+                self._changes.partitions if name in self._scope and query.operators else None
+            ),
             operators={each["id"]: _called(each) for each in query.operators},
             keys={shape.id: shape.keys for shape in query.topology.operators or () if shape.keys},
         )
         self._check_changeable(plan, query)
         return plan
 
+    def _nothing(self, why: str) -> ConfigError:
+        return ConfigError(f"{self._url}: nothing would change: {why}")
+
     # --- queries --------------------------------------------------------------------------------
 
-    def _check_renames(self) -> dict[str, str]:
-        for old, new in self._changes.rename.items():
+    def _check_renames(self) -> None:
+        renames = self._changes.rename
+        for old, new in renames.items():
             self._check_query(old)
             check_name(new, what="query")
             if old == new:
                 why = f"query {old!r} has this name already"
                 raise self._nothing(why)
-        names = [self._changes.rename.get(name, name) for name in self._queries]
+        names = [renames.get(name, name) for name in self._queries]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             msg = f"{self._url}: two queries would be called {twice[0]!r}; choose another name"
             raise ConfigError(msg)
-        return dict(self._changes.rename)
 
     def _check_query(self, name: str) -> None:
         if name not in self._queries:
-            there = ", ".join(self._queries)
-            msg = f"{self._url}: no query {name!r}; it has {there}"
+            msg = f"{self._url}: no query {name!r}; it has {', '.join(self._queries)}"
             raise ConfigError(msg)
-
-    def _scope(self) -> list[str]:
-        return [self._changes.query] if self._changes.query is not None else list(self._queries)
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
         reset = [place for place, line in plan.lines.items() if line == NO_OFFSET]
@@ -282,67 +268,52 @@ class _Planner:
                 "savepoint, and change that"
             )
             raise ConfigError(msg)
-        if plan.rewrites_rows:
-            for each in query.operators:
-                self._check_writable(plan.source, each)
-
-    def _check_writable(self, name: str, operator: Mapping[str, Any]) -> None:
-        what = f"{self._url}: query {name!r}: operator {_called(operator)}"
-        if operator["provider"] != PROVIDER:
-            msg = (
-                f"{what} keeps its state in {operator['provider']}, and Spark rewrites only "
-                f"{PROVIDER}"
-            )
-            raise ConfigError(msg)
-        if not kind_named(operator["name"]).is_repartitionable:
-            msg = f"{what}: Spark does not know how to rewrite its state"
-            raise ConfigError(msg)
+        for operator in query.operators if plan.rewrites_rows else ():
+            what = f"{self._url}: query {plan.source!r}: operator {_called(operator)}"
+            if operator["provider"] != PROVIDER:
+                msg = (
+                    f"{what} keeps its state in {operator['provider']}, and Spark rewrites only "
+                    f"{PROVIDER}"
+                )
+                raise ConfigError(msg)
+            if not kind_named(operator["name"]).is_repartitionable:
+                msg = f"{what}: Spark does not know how to rewrite its state"
+                raise ConfigError(msg)
 
     # --- operators ------------------------------------------------------------------------------
 
     def _find(self, asked: str) -> tuple[str, int]:
-        """Return the one operator that a name, a number or a kind means."""
-        found = list(self._matching(asked))
+        """Return the query and number of the only operator with a name, a number or a kind."""
+        found = [
+            (name, each["id"])
+            for name, each in self._operators
+            if asked in (each.get("job_name"), f"op{each['id']}", str(each["id"]), each["name"])
+        ]
         if len(found) == 1:
             return found[0]
-        what = "no operator" if not found else "more than one operator"
-        msg = f"{self._url}: {what} {asked!r}; there are {self._listed()}"
+        there = ", ".join(f"{_called(each)} of query {name!r}" for name, each in self._operators)
+        msg = (
+            f"{self._url}: {'more than one' if found else 'no'} operator {asked!r}; there are "
+            f"{there or 'none, for no query keeps state'}"
+        )
         if found:
             msg += "; name the query, and the operator by its name or number"
         raise ConfigError(msg)
-
-    def _matching(self, asked: str) -> Iterator[tuple[str, int]]:
-        for name in self._scope():
-            for each in self._queries[name].operators:
-                named = {each.get("job_name"), f"op{each['id']}", str(each["id"]), each["name"]}
-                if asked in named:
-                    yield name, each["id"]
-
-    def _listed(self) -> str:
-        found = [
-            f"{_called(each)} of query {name!r}"
-            for name in self._scope()
-            for each in self._queries[name].operators
-        ]
-        return ", ".join(found) or "none, for no query keeps state"
 
     def _find_deletes(self) -> set[tuple[str, int]]:
         if self._changes.delete_keys is None:
             return set()
         if self._changes.operator is not None:
             return {self._find(self._changes.operator)}
-        found = {(n, each["id"]) for n in self._scope() for each in self._queries[n].operators}
-        if not found:
+        if not self._operators:
             why = "no query keeps state, so there is no key to delete"
             raise self._nothing(why)
-        return found
+        return {(name, each["id"]) for name, each in self._operators}
 
     def _replacement(self, asked: str, url: str) -> Replacement:
-        """Return the operator of another savepoint that takes the place of the one named."""
         name, number = self._find(asked)
         ours = next(each for each in self._queries[name].operators if each["id"] == number)
-        other = self._others[url]
-        theirs = other.record.queries
+        theirs = self._others[url].record.queries
         query = name if name in theirs else next(iter(theirs)) if len(theirs) == 1 else None
         if query is None:
             msg = f"{url}: no query {name!r} to take the state from; it has {', '.join(theirs)}"
@@ -359,42 +330,28 @@ class _Planner:
             raise ConfigError(msg)
         return Replacement(url, query, number)
 
-    def _partitions(self, name: str, query: QuerySavepoint) -> int | None:
-        asked = self._changes.partitions
-        if asked is None or name not in self._scope() or not query.operators:
-            return None
-        return asked
-
     # --- sources --------------------------------------------------------------------------------
 
     def _find_lines(self) -> dict[str, dict[int, str]]:
-        asked = {**dict.fromkeys(self._changes.reset, NO_OFFSET), **self._changes.offsets}
-        found: dict[str, dict[int, str]] = {}
-        for source, line in asked.items():
-            places = [
-                (name, place) for name in self._scope() for place in self._places(name, source)
-            ]
-            if not places:
-                raise ConfigError(self._no_source(source))
-            for name, place in places:
-                text = self._line(name, place, source, line)
-                found.setdefault(name, {})[place] = text
-        return found
-
-    def _places(self, name: str, source: str) -> Iterator[int]:
-        query = self._queries[name]
-        names = query.topology.sources
-        for place, known in enumerate(names):
-            if known == source or (known is None and str(place) == source):
-                yield place
-
-    def _no_source(self, source: str) -> str:
-        found = [
-            f"{place if known is None else known} of query {name!r}"
-            for name in self._scope()
+        """Return the new line in Spark's offset log of each place of the named sources."""
+        places = [
+            (name, place, str(place) if known is None else known)
+            for name in self._scope
             for place, known in enumerate(self._queries[name].topology.sources)
         ]
-        return f"{self._url}: no source {source!r}; there are {', '.join(found)}"
+        lines: dict[str, dict[int, str]] = {}
+        for source, line in {
+            **dict.fromkeys(self._changes.reset, NO_OFFSET),
+            **self._changes.offsets,
+        }.items():
+            if source not in {called for _, _, called in places}:
+                there = ", ".join(f"{called} of query {name!r}" for name, _, called in places)
+                msg = f"{self._url}: no source {source!r}; there are {there}"
+                raise ConfigError(msg)
+            for name, place, called in places:
+                if called == source:
+                    lines.setdefault(name, {})[place] = self._line(name, place, source, line)
+        return lines
 
     def _line(self, name: str, place: int, source: str, line: str) -> str:
         query = self._queries[name]
@@ -426,6 +383,3 @@ class _Planner:
             )
             raise ConfigError(msg)
         return text
-
-    def _nothing(self, why: str) -> ConfigError:
-        return ConfigError(f"{self._url}: nothing would change: {why}")

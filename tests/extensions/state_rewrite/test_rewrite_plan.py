@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.extensions.state_tools.rewrite_plan import Changes, Replacement, plan_changes
+from airflow_provider.extensions.state_rewrite.rewrite_plan import (
+    Changes,
+    Replacement,
+    plan_changes,
+)
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavepointRecord

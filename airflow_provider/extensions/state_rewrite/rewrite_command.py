@@ -12,52 +12,43 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.extensions.state_tools.rewrite import Rewritten
+    from airflow_provider.extensions.state_rewrite.rewrite import Rewritten
 
 
 def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the action.
-
-    Args:
-        actions: those of ``spark-stream state``.
-        add: makes one: where, its name, what it calls, what it does.
-    """
+    """Add the action to those of ``spark-stream state``."""
     text = "make a new savepoint from an existing one, with changes; that one stays as it is"
     rewrite = add(actions, "rewrite", _rewrite, text)
     rewrite.add_argument("url", metavar="SAVEPOINT")
-    rewrite.add_argument(
-        "--to", required=True, metavar="URL", help="the new savepoint's own folder"
-    )
+    text = "the new savepoint's own folder"
+    rewrite.add_argument("--to", required=True, metavar="URL", help=text)
     text = "the query that operators and sources are of"
     rewrite.add_argument("--query", metavar="NAME", help=text)
     text = "whose keys are deleted: its name, number or kind; default: all that have such keys"
     rewrite.add_argument("--operator", metavar="O", help=text)
     text = "a predicate over the columns of the key, or a file that lists keys (csv, json, parquet)"
     rewrite.add_argument("--delete-keys", metavar="SQL|FILE", help=text)
+
+    def add_repeated(flag: str, metavar: str, text: str | None) -> None:
+        rewrite.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+
     text = "an operator that the job has no longer; later ones take their numbers"
-    rewrite.add_argument("--drop-operator", action="append", default=[], metavar="O", help=text)
+    add_repeated("--drop-operator", "O", text)
     text = "the operator gets the state that it has in another savepoint"
-    rewrite.add_argument(
-        "--replace-operator", action="append", default=[], metavar="O=SAVEPOINT", help=text
-    )
-    rewrite.add_argument("--rename-query", action="append", default=[], metavar="OLD=NEW")
-    text = "the source begins from its beginning"
-    rewrite.add_argument("--reset-source", action="append", default=[], metavar="NAME", help=text)
-    text = "the source goes on there"
-    rewrite.add_argument(
-        "--set-offset", action="append", default=[], metavar="NAME=JSON", help=text
-    )
+    add_repeated("--replace-operator", "O=SAVEPOINT", text)
+    add_repeated("--rename-query", "OLD=NEW", None)
+    add_repeated("--reset-source", "NAME", "the source begins from its beginning")
+    add_repeated("--set-offset", "NAME=JSON", "the source goes on there")
     text = "spread the state over N partitions"
     rewrite.add_argument("--state-partitions", type=int, metavar="N", help=text)
-    text = "only print the plan"
-    rewrite.add_argument("--dry-run", action="store_true", help=text)
-    rewrite.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    rewrite.add_argument("--dry-run", action="store_true", help="only print the plan")
+    add_repeated("--conf", "K=V", "for Spark")
     rewrite.add_argument("--json", action="store_true")
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
-    from airflow_provider.extensions.state_tools.rewrite_plan import Changes
+    from airflow_provider.extensions.state_rewrite.rewrite import rewrite_savepoint
+    from airflow_provider.extensions.state_rewrite.rewrite_plan import Changes
 
     changes = Changes(
         query=arguments.query,
@@ -70,12 +61,9 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         partitions=arguments.state_partitions,
         replace=parse_pairs(arguments.replace_operator, "--replace-operator"),
     )
+    conf = parse_pairs(arguments.conf, "--conf")
     rewritten = rewrite_savepoint(
-        arguments.url,
-        arguments.to,
-        changes,
-        dry_run=arguments.dry_run,
-        conf=parse_pairs(arguments.conf, "--conf"),
+        arguments.url, arguments.to, changes, dry_run=arguments.dry_run, conf=conf
     )
     if arguments.json:
         print_json(rewritten.to_dict())

@@ -20,9 +20,9 @@ from streams import (
     write_events,
 )
 
+from airflow_provider.extensions.state_rewrite.rewrite import rewrite_savepoint
+from airflow_provider.extensions.state_rewrite.rewrite_plan import Changes
 from airflow_provider.extensions.state_tools import StateReader, open_state
-from airflow_provider.extensions.state_tools.rewrite import rewrite_savepoint
-from airflow_provider.extensions.state_tools.rewrite_plan import Changes
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint

@@ -1,10 +1,15 @@
-"""Row changes of a query's state: which rows are removed or replaced; with Spark, over a copy.
+"""Changes of the rows of a query's state, with Spark (4.2 and later), in a copy.
 
-Rows are chosen by the key by which Spark spreads them over partitions, so that all that an operator
-keeps for a key goes together: both sides of a join, the variables and the timers of a processor.
-Its columns have the names that Spark gives them: those of the grouping, ``window`` for a time
-window, and ``field0``, ``field1``, … for the equal columns of a join, which also go by their names
-in the streams, as far as the savepoint has them.
+Spark reads every store of every stateful operator, lets a function change the rows, and writes them
+as the state of the next batch. The function gets the rows as they are stored, with the columns
+``partition_key``, ``key_bytes``, ``value_bytes`` and ``column_family_name``. Rows of partition n go
+to partition n of the state, so the function must keep the partitions.
+
+Rows are chosen by the key by which Spark spreads them over partitions, so that everything that an
+operator keeps for a key goes together: both sides of a join, the variables and the timers of a
+processor. Its columns have Spark's names: those of the grouping, ``window`` for a time window, and
+``field0``, ``field1``, … for the equal columns of a join, which also have their names in the
+streams, as far as the savepoint records them.
 """
 
 from __future__ import annotations
@@ -12,17 +17,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from typing import TYPE_CHECKING, Final, cast
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from airflow_provider.extensions.state_tools.state_rewriter import (
-    read_state,
-    rewrite_state,
-    state_session,
-)
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operators import describe_operator
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.spark_state import first_line
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
+from airflow_provider.runtime.queries.plan import read_store
+from airflow_provider.runtime.queries.spark_state import first_line, prepare_state, state_settings
+from airflow_provider.runtime.spark.versions import as_stored_option
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -31,8 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_provider.extensions.state_tools.rewrite_plan import QueryPlan
+    from airflow_provider.extensions.state_rewrite.rewrite_plan import QueryPlan
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.checkpoint.logs import StateIds
+
 
 Names = dict[str, str]
 """By what a column of the key may be called, its name in the state."""
@@ -47,10 +53,10 @@ class Deleted:
     """The rows to delete from one operator.
 
     Attributes:
-        keys: how many keys.
-        rows: how many rows of all its stores.
+        rows: the number of rows of all its stores.
         columns: the columns of its key.
-        fits: whether it has the columns by which keys are chosen; if not, all of it stays.
+        fits: whether its key has the columns that the request names; if not, all of its state
+            stays.
     """
 
     operator: int
@@ -62,29 +68,24 @@ class Deleted:
 
 @dataclasses.dataclass(frozen=True)
 class Chooser:
-    """Says which keys are deleted.
-
-    Attributes:
-        predicate: in SQL, over the columns of the key.
-        file: lists them, with the names of such columns; in place of a predicate.
-    """
+    """Chooses the keys to delete: by a predicate in SQL over the key's columns, or by a file."""
 
     predicate: str | None
     file: str | None
 
     def split(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
-        """Return the rows that are chosen, or all others, in the partitions in which they were.
+        """Return the chosen rows of a store, or all others, each in its partition.
 
         Args:
             rows: of one store.
-            names: what the columns of the key are called.
-            chosen: whether those that are chosen are wanted.
+            names: the names of the key's columns.
+            chosen: whether to return the chosen ones.
 
         Returns:
-            None when the key has not the columns by which is chosen.
+            None if the key does not have the columns of the request.
 
         Raises:
-            ConfigError: the predicate is not one, or the file cannot be read.
+            ConfigError: the predicate is invalid, or the file cannot be read.
         """
         from pyspark.errors import PySparkException
 
@@ -145,9 +146,9 @@ class QueryRows:
     Args:
         spark: Spark.
         checkpoint: a copy that is written to; no query runs on it.
-        plan: what becomes of the query.
-        chooser: which keys go; None for none.
-        others: the checkpoints from which operators get their state, by the operator.
+        plan: the query's changes.
+        chooser: chooses the keys to delete; None for none.
+        others: the checkpoints with the new state of operators, by the operator.
     """
 
     def __init__(
@@ -166,15 +167,11 @@ class QueryRows:
         self._others = others
 
     def count_deleted(self) -> list[Deleted]:
-        """Return what deleting would delete; nothing is written."""
+        """Count the rows to delete; nothing is written."""
         return [self._count(operator) for operator in self._plan.deletes]
 
     def check_replaced(self) -> None:
-        """Refuse state that does not fit the operator that would get it.
-
-        Raises:
-            ConfigError: its schema differs.
-        """
+        """Refuse a new state whose schema differs from the operator's."""
         for number, other in self._others.items():
             theirs = self._plan.replaced[number].operator
             before, after = _schemas(self._checkpoint, number), _schemas(other, theirs)
@@ -187,10 +184,10 @@ class QueryRows:
                 raise ConfigError(msg)
 
     def rewrite(self) -> None:
-        """Append a batch with the rows as they are to be.
+        """Append a batch with the new rows.
 
         Raises:
-            CheckpointError: Spark could not; the checkpoint is of no use then.
+            CheckpointError: Spark could not; the checkpoint cannot be used then.
         """
         address = spark_url(self._checkpoint.url)
         rewrite_state(
@@ -223,7 +220,7 @@ class QueryRows:
             yield self._read_other(rows, operator, store) if operator in self._others else rows
 
     def _names(self, rows: DataFrame, operator: int) -> Names:
-        """Return what the columns of an operator's key are called, and which these are."""
+        """Return the names of the key's columns, and the column that each name means."""
         columns = _key_of(rows).names
         names = dict(zip(columns, columns, strict=True))
         for column, also in zip(columns, self._plan.keys.get(operator, ()), strict=False):
@@ -232,7 +229,6 @@ class QueryRows:
         return names
 
     def _change(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
-        """Return the new rows of a store."""
         if operator in self._others:
             rows = self._read_other(rows, operator, store)
         if operator in self._plan.deletes and self._chooser is not None:
@@ -241,7 +237,7 @@ class QueryRows:
         return rows
 
     def _read_other(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
-        """Return the rows of another checkpoint, spread as those of this one are."""
+        """Return the rows of another checkpoint, spread over partitions as those of this one."""
         from pyspark.sql import functions as sf
 
         other = self._others[operator]
@@ -289,3 +285,131 @@ def _documents(data: bytes) -> Iterator[str]:
             at = begin + 1
             continue
         yield json.dumps(found, sort_keys=True)
+
+
+log = logging.getLogger(__name__)
+
+ChangeStore = Callable[["DataFrame", int, str], "DataFrame"]
+"""Takes the rows of a store, its operator's number and its name; returns the new rows."""
+
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+
+
+def state_session(spark: SparkSession, logs: CheckpointLogs) -> SparkSession:
+    """Return a session that reads and writes state as the query of the checkpoint does."""
+    session = spark.newSession()
+    prepare_state(session)
+    for key, value in {**state_settings(logs), _ADAPTIVE: "false"}.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def read_state(
+    session: SparkSession, checkpoint: str, batch: int, operator: int, store: str
+) -> DataFrame:
+    """Return all rows of a store after a batch, as they are stored.
+
+    Args:
+        session: see :func:`state_session`.
+        checkpoint: its address as Spark writes it.
+        batch: the batch.
+        operator: the stateful operator's number.
+        store: the store's name.
+    """
+    reader = session.read.format("statestore").option("batchId", batch)
+    reader = reader.option("operatorId", operator).option("storeName", store)
+    return reader.option(as_stored_option(session), "true").load(checkpoint)
+
+
+def rewrite_state(
+    session: SparkSession,
+    checkpoint: Storage,
+    logs: CheckpointLogs,
+    *,
+    address: str,
+    change: ChangeStore,
+) -> int:
+    """Append a batch to a checkpoint that reads nothing, and has the state that *change* returns.
+
+    Args:
+        session: see :func:`state_session`.
+        checkpoint: no query runs on it.
+        logs: its logs; every batch has committed.
+        address: its address as Spark writes it.
+        change: called for every store of every operator; its refusals are raised unchanged.
+
+    Returns:
+        The batch.
+
+    Raises:
+        CheckpointError: Spark could not; the checkpoint cannot be used then.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    last = logs.position().last_commit
+    logs.put_offsets(last + 1, logs.offsets(last))
+    function = _Function(session, change)
+    log.info("%s: rewriting state after batch %s", address, last)
+    try:
+        ids = _run(session, address, last, function)
+    except (Py4JError, PySparkException) as error:
+        if isinstance(function.error, SparkStreamError):
+            raise function.error from error
+        reason = first_line(function.error or error)
+        msg = f"{address}: Spark could not rewrite its state: {reason}"
+        raise CheckpointError(msg) from error
+    commit = checkpoint.read(f"commits/{last}")
+    checkpoint.put(f"commits/{last + 1}", with_state_ids(commit, ids) if ids else commit)
+    return last + 1
+
+
+class _Function:
+    """A ``scala.Function1`` of two data frames, in Python."""
+
+    def __init__(self, session: SparkSession, change: ChangeStore) -> None:
+        self._session = session
+        self._change = change
+        self.error: Exception | None = None
+
+    def apply(self, rows: Any) -> Any:
+        from pyspark.sql import DataFrame
+
+        try:
+            operator, store = read_store(rows)
+            return self._change(DataFrame(rows, self._session), operator, store)._jdf
+        except Exception as error:
+            self.error = error  # Py4J keeps only its text
+            raise
+
+    class Java:
+        implements = ("scala.Function1",)
+
+
+def _run(session: SparkSession, address: str, last: int, function: _Function) -> StateIds:
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]  # Spark's
+    jvm: Any = session._jvm
+    inner: Any = session._jsparkSession
+    some = jvm.scala.Option.apply
+    rewriter = jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
+        inner,
+        last,
+        last + 1,
+        address,
+        inner.sessionState().newHadoopConf(),
+        some(None),
+        some(function),
+        some(None),
+    )
+    ids = rewriter.run()
+    if ids.isEmpty():
+        return {}
+    found: StateIds = {}
+    operators = ids.get().iterator()
+    while operators.hasNext():
+        operator = operators.next()
+        found[int(operator._1())] = [[str(store) for store in part] for part in operator._2()]
+    return found

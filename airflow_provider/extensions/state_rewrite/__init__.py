@@ -1,0 +1,1 @@
+"""Rewrite of a savepoint, ``spark-stream state rewrite``: a new one is made, with changes."""
