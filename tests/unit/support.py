@@ -84,6 +84,8 @@ class FakeSink:
         calls: what was asked of it, in order.
     """
 
+    api_version = 1
+
     def __init__(self, name: str = "fake") -> None:
         self.name = name
         self.staged: dict[str, list[str]] = {}

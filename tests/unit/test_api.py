@@ -41,6 +41,12 @@ def test_a_missing_parameter_is_explained(ctx):
     assert ctx.params.get("output") is None
 
 
+def sink_of_version(version: int) -> FakeSink:
+    sink = FakeSink()
+    sink.api_version = version
+    return sink
+
+
 @pytest.mark.parametrize(
     ("name", "df", "to", "more", "complaint"),
     [
@@ -57,6 +63,7 @@ def test_a_missing_parameter_is_explained(ctx):
         ("q", STREAM, [], {}, "query 'q' has no sink; write it to files"),
         ("q", STREAM, "/out", {}, "query 'q': unknown sink '/out'; use files"),
         ("q", STREAM, [FakeSink(), None], {}, "unknown sink None"),
+        ("q", STREAM, sink_of_version(2), {}, "the sink 'fake' was written for version 2 of the"),
         ("q", STREAM, [FakeSink("x"), FakeSink("x")], {}, "two sinks .*place of its own"),
         ("q", STREAM, files("/dev/null/x/y", "xlsx"), {}, "unknown format 'xlsx'"),
     ],

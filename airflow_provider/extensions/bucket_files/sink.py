@@ -62,6 +62,8 @@ _Move = tuple[str, str, int]  # the staged file's path, the published one's, and
 class BucketFilesSink:
     """Files in an object store; :func:`~airflow_provider.runtime.sinks.files.files` makes one."""
 
+    api_version = 1
+
     def __init__(
         self, url: str, file_format: str, partition_by: tuple[str, ...], options: Mapping[str, str]
     ) -> None:

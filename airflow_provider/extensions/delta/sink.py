@@ -112,6 +112,8 @@ def delta(
 class DeltaSink:
     """See :func:`delta`, which makes one."""
 
+    api_version = 1
+
     def __init__(
         self,
         path: str,

@@ -118,6 +118,8 @@ def iceberg(
 class IcebergSink:
     """See :func:`iceberg`, which makes one."""
 
+    api_version = 1
+
     def __init__(
         self,
         table: str,

@@ -96,6 +96,8 @@ class SqlSink:
     Thread safety: every call has a session of its own.
     """
 
+    api_version = 1
+
     def __init__(
         self,
         url: str,

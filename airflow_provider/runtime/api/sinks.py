@@ -177,6 +177,10 @@ class NamedSink(Protocol):
     """The members that every sink has."""
 
     @property
+    def api_version(self) -> int:
+        """The version of the interface that the sink was written for."""
+
+    @property
     def name(self) -> str:
         """A name that is unique in the query and the same at every start; without secrets."""
 

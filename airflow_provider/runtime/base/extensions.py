@@ -89,6 +89,16 @@ def load_extension(group: str, name: str) -> Any:
     except Exception as error:  # the package is not ours: importing it may raise anything
         msg = f"{named} cannot be imported: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
+    check_api_version(extension, named)
+    return extension
+
+
+def check_api_version(extension: Any, named: str) -> None:
+    """Refuse an extension that was written for another version of the published interface.
+
+    Raises:
+        ConfigError: the message begins with *named*.
+    """
     written_for = getattr(extension, "api_version", "none")
     if written_for != VERSION:
         msg = (
@@ -96,7 +106,6 @@ def load_extension(group: str, name: str) -> Any:
             f"has version {VERSION}; install a version that fits"
         )
         raise ConfigError(msg)
-    return extension
 
 
 def require_extra(what: str, extra: str, *modules: str, on_executors: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
 from airflow_provider.runtime.base.clock import parse_duration
+from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
@@ -401,6 +402,7 @@ def sinks_of(
         if not isinstance(sink, (Sink, OnePhaseSink)):
             msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
             raise ConfigError(msg)
+        check_api_version(sink, f"query {query!r}: the sink {sink.name!r}")
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
         msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"

@@ -25,6 +25,8 @@ class CollectorSink:
         replaced: the sinks that the job names; nothing is written to them, nor read.
     """
 
+    api_version = 1
+
     def __init__(self, query: str, replaced: Sequence[NamedSink]) -> None:
         self._query = query
         self._replaced = replaced

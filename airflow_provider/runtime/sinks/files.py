@@ -100,6 +100,8 @@ class FolderSink(Sink, FileSink, Protocol):
 class FilesSink:
     """See :func:`files`, which makes one."""
 
+    api_version = 1
+
     def __init__(
         self, path: str, file_format: str, partition_by: tuple[str, ...], options: dict[str, str]
     ) -> None:

@@ -79,6 +79,8 @@ def spark_sink(
 class SparkSink:
     """An output of one of Spark's own formats, made by :func:`spark_sink`."""
 
+    api_version = 1
+
     def __init__(
         self, file_format: str, options: dict[str, str], partition_by: tuple[str, ...] = ()
     ) -> None:
@@ -341,6 +343,8 @@ def for_each_batch(function: WriteBatch, name: str | None = None) -> ForEachBatc
 class ForEachBatchSink:
     """See :func:`for_each_batch`, which makes one."""
 
+    api_version = 1
+
     shows_staged = True
     """BATCH does not run it: all rows would be one batch."""
 
@@ -386,6 +390,8 @@ class DiscardSink:
 
     The replaced sink's folder is kept, by which queries that read it are known.
     """
+
+    api_version = 1
 
     def __init__(self, replaced: NamedSink) -> None:
         self._name = f"discarded:{replaced.name}"

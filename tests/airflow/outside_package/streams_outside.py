@@ -153,6 +153,8 @@ class LinesSink:
         folder: where the files are.
     """
 
+    api_version = 1
+
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self.name = f"lines:{folder}"
