@@ -16,18 +16,8 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # Spark's folder for null, and for 
 _COLUMNS: Final = 32  # as many as Delta itself keeps figures of by default
 _TEXT: Final = 32  # a longer text would have to be cut, and a cut upper bound is none
 # Not floats, whose footers leave NaN out, nor decimals, which JSON's readers round.
-_BOUNDED: Final = frozenset(
-    {
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-        "string",
-    }
-)
+_TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
+_BOUNDED: Final = _TIMES | {"byte", "short", "integer", "long", "date", "string"}
 
 
 class DataFile(NamedTuple):
@@ -35,9 +25,8 @@ class DataFile(NamedTuple):
 
     Attributes:
         path: relative to the table, with Spark's escapes in names of folders.
-        size: bytes.
         partition: the text of each partition column's value; None for null.
-        stats: JSON, as Delta's ``add`` action has it.
+        stats: JSON, as in Delta's ``add`` action.
     """
 
     path: str
@@ -65,9 +54,6 @@ def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, A
         size: bytes.
         schema: the table's JSON value.
 
-    Returns:
-        The file; one without rows has ``numRecords`` 0 in its ``stats``.
-
     Raises:
         FileNotFoundError: it is gone.
     """
@@ -81,7 +67,7 @@ def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, A
 
 
 def has_rows(file: DataFile) -> bool:
-    """Whether there is a row in it."""
+    """Whether the file has a row."""
     return int(read_json(file.stats)["numRecords"]) > 0
 
 
@@ -124,7 +110,7 @@ def _bounds_of(chunks: list[Any], kind: str) -> tuple[Any, Any] | None:
 
 
 def _is_exact(low: Any, high: Any, kind: str) -> bool:
-    if kind in {"timestamp", "timestamp_ntz"}:
+    if kind in _TIMES:
         return isinstance(low, dt.datetime) and isinstance(high, dt.datetime)
     if kind == "string":
         return isinstance(high, str) and len(low) <= _TEXT and len(high) <= _TEXT

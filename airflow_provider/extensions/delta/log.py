@@ -1,8 +1,8 @@
-"""A Delta table's log: opened once, read on from where it was, written by compare-and-swap.
+"""A Delta table's log: opened once, read incrementally, written by compare-and-swap.
 
-delta-rs retries a lost race by itself by default, and then lets two creators of one table both
-win, the second by replacing the first one's schema. So retries are off, everywhere: what is
-written rests on the very version that was looked at, or is not written.
+delta-rs retries a lost race by itself by default, and then lets two creators of one table both win,
+the second by replacing the first one's schema. So retries are off everywhere: each version is
+written for the version that was read, or not at all.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """One version of the table to be.
+    """The next version of the table.
 
     Attributes:
-        added: files that get part of the table.
-        removed: path and bytes of files that no longer are.
         transactions: numbers by application id, remembered as long as the table lives.
-        facts: for people who read the table's history.
+        facts: for readers of the table's history.
+        added: files that become part of the table.
+        removed: path and bytes of files that leave it.
     """
 
     transactions: Mapping[str, int]
@@ -46,12 +46,7 @@ class TableChange:
 
 
 class DeltaLog:
-    """The log of the table at *url*; not safe for threads.
-
-    Args:
-        url: the table's folder, as delta-rs calls it.
-        storage_options: delta-rs' own.
-    """
+    """The log of the table at *url*, delta-rs' name of its folder; not safe for threads."""
 
     def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
         self.url = url
@@ -60,11 +55,11 @@ class DeltaLog:
 
     @property
     def version(self) -> int:
-        """Return the version that was last seen; -1 when none was."""
+        """The version that was read last; -1 for none."""
         return self._table.version() if self._table is not None else -1
 
     def load(self) -> DeltaTable | None:
-        """Return the table as it is now, or None when there is none."""
+        """Return the current table; None if there is none."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -82,10 +77,7 @@ class DeltaLog:
         return self._table
 
     def create(self, schema: Mapping[str, Any], partition_by: Sequence[str]) -> None:
-        """Make the table without files; raises when another one was faster.
-
-        Crash safety: the table or nothing.
-        """
+        """Make the table without files; raises if another writer was faster."""
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
@@ -101,7 +93,7 @@ class DeltaLog:
         self._flush(0)
 
     def write(self, table: DeltaTable, change: TableChange) -> None:
-        """Make *change* the version after the one that *table* was loaded at.
+        """Write *change* as the version after the one that *table* was loaded at.
 
         Raises:
             Exception: of delta-rs; it may or may not have happened, which the next load tells.
@@ -138,12 +130,7 @@ class DeltaLog:
 
 
 def active_paths(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
-    """Return the paths below *prefixes* that are part of the table and that have all their rows.
-
-    Args:
-        table: a loaded table.
-        prefixes: folders relative to the table, each with a ``/`` at its end.
-    """
+    """Return the table's paths below *prefixes*, folders relative to it that end with ``/``."""
     import pyarrow as pa
 
     wanted = tuple(prefixes)
@@ -153,7 +140,7 @@ def active_paths(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
 
 
 def partly_deleted(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
-    """Return the addresses below *prefixes* of files that somebody deleted single rows of."""
+    """Return the addresses below *prefixes* of files from which single rows were deleted."""
     features = table.protocol().reader_features or ()
     if "deletionVectors" not in features:
         return set()
@@ -175,17 +162,17 @@ def _swapping(transactions: Mapping[str, int], facts: Mapping[str, Any]) -> Comm
 
 
 def folder_of(epoch: EpochId) -> str:
-    """Return where an epoch is staged and stays, relative to the table."""
+    """Return the folder of an epoch's files, relative to the table."""
     return f"{home_of(epoch.query_id)}/{folder_name(epoch)}"
 
 
 def home_of(query_id: str) -> str:
-    """Return where a query's epochs are, relative to the table."""
+    """Return the folder of a query's epochs, relative to the table."""
     return f"spark-stream-{query_id}"
 
 
 def files_of(committable: Committable) -> list[tuple[str, int]]:
-    """Return the path relative to the table, and the bytes, of each file that was staged.
+    """Return the path relative to the table, and the bytes, of each staged file.
 
     Raises:
         CorruptDocumentError: a path is not in the folder in which the epoch was staged.
@@ -200,7 +187,7 @@ def files_of(committable: Committable) -> list[tuple[str, int]]:
 
 
 def last_epoch(table: DeltaTable, query_id: str) -> int:
-    """Return the last epoch that is settled: it and those before are never published (again)."""
+    """Return the last settled epoch: it and those before are never published (again)."""
     version = table.transaction_version(query_id)
     return -1 if version is None else version
 
@@ -217,7 +204,7 @@ def has_files_of(table: DeltaTable, epoch: EpochId) -> bool:
 
 
 def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
-    """Whether a version of the table that somebody may read names the staging's files."""
+    """Whether a version of the table that can still be read names the staging's files."""
     if epoch.epoch > last_epoch(table, epoch.query_id):
         return False
     if is_reverted(table, epoch):
@@ -227,7 +214,7 @@ def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
 
 
 def epochs_after(table: DeltaTable, query_id: str, epoch: int) -> set[int]:
-    """Return the query's epochs from *epoch* on of which files are part of the table."""
+    """Return the query's epochs from *epoch* on whose files are part of the table."""
     home = f"{home_of(query_id)}/"
     folders = {path.removeprefix(home).partition("/")[0] for path in active_paths(table, [home])}
     numbers = (name.partition("-")[0] for name in folders)
@@ -245,10 +232,10 @@ def _published_mark(query_id: str) -> str:
 def removal(
     table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
 ) -> TableChange:
-    """Return the version that takes *epochs* back.
+    """Return the version that removes *epochs*.
 
     Args:
-        table: as it is now.
+        table: the current table.
         one: any of them, for the query.
         epochs: their numbers.
         published: the stagings that were published.
@@ -269,7 +256,7 @@ def removal(
 
 
 def mark_of(writer: Writer | None) -> dict[str, int]:
-    """Return the transaction that says which job directory has published; none for nobody."""
+    """Return the transaction that records which job directory has published; none without one."""
     return {} if writer is None else {_mark(writer.key): int(writer.identity, 16)}
 
 
@@ -284,7 +271,7 @@ def _mark(key: str) -> str:
 
 
 def commit_info(committable: Committable) -> dict[str, Any]:
-    """Return what the table's history tells people of an epoch."""
+    """Return the facts of an epoch for readers of the table's history."""
     epoch, writer = committable.epoch, committable.writer
     job = {"jobDir": writer.job_dir, "job": writer.identity} if writer is not None else {}
     return {

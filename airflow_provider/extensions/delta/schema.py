@@ -1,4 +1,4 @@
-"""Schema rules of the ``delta`` sink: what a table must be like for the rows to fit in.
+"""Schema rules of the ``delta`` sink: the tables that the rows fit in.
 
 Schemas are JSON values as Delta's log and Spark's ``StructType.jsonValue()`` write them; the two
 formats are the same.
@@ -7,6 +7,7 @@ formats are the same.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,50 +18,21 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-_ATOMIC: Final = frozenset(
-    {
-        "string",
-        "binary",
-        "boolean",
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "float",
-        "double",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    }
-)
-# The others' texts depend on the session's time zone or are no exact image of the value.
-_PARTITIONS_BY: Final = frozenset(
-    {
-        "string",
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "boolean",
-        "date",
-    }
-)
+# The texts of other types depend on the session's time zone or are no exact image of the value.
+_PARTITIONS_BY: Final = frozenset({"string", "byte", "short", "integer", "long", "boolean", "date"})
+_ATOMIC: Final = _PARTITIONS_BY | {"binary", "float", "double", "timestamp", "timestamp_ntz"}
 _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
-# What asks nothing of somebody who adds and removes whole files, or can be seen to be unused.
+# They ask nothing of a writer that adds and removes whole files, or can be seen to be unused.
 _WRITER_FEATURES: Final = frozenset(
     {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
+        *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
+        *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
     }
 )
+_NULLABLE: Final = {
+    **dict.fromkeys(("nullable", "containsNull", "valueContainsNull"), True),
+    "metadata": {},
+}
 _NAME_MAPPING: Final = "delta.columnMapping.mode"
 _TRANSACTIONS_KEPT: Final = "delta.setTransactionRetentionDuration"
 _CONSTRAINT: Final = "delta.constraints."
@@ -74,9 +46,8 @@ class TableFacts:
 
     Attributes:
         schema: its JSON value.
-        partition_by: its partition columns, in their order.
         configuration: its table properties.
-        writer_features: what its protocol asks of writers; empty in the old protocols.
+        writer_features: the features that its protocol requires of writers; empty in old protocols.
     """
 
     schema: Mapping[str, Any]
@@ -86,9 +57,7 @@ class TableFacts:
 
     @classmethod
     def of(cls, table: DeltaTable) -> TableFacts:
-        """Read them from a table that was loaded."""
-        import json
-
+        """Read them from a loaded table."""
         metadata = table.metadata()
         return cls(
             json.loads(table.schema().to_json()),  # noqa: TID251 - deltalake's own
@@ -145,11 +114,7 @@ def _stored_type(kind: Any, column: str, name: str) -> Any:
 
 
 def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], name: str) -> None:
-    """Refuse partition columns that are not there or whose type is no exact text.
-
-    Raises:
-        ConfigError: the message names the column.
-    """
+    """Refuse partition columns that are missing, or whose type is no exact text."""
     types = {field["name"]: field["type"] for field in schema["fields"]}
     for column in partition_by:
         if column not in types:
@@ -169,16 +134,13 @@ def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], nam
 def check_fits(
     table: TableFacts, schema: Mapping[str, Any], partition_by: Sequence[str], name: str
 ) -> None:
-    """Refuse a table that the rows do not fit in, or that asks for more than the sink does.
+    """Refuse a table that the rows do not fit in, or that requires more than the sink does.
 
     Args:
-        table: what is there.
+        table: the table.
         schema: the rows', from :func:`as_stored`.
         partition_by: the sink's partition columns.
         name: the sink's, for the message.
-
-    Raises:
-        ConfigError: the message names the column, the property or the feature.
     """
     _check_rules(table, name)
     if tuple(partition_by) != table.partition_by:
@@ -236,27 +198,12 @@ def _check_rules(table: TableFacts, name: str) -> None:
 
 
 def _plain(kind: Any) -> Any:
-    """Return a stored type without what is said of nulls and without metadata."""
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        fields = [
-            {"name": f["name"], "type": _plain(f["type"]), "nullable": True, "metadata": {}}
-            for f in kind["fields"]
-        ]
-        return {"type": "struct", "fields": fields}
-    if kind["type"] == "array":
-        return {
-            "type": "array",
-            "elementType": _plain(kind["elementType"]),
-            "containsNull": True,
-        }
-    return {
-        "type": "map",
-        "keyType": _plain(kind["keyType"]),
-        "valueType": _plain(kind["valueType"]),
-        "valueContainsNull": True,
-    }
+    """Return a stored type without nullability and metadata."""
+    if isinstance(kind, list):
+        return [_plain(each) for each in kind]
+    if isinstance(kind, dict):
+        return {key: _NULLABLE.get(key, _plain(value)) for key, value in kind.items()}
+    return kind
 
 
 def _shown(kind: Any) -> str:

@@ -3,8 +3,9 @@
 Spark stages Parquet files in a folder of the table, where no reader sees a file that the log does
 not name; publishing is one entry of the log, a put-if-absent of the next version. It adds the files
 and, in the same step, records the epoch as Delta's own application transaction, which lives as long
-as the table. A committer that was overtaken fails to put its version, looks again, and finds the
-epoch. The folder's name does not begin with ``_`` or ``.``: ``VACUUM`` would never clean it.
+as the table. A committer that was overtaken fails to put its version, reads the log again, and
+finds the epoch. The folder's name does not begin with ``_`` or ``.``: ``VACUUM`` would never clean
+it.
 """
 
 from __future__ import annotations
@@ -145,12 +146,12 @@ class DeltaSink:
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and its table."""
+        """The sink's kind and its table."""
         return f"delta:{self._url}"
 
     @property
     def location(self) -> str:
-        """Return the table's folder, by which a query of the same job that reads it is known."""
+        """The table's folder, by which a query of the same job that reads it is known."""
         return self._url
 
     @property
@@ -159,13 +160,13 @@ class DeltaSink:
         return False
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the dataset that it writes."""
+        """Return the table."""
         return (folder_dataset(self._url),)
 
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what the table cannot take; its log is only read.
+        """Refuse a table that cannot take the rows; its log is only read.
 
         In a bucket an object of a few bytes is written and removed: a version of the table is a
         write on the condition that there is none, and a store that ignores it is refused.
@@ -183,7 +184,7 @@ class DeltaSink:
             check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what no table could take."""
+        """Refuse rows that no table could take."""
         check_append_only(self.name, output_mode)
         check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
 
@@ -238,7 +239,7 @@ class DeltaSink:
     def _with_rows(
         self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
     ) -> list[tuple[str, int]]:
-        """Leave the file out that Spark writes of its first partition also when that has no rows.
+        """Leave out the file that Spark writes for its first partition even without rows.
 
         With partition columns it writes none.
         """
@@ -251,8 +252,7 @@ class DeltaSink:
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Add the staged files in one version, unless the table has recorded the epoch.
 
-        An epoch without rows makes the table if need be, and no version: there is nothing that
-        could be there twice.
+        An epoch without rows makes the table if need be, and no version: it has nothing to double.
         """
         epoch = committable.epoch
         read: list[DataFile] = []
@@ -291,11 +291,6 @@ class DeltaSink:
         return last_epoch(table, query_id) if table is not None else -1
 
     def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
-        """Whether the table has, or had, the epoch.
-
-        Raises:
-            CheckpointError: it has a later one and not this one.
-        """
         last = last_epoch(table, epoch.query_id)
         if is_reverted(table, epoch):
             return True
@@ -307,7 +302,7 @@ class DeltaSink:
         return True
 
     def _ensure_table(self, committable: Committable, fence: Fence) -> DeltaTable:
-        """Return the table as it is now; make it if need be, which somebody else may do as well."""
+        """Return the current table; make it if need be, which another writer may do as well."""
         table = self._log.load()
         if table is None:
             fence.check()
@@ -342,8 +337,8 @@ class DeltaSink:
     def _until_settled(self, attempt: Callable[[], None]) -> None:
         """Retry *attempt* until no other writer wins the commit.
 
-        Also when it is not known whether its version was put: either the next look finds it, or the
-        next attempt and the one on its way are for the same version, of which one fails.
+        Also if it is not known whether its version was put: the next look finds it, or the next
+        attempt and the one on its way are for the same version, of which one fails.
         """
         retries = Retries(_LOST, self._clock)
         failures = 0
@@ -387,14 +382,14 @@ class DeltaSink:
                     self._remove(table, epoch)
 
     def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
-        """Remove a staging folder if it is certain that it was not published."""
+        """Remove a staging folder if it was certainly not published."""
         if table is None or not may_be_named(table, epoch):
             remove_tree(f"{self._url}/{folder_of(epoch)}")
 
     # --- reverting ------------------------------------------------------------------------------
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        """Refuse if a published file is no longer the table's: rewritten, or deleted."""
         written = [c for c in committables if files_of(c)]
         table = self._loaded()
         if table is not None:
@@ -447,11 +442,7 @@ class DeltaSink:
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
     ) -> list[Committable]:
-        """Return those of *committables* that are published and not reverted.
-
-        Raises:
-            RevertError: one of their files is no longer what was published.
-        """
+        """Return the published and not reverted ones of *committables*; refuse changed files."""
         standing: dict[int, list[Committable]] = {}
         for c in committables:
             settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
