@@ -1,16 +1,16 @@
 """Ledger of the epochs that an Iceberg table has taken, recorded in the table itself.
 
-One property per query id, moved in the same commit as the rows::
+One property per query id, changed in the same commit as the rows::
 
     spark-stream.<query id> = {"epoch":7,"reverted":[[5,6]],"refused":[[7,7]]}
 
-``epoch`` is the last one that is settled: it and those before it are never published (again). Of
-these, the ``reverted`` were published and removed, and the ``refused`` were reverted before
-they were published. Snapshots carry the same facts in their summaries, for people, but anybody may
-expire them, so the summaries decide only where the property is missing.
+``epoch`` is the last settled one: it and those before it are never published (again). Of these, the
+``reverted`` were published and removed, and the ``refused`` were reverted before they were
+published. Snapshots have the same facts in their summaries, for readers of the history, but any
+writer may expire them, so the summaries decide only where the property is missing.
 
 The property ``spark-stream.job.<address>`` is the identity of the job directory at that address
-which has published last.
+that has published last.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class Ledger:
     """A table's record of one query.
 
     Attributes:
-        query_id: the query's.
-        last: the last settled epoch; -1 when there is none.
+        last: the last settled epoch; -1 for none.
         reverted: epochs that were published, and removed again.
-        refused: epochs that were reverted before anybody had published them.
+        refused: epochs that were reverted before they were published.
     """
 
     query_id: str
@@ -67,7 +66,7 @@ class Ledger:
 
     @classmethod
     def of(cls, metadata: TableMetadata, query_id: str) -> Ledger:
-        """Read the ledger from a table's state."""
+        """Read the ledger from a table's metadata."""
         text = metadata.properties.get(_PREFIX + query_id)
         if text is None:
             epochs = [epoch for epoch, _ in _published(metadata, query_id)]
@@ -81,7 +80,7 @@ class Ledger:
         return cls(query_id, read.epoch, reverted, refused)
 
     def to_properties(self) -> dict[str, str]:
-        """Return the table property that keeps the ledger."""
+        """Return the table property with the ledger."""
         value: dict[str, object] = {"epoch": self.last}
         if self.reverted:
             value["reverted"] = _to_ranges(self.reverted)
@@ -109,13 +108,13 @@ class Ledger:
         )
 
     def facts_of_revert(self, epochs: Iterable[int]) -> dict[str, str]:
-        """Return what the summary of a revert's snapshot says."""
+        """Return the summary of a revert's snapshot."""
         spans = (f"{first}-{last}" for first, last in _to_ranges(epochs))
         return {_QUERY_ID: self.query_id, _TAKEN_BACK: ",".join(spans)}
 
 
 def facts_of_epoch(epoch: EpochId) -> dict[str, str]:
-    """Return what the summary of an epoch's snapshot says."""
+    """Return the summary of an epoch's snapshot."""
     return {
         _QUERY: epoch.query,
         _QUERY_ID: epoch.query_id,
@@ -125,7 +124,7 @@ def facts_of_epoch(epoch: EpochId) -> dict[str, str]:
 
 
 def mark_of(writer: Writer | None) -> dict[str, str]:
-    """Return the table property that says which job directory has published; none for nobody."""
+    """Return the table property that records which job directory has published."""
     return {} if writer is None else {_JOB + writer.key: writer.identity}
 
 
@@ -136,7 +135,7 @@ def marked(metadata: TableMetadata, job_dir: str) -> list[str]:
 
 
 def published_token(metadata: TableMetadata, epoch: EpochId) -> int | None:
-    """Return the token whose staging of the epoch was published; None if that is forgotten."""
+    """Return the token of the published staging; None if the epoch's snapshot has expired."""
     published = _published(metadata, epoch.query_id)
     return next((token for number, token in published if number == epoch.epoch), None)
 
@@ -160,7 +159,6 @@ def _from_ranges(ranges: Sequence[_Range]) -> frozenset[int]:
 
 
 def _to_ranges(epochs: Iterable[int]) -> list[list[int]]:
-    """Return the inclusive ranges that cover exactly *epochs*, ascending."""
     ranges: list[list[int]] = []
     for epoch in sorted(epochs):
         if ranges and ranges[-1][1] == epoch - 1:

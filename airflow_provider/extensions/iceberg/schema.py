@@ -21,7 +21,7 @@ _BY_TIME: Final = ("year", "month", "day", "hour")
 
 
 def as_staged(schema: pa.Schema) -> pa.Schema:
-    """Return *schema* as Spark writes it to a file: everything may be null, at every depth."""
+    """Return *schema* as Spark writes it to a file: all may be null, at every depth."""
     import pyarrow as pa
 
     return pa.schema([pa.field(f.name, _nullable(f.type)) for f in schema])
@@ -40,11 +40,7 @@ def _nullable(kind: Any) -> Any:
 
 
 def new_schema(arrow: pa.Schema, name: str) -> Schema:
-    """Return the schema of a table made for *arrow*.
-
-    Raises:
-        ConfigError: Iceberg has no type for a column.
-    """
+    """Return the schema of a table made for *arrow*."""
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
@@ -62,11 +58,7 @@ def new_schema(arrow: pa.Schema, name: str) -> Schema:
 def new_partition_fields(
     schema: Schema, partition_by: Sequence[str], name: str
 ) -> list[PartitionField]:
-    """Return the fields that partition a new table by the values of columns.
-
-    Raises:
-        ConfigError: a column's type is none to partition by.
-    """
+    """Return the fields that partition a new table by the values of columns."""
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.transforms import IdentityTransform
 
@@ -88,11 +80,7 @@ def _check_source(kind: Any, column: str, name: str) -> None:
 
 
 def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name: str) -> None:
-    """Refuse an existing table that cannot take files with the columns *arrow*.
-
-    Raises:
-        ConfigError: the message names the column.
-    """
+    """Refuse an existing table that cannot take files with the columns *arrow*."""
     schema = table.schema()
     for field in arrow:
         _check_column(schema, field, table.metadata.format_version, name)
@@ -176,7 +164,7 @@ def _check_partitions(
 def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
     """Return expressions that are equal within each of the table's partitions, and only there.
 
-    Truncated numbers may differ within one, which costs files and nothing else.
+    Truncated numbers may differ within one, which only costs files.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -198,7 +186,7 @@ def _tagged(value: Column) -> Column:
 
 
 def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
-    """Return what makes the partition's value, or one as good, of a column and its type."""
+    """Return a function of a column and its type: the partition's value, or an equivalent."""
     from pyiceberg.transforms import TruncateTransform
 
     transform = str(field.transform)
@@ -217,7 +205,7 @@ def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
 
 
 def _exact(column: Column, kind: str) -> Column:
-    """Return what casts to different texts for different values."""
+    """Return a column that casts to different texts for different values."""
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
     if kind == "timestamp":
@@ -226,7 +214,7 @@ def _exact(column: Column, kind: str) -> Column:
 
 
 def _by_time(unit: str, column: Column, kind: str) -> Column:
-    """Return the start of the unit, in UTC as Iceberg counts, whatever the session's zone is."""
+    """Return the start of the unit in UTC, as Iceberg counts, in any time zone of the session."""
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
     if kind == "timestamp":

@@ -2,9 +2,9 @@
 
 Spark stages plain Parquet files under the table's data folder, where no reader sees a file that no
 snapshot names. Publishing is a commit to the catalog, a compare-and-swap of the table's state: it
-adds the files and, in the same step, records the epoch in a property of the table. Snapshots can be
-expired by anybody and properties are not, so a repeated commit finds the epoch as long as the table
-lives. A committer that was overtaken fails the swap, looks again, and finds it too.
+adds the files and, in the same step, records the epoch in a property of the table. Any writer may
+expire snapshots but not properties, so a repeated commit finds the epoch as long as the table
+lives. A committer that was overtaken fails the swap, reads the table again, and finds it too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.iceberg import tables
 from airflow_provider.extensions.iceberg.ledger import (
     Ledger,
     facts_of_epoch,
@@ -26,20 +27,6 @@ from airflow_provider.extensions.iceberg.schema import (
     new_partition_fields,
     new_schema,
     partition_columns,
-)
-from airflow_provider.extensions.iceberg.tables import (
-    DataFiles,
-    begin_change,
-    create_table,
-    data_folder,
-    folder_of,
-    has_rows,
-    is_below,
-    is_referenced,
-    live_files,
-    name_mapping_of,
-    paths_of,
-    swap,
 )
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -145,13 +132,13 @@ class IcebergSink:
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and its table."""
+        """The sink's kind and its table."""
         return f"iceberg:{self._table_name}"
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the folder of its table, by which Spark's own lineage names it; reads the catalog.
 
-        None of a new table whose folder only the catalog decides, as a REST catalog does.
+        Return none for a new table whose folder only the catalog decides, as a REST catalog does.
         """
         table, catalog = self._load(), self._open()
         if table is not None:
@@ -163,7 +150,7 @@ class IcebergSink:
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what the table cannot take; nothing is written, the catalog is only read."""
+        """Refuse rows that the table cannot take; nothing is written, the catalog is only read."""
         self.check_shape(df, output_mode)
         arrow = self._arrow_schema(df)
         namespace = self._table_name.rpartition(".")[0]
@@ -185,7 +172,7 @@ class IcebergSink:
             check_fits(table, arrow, self._partition_by, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what no table could take."""
+        """Refuse rows that no table could take."""
         check_append_only(self.name, output_mode)
         namespace, _, table_name = self._table_name.rpartition(".")
         if not namespace or not table_name:
@@ -215,14 +202,14 @@ class IcebergSink:
         """
         with self._errors():
             table = self._ensure_table(self._arrow_schema(df))
-        folder = folder_of(table, epoch)
+        folder = tables.folder_of(table, epoch)
         staged = self._write(df, spark_url(folder), table)
         if staged.rows == 0:
             remove_tree(folder)
         found = [name for name, _ in staged.files] if staged.rows else []
         with self._errors():
             # Only what is published is named, so that a revert finds all that is named.
-            names = [name for name in found if has_rows(table, f"{folder}/{name}")]
+            names = [name for name in found if tables.has_rows(table, f"{folder}/{name}")]
         uuid = str(table.metadata.table_uuid)
         return Staged({"table_uuid": uuid, "folder": folder, "files": names}, staged.rows)
 
@@ -241,8 +228,9 @@ class IcebergSink:
     def _ensure_table(self, arrow: pa.Schema) -> Table:
         table = self._load()
         if table is None:
-            names = self._table_name, self.name
-            table = create_table(self._open(), *names, arrow, self._partition_by)
+            table = tables.create_table(
+                self._open(), self._table_name, self.name, arrow, self._partition_by
+            )
         try:
             check_fits(table, arrow, self._partition_by, self.name)
         except ConfigError as error:  # it was made or changed after check()
@@ -254,28 +242,30 @@ class IcebergSink:
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Add the staged files in one snapshot, unless the table has recorded the epoch."""
         epoch = committable.epoch
-        paths = paths_of(committable)
+        paths = tables.paths_of(committable)
         if not paths:
             return  # nothing to see, so nothing to repeat either
-        made = DataFiles(self.name)
+        made = tables.DataFiles(self.name)
 
         def attempt(table: Table) -> None:
             ledger = Ledger.of(table.metadata, epoch.query_id)
             if self._has(table, ledger, committable, fence):
                 return
-            if not is_below(table, str(committable.data["folder"])):
+            if not tables.is_below(table, str(committable.data["folder"])):
                 raise tampered_record_error(self.name, epoch, committable.data["folder"])
-            change = begin_change(table)
+            change = tables.begin_change(table)
             producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
             with producer:
                 for data_file in made.get(table, paths):
                     producer.append_data_file(data_file)
             after = ledger.with_published(epoch.epoch)
             mark = mark_of(committable.writer)
-            change.set_properties({**name_mapping_of(table), **after.to_properties(), **mark})
+            change.set_properties(
+                {**tables.name_mapping_of(table), **after.to_properties(), **mark}
+            )
             fence.check()
             failpoints.hit("iceberg.committing")
-            swap(table, change)
+            tables.swap(table, change)
             failpoints.hit("iceberg.committed")
 
         self._until_settled(attempt, committable)
@@ -291,18 +281,13 @@ class IcebergSink:
         return Ledger.of(table.metadata, query_id).last if table is not None else -1
 
     def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
-        """Whether the table has, or had, the epoch.
-
-        Raises:
-            CheckpointError: it has a later one and not this one.
-        """
         epoch = committable.epoch
         if epoch.epoch >= ledger.last:
             return epoch.epoch == ledger.last
         known = published_token(table.metadata, epoch) is not None
         if known or not ledger.is_standing(epoch.epoch):
             return True
-        if not is_referenced(table, str(committable.data["folder"])):
+        if not tables.is_referenced(table, str(committable.data["folder"])):
             fence.check()
             raise skipped_epoch_error(self.name, epoch, last=ledger.last)
         return True
@@ -310,8 +295,8 @@ class IcebergSink:
     def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:
         """Retry *attempt* on the latest table version until no other writer wins the commit.
 
-        Also when it is not known whether a commit happened: either the next look finds it, or the
-        next commit makes the one on its way fail.
+        Also if it is not known whether a commit happened: the next look finds it, or the next
+        commit makes the one on its way fail.
         """
         from pyiceberg import exceptions as iceberg_errors
 
@@ -349,7 +334,7 @@ class IcebergSink:
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's files, unless a snapshot names one, or they are not the table's."""
-        paths_of(committable)
+        tables.paths_of(committable)
         with self._errors():
             table = self._load()
             if table is not None:
@@ -362,25 +347,25 @@ class IcebergSink:
             table = self._load()
             if table is None:
                 return
-            for epoch in staged_epochs(f"{data_folder(table)}/{query_id}", query_id):
+            for epoch in staged_epochs(f"{tables.data_folder(table)}/{query_id}", query_id):
                 if is_garbage(epoch.epoch, epoch.token):
-                    self._remove(table, epoch, folder_of(table, epoch))
+                    self._remove(table, epoch, tables.folder_of(table, epoch))
 
     def _remove(self, table: Table, epoch: EpochId, folder: str) -> None:
-        """Remove a staging folder if it is certain that no snapshot names a file in it."""
+        """Remove a staging folder if certainly no snapshot names a file in it."""
         ledger = Ledger.of(table.metadata, epoch.query_id)
         maybe_published = epoch.epoch <= ledger.last and epoch.epoch not in ledger.refused
-        if maybe_published and is_referenced(table, folder):
+        if maybe_published and tables.is_referenced(table, folder):
             return
-        if is_below(table, folder):
+        if tables.is_below(table, folder):
             remove_tree(folder)
 
     # --- reverting ------------------------------------------------------------------------------
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        """Refuse if a published file is no longer the table's: rewritten, or deleted."""
         for committable in committables:
-            paths_of(committable)
+            tables.paths_of(committable)
         table = self._found()
         if table is not None and committables:
             self._check_same(table, committables)
@@ -392,7 +377,7 @@ class IcebergSink:
         if not committables:
             return
         for committable in committables:
-            paths_of(committable)
+            tables.paths_of(committable)
         if self._found() is None:
             return
         query_id = committables[0].epoch.query_id
@@ -404,7 +389,7 @@ class IcebergSink:
                 return
             published = self._published_files(table, ledger, committables)
             after = ledger.with_reverted(epochs)
-            change = begin_change(table)
+            change = tables.begin_change(table)
             update = change.update_snapshot(after.facts_of_revert(epochs))
             # A snapshot even when no file goes: it makes the commits fail that are on their way.
             producer = update.overwrite() if published else update.fast_append()
@@ -414,7 +399,7 @@ class IcebergSink:
             change.set_properties(after.to_properties())
             fence.check()
             failpoints.hit("iceberg.reverting")
-            swap(table, change)
+            tables.swap(table, change)
             failpoints.hit("iceberg.reverted")
 
         self._until_settled(attempt, committables[0])
@@ -429,14 +414,12 @@ class IcebergSink:
     def _published_files(
         self, table: Table, ledger: Ledger, committables: Sequence[Committable]
     ) -> list[DataFile]:
-        """Return the data files that are the epochs' and still the table's.
-
-        Raises:
-            RevertError: an epoch was published, and one of its files is no longer in the table.
-        """
-        standing = [c for c in committables if ledger.is_standing(c.epoch.epoch) and paths_of(c)]
-        wanted = {path for c in standing for path in paths_of(c)}
-        live = {f.file_path: f for f in live_files(table, wanted)}
+        """Return the epochs' data files that are still the table's; refuse if one is missing."""
+        standing = [
+            c for c in committables if ledger.is_standing(c.epoch.epoch) and tables.paths_of(c)
+        ]
+        wanted = {path for c in standing for path in tables.paths_of(c)}
+        live = {f.file_path: f for f in tables.live_files(table, wanted)}
         chosen: list[DataFile] = []
         for epoch in {c.epoch.epoch for c in standing}:
             # Of several stagings of an epoch only one was published.
@@ -444,15 +427,15 @@ class IcebergSink:
             known = published_token(table.metadata, stagings[0].epoch)
             if known is not None:
                 stagings = [c for c in stagings if c.epoch.token == known]
-            whole = [c for c in stagings if all(path in live for path in paths_of(c))]
+            whole = [c for c in stagings if all(path in live for path in tables.paths_of(c))]
             if stagings and not whole:
-                gone = next(path for path in paths_of(stagings[0]) if path not in live)
+                gone = next(path for path in tables.paths_of(stagings[0]) if path not in live)
                 msg = (
                     f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody "
                     "has compacted, overwritten or deleted it, so its rows are not known any more"
                 )
                 raise RevertError(msg)
-            chosen += [live[path] for c in whole for path in paths_of(c)]
+            chosen += [live[path] for c in whole for path in tables.paths_of(c)]
         return chosen
 
     # --- the catalog ------------------------------------------------------------------------------

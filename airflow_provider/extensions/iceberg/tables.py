@@ -33,15 +33,7 @@ _NEW_TABLE: Final = {
 def create_table(
     catalog: Catalog, table: str, sink: str, arrow: pa.Schema, partition_by: Sequence[str]
 ) -> Table:
-    """Make the table, or return the one that another writer makes at this moment.
-
-    Args:
-        catalog: where.
-        table: its name, with its namespace.
-        sink: the sink's name, for errors.
-        arrow: the schema of its rows.
-        partition_by: its partition columns.
-    """
+    """Make the table for rows of *arrow*, or return the one that another writer makes meanwhile."""
     from pyiceberg.exceptions import TableAlreadyExistsError
     from pyiceberg.partitioning import PartitionSpec
 
@@ -79,7 +71,7 @@ class DataFiles:
         return self._made
 
     def _check_partition(self, table: Table, entry: DataFile) -> None:
-        """Refuse a partition value that is not every row's, which statistics do not tell.
+        """Refuse a partition value that some row may not have, as far as statistics tell.
 
         pyiceberg overlooks nulls beside the value, and takes missing statistics for nulls.
         """
@@ -95,20 +87,20 @@ class DataFiles:
 
 
 def name_mapping_of(table: Table) -> dict[str, str]:
-    """Return the property by which readers find columns: Spark's files carry no field ids."""
+    """Return the property by which readers find columns: Spark's files have no field ids."""
     if table.metadata.name_mapping() is not None:
         return {}
     return {"schema.name-mapping.default": table.schema().name_mapping.model_dump_json()}
 
 
 def data_folder(table: Table) -> str:
-    """Return where the table keeps its data files."""
+    """Return the folder of the table's data files."""
     configured = table.metadata.properties.get("write.data.path")
     return (configured or f"{table.metadata.location.rstrip('/')}/data").rstrip("/")
 
 
 def folder_of(table: Table, epoch: EpochId) -> str:
-    """Return where an epoch is staged, and stays."""
+    """Return the folder in which an epoch is staged, and stays."""
     return f"{data_folder(table)}/{epoch.query_id}/{folder_name(epoch)}"
 
 
@@ -116,7 +108,7 @@ def paths_of(committable: Committable) -> list[str]:
     """Return the staged files' addresses, as the table's metadata names them.
 
     Raises:
-        CorruptDocumentError: they are not in a folder that an epoch of this name is staged in.
+        CorruptDocumentError: they are not in a folder for staging this epoch.
     """
     epoch, kind = committable.epoch, "iceberg"
     with reading(kind, committable):
@@ -130,13 +122,13 @@ def paths_of(committable: Committable) -> list[str]:
 
 
 def is_below(table: Table, folder: str) -> bool:
-    """Whether *folder* lies below a place where the table keeps its files."""
+    """Whether *folder* is below a folder of the table's files."""
     tops = (data_folder(table), table.metadata.location.rstrip("/"))
     return any(folder.startswith(f"{top}/") and is_inside(folder[len(top) + 1 :]) for top in tops)
 
 
 def has_rows(table: Table, path: str) -> bool:
-    """Whether a staged file has rows; Spark's first task writes one even when it has none."""
+    """Whether a staged file has rows; Spark's first task writes one even without any."""
     import pyarrow.parquet as pq
 
     if not path.rpartition("/")[2].startswith(_FIRST_TASK):
@@ -148,8 +140,8 @@ def has_rows(table: Table, path: str) -> bool:
 def begin_change(table: Table) -> Transaction:
     """Begin a change of the table's current state, for :func:`swap`.
 
-    A change is worked out on the current snapshot alone: pyiceberg copies the whole state a dozen
-    times on the way, and with a thousand snapshots that would take longer than all the rest.
+    It begins from the current snapshot alone: pyiceberg copies the whole state a dozen times, and
+    with a thousand snapshots that would take longer than everything else.
     """
     from pyiceberg.table import Table as Handle
     from pyiceberg.table.refs import MAIN_BRANCH
@@ -170,11 +162,11 @@ def begin_change(table: Table) -> Transaction:
 
 
 def swap(table: Table, change: Transaction) -> None:
-    """Put *change* in the place of the state it was made for.
+    """Replace the state that *change* was made for.
 
-    Not by ``commit_transaction``, which after a conflict adds the same files again by itself,
-    without looking whether the winner was another committer of the same epoch; and which then
-    removes the manifests of a commit that a retried request reports as failed.
+    Not by ``commit_transaction``. After a conflict that adds the same files again by itself,
+    without checking whether the winner was another committer of the same epoch, and then removes
+    the manifests of a commit that a retried request reports as failed.
 
     Raises:
         CommitFailedException: another writer was faster; the manifests stay as orphans.
