@@ -191,9 +191,12 @@ class ClusterHook(SparkStreamingHook):
         )
         if is_asked:
             watcher = self.watcher(job_dir, run_id, request=request)
-            view = watcher.look()
-            if watcher.decide(view).run_state is RunState.STARTING and view.handle is not None:
-                self._end_launched(view.handle)
+            snapshot = watcher.poll()
+            if (
+                watcher.decide(snapshot).run_state is RunState.STARTING
+                and snapshot.handle is not None
+            ):
+                self._end_launched(snapshot.handle)
         return is_asked
 
     def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:

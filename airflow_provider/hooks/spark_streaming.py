@@ -302,22 +302,22 @@ class SparkStreamingHook(CheckedHook):
         if not is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
         watcher = self.watcher(job_dir, run_id, request=request)
-        view = watcher.look()
-        run_state = watcher.decide(view).run_state
-        driver_id = driver_at_work(view, run_state)
-        if driver_id is None and run_state is RunState.STARTING and view.submission is not None:
-            driver_id = view.submission.driver_id  # what looks after it is about to come up
+        snapshot = watcher.poll()
+        run_state = watcher.decide(snapshot).run_state
+        driver_id = driver_at_work(snapshot, run_state)
+        if driver_id is None and run_state is RunState.STARTING and snapshot.submission is not None:
+            driver_id = snapshot.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
         is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
-        if is_saved and view.lease is not None:
+        if is_saved and snapshot.lease is not None:
             put_request(
                 storage,
                 STOP,
                 driver_id,
                 self._clock,
                 run_id=run_id,
-                token=view.lease.since,
+                token=snapshot.lease.since,
                 savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
                 aligned_timeout_s=_KILL_ALIGNED_S,
                 keeps_run=True,

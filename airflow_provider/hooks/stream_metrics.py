@@ -27,7 +27,6 @@ PREFIX: Final = "spark_streaming"
 _DATADOG, _STATSD, _OTEL = "statsd_datadog_enabled", "statsd_on", "otel_on"
 _NOT_SENT: Final = re.compile(r"[^a-zA-Z0-9_.-]")  # Airflow refuses names with others
 _LONGEST: Final = 250  # Airflow refuses longer names, with a stack trace for each
-_GONE: Final = frozenset({RunState.FAILED, RunState.UNHEALTHY})
 _one_at_a_time: Final = threading.Lock()  # Airflow's clients are made when they are first used
 
 
@@ -60,7 +59,7 @@ class StreamMetrics:
         """
         if run_state is RunState.RUNNING and self._is_due():
             self._send(self._samples)
-        elif run_state in _GONE:
+        elif run_state.has_failed or run_state is RunState.UNHEALTHY:
             self._send(lambda: [Sample("healthy", 0.0)])
 
     def _samples(self) -> list[Sample]:

@@ -32,7 +32,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
-from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, driver_at_work
+from airflow_provider.runtime.observe.state import RunState, driver_at_work
 from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.spark_streaming import DriverRequest, SparkStreamingHook
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.observer import RunWatcher
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
+    from airflow_provider.runtime.observe.state import Assessment
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
@@ -259,8 +261,8 @@ class DriverOperator(SubmittingOperator):
         run_id = self._decide(context)
         hook = self._hook()
         watcher = self._watcher(run_id)
-        view, assessment = self._retrying(watcher.settle)
-        decision = self._decision(watcher, view, assessment)
+        snapshot, assessment = self._retrying(watcher.settle)
+        decision = self._decision(watcher, snapshot, assessment)
         if decision.action is Action.FINISH:
             self._check_ended(run_id, context)
             self.log.info("Run %s already has its result; nothing is left to do", run_id)
@@ -286,22 +288,24 @@ class DriverOperator(SubmittingOperator):
             if self._is_killed:  # meanwhile, when there was nobody to ask
                 self.on_kill()
         else:
-            waited = self._existing(view, decision)
+            waited = self._existing(snapshot, decision)
         shown = self._wait(run_id, waited, generation, context)
         return shown if shown is not None else self._reconcile(context)
 
-    def _decision(self, watcher: RunWatcher, view: RunSnapshot, assessment: Assessment) -> Decision:
-        driver_id = driver_at_work(view, assessment.run_state)
+    def _decision(
+        self, watcher: RunWatcher, snapshot: RunSnapshot, assessment: Assessment
+    ) -> Decision:
+        driver_id = driver_at_work(snapshot, assessment.run_state)
         leaving = driver_id is not None and is_leaving(watcher.requests, driver_id)
         return reconcile(
-            view,
+            snapshot,
             assessment,
             on_existing=self.on_existing,
             replays=self._replays,
             is_leaving=leaving,
         )
 
-    def _existing(self, view: RunSnapshot, decision: Decision) -> AwaitedDriver:
+    def _existing(self, snapshot: RunSnapshot, decision: Decision) -> AwaitedDriver:
         driver_id = decision.driver_id
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.
@@ -309,7 +313,7 @@ class DriverOperator(SubmittingOperator):
             return AwaitedDriver(driver_id=None, log=None)
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
         return AwaitedDriver(
-            driver_id, view.submission.log if view.submission is not None else None
+            driver_id, snapshot.submission.log if snapshot.submission is not None else None
         )
 
     def _retrying(self, look: Callable[[], T]) -> T:

@@ -49,7 +49,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.observe.stream_report import describe_running
-from airflow_provider.runtime.observe.supervise import Supervision, progress_of_driver
+from airflow_provider.runtime.observe.supervise import Supervision
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -299,12 +299,12 @@ class SparkStreamingOperator(DriverOperator):
         return [*open_savepoint(self.from_savepoint).record.lineage, *given_up]
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        view, assessment = self._watcher(run_id).settle()
-        if assessment.run_state is RunState.FAILED:  # since it was found to be well
+        snapshot, assessment = self._watcher(run_id).settle()
+        if assessment.run_state.has_failed:  # since it was found to be well
             raise self._failed(context, dataclasses.asdict(assessment))
-        if assessment.run_state is not RunState.RUNNING or progress_of_driver(view) is None:
+        if assessment.run_state is not RunState.RUNNING or snapshot.driver_progress is None:
             return None  # stopped, or replaced by somebody
-        document = describe_running(directory_at(self.job_dir), view).to_dict()
+        document = describe_running(directory_at(self.job_dir), snapshot).to_dict()
         # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-    from airflow_provider.runtime.observe.state import RunSnapshot
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 # Numbers, ids and addresses differ from one time to the next, and the cause is the same.
 _VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)

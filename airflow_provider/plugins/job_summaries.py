@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         ProgressRecord,
         RunRecord,
     )
-    from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
+    from airflow_provider.runtime.observe.state import RunCondition
     from airflow_provider.slices import Slice
 
 SILENT: Final = "storage does not answer"
@@ -119,7 +120,9 @@ class JobSummaries:
             "newest_savepoint": saved.name if saved else None,
             "newest_savepoint_taken": saved.taken if saved else None,
             **self._progress(
-                view, is_at_work=condition.is_at_work, is_history=_reads_history(observed.record)
+                view,
+                is_at_work=condition.state.is_at_work,
+                is_history=_reads_history(observed.record),
             ),
             **self._batches(batches, is_running=category in {"running", "unhealthy"}),
         }
@@ -134,7 +137,10 @@ class JobSummaries:
         record, final = observed.record, observed.view.final if observed.view else None
         started = record.started if record is not None else final.started if final else None
         ended = condition.since if condition.state in _ENDED else None
-        begun_s, ended_s = self.age_s(started), 0.0 if condition.is_at_work else self.age_s(ended)
+        begun_s, ended_s = (
+            self.age_s(started),
+            0.0 if condition.state.is_at_work else self.age_s(ended),
+        )
         took_s = None if begun_s is None or ended_s is None else max(0.0, begun_s - ended_s)
         return {"started": started, "ended": ended, "duration_s": took_s}
 
@@ -177,14 +183,14 @@ class JobSummaries:
     def _judge(
         self, task: IndexedTask, view: RunSnapshot, condition: RunCondition
     ) -> tuple[Category, str | None]:
-        if condition.is_at_work:
+        if condition.state.is_at_work:
             reason = self._sickness(task, view)
             return ("unhealthy", reason) if reason else ("running", None)
         if condition.state == "finished":
             return "finished", None
         if condition.state in {"suspended", "cancelled"}:
             return "suspended", None
-        if condition.state in {"undone", "absent"}:
+        if condition.state in {"rewound", "absent"}:
             return "unknown", condition.next_step
         failure = view.attempt.failure if view.attempt is not None else None
         if condition.state == "failed" and failure is not None:

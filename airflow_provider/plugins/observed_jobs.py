@@ -12,8 +12,8 @@ from airflow_provider.runtime.errors.explanation import screen_lines
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import IN_AIRFLOW, run_condition
+from airflow_provider.runtime.observe.snapshot import read_snapshot
+from airflow_provider.runtime.observe.state import IN_AIRFLOW, assess, run_condition
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.observe.state import RunCondition, RunSnapshot
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
+    from airflow_provider.runtime.observe.state import RunCondition
     from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_OBSERVERS: Final = 1000
@@ -90,10 +91,8 @@ class ObservedJobs:
             return Observed(directory, name, None)
         watch = self._watch(job_dir)
         with watch.turn:
-            watcher = RunWatcher(directory.storage, run_id, self._clock, observer=watch.observer)
-            view = without_log(watcher.look())
-        assessment = watcher.decide(view)
-        condition = run_condition(view, assessment, undone=watcher.undone(), steps=IN_AIRFLOW)
+            view = without_log(read_snapshot(directory, run_id, observer=watch.observer))
+        condition = run_condition(view, assess(view), steps=IN_AIRFLOW)
         return Observed(directory, name, run_id, newest, view, condition)
 
     def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:

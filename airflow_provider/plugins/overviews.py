@@ -126,7 +126,7 @@ def _queries(observed: Observed) -> list[QueryView]:
     counted = view.final or view.progress
     at_least = "at least " if counted is not None and counted.late_minimum else ""
     found = [_query(name, progress.get(name, {}), final.get(name, {}), at_least) for name in names]
-    is_at_work = observed.condition is not None and observed.condition.is_at_work
+    is_at_work = observed.condition is not None and observed.condition.state.is_at_work
     return found if is_at_work else [_left_behind(each, is_ended=bool(final)) for each in found]
 
 

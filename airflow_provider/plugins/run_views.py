@@ -26,8 +26,14 @@ from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
-from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import IN_AIRFLOW, damaged, launch_line, run_condition
+from airflow_provider.runtime.observe.snapshot import read_snapshot
+from airflow_provider.runtime.observe.state import (
+    IN_AIRFLOW,
+    assess,
+    damaged,
+    launch_line,
+    run_condition,
+)
 from airflow_provider.runtime.storage.documents import read_stored
 
 if TYPE_CHECKING:
@@ -145,11 +151,8 @@ class RunViews:
             )
 
     def _readable(self, directory: JobDirectory, run: RunDirectory, first: str) -> RunView:
-        watcher = RunWatcher(directory.storage, run.run_id, self._clock)
-        view = without_log(watcher.look())
-        condition = run_condition(
-            view, watcher.decide(view), undone=watcher.undone(), steps=IN_AIRFLOW
-        )
+        view = without_log(read_snapshot(directory, run.run_id))
+        condition = run_condition(view, assess(view), steps=IN_AIRFLOW)
         record, final = run.record(), view.final
         counted = final or view.progress
         submitted = _submitted(run, directory.url, first)

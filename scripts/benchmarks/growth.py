@@ -206,7 +206,7 @@ def measure_runs(root: Path, runs: int) -> Found:
         ),
         "which runs stay replayable": measured(lambda: replayable_runs(job.directory, "new", 3)),
         "what is old is removed": measured(retire),
-        "a watcher's first look": measured(lambda: RunWatcher(job.storage, "new", clock).look()),
+        "a watcher's first look": measured(lambda: RunWatcher(job.storage, "new", clock).poll()),
         "`status`": measured(lambda: status(job)),
     }
 

@@ -24,13 +24,12 @@ from airflow_provider.runtime.control.bootstrap_request import (
     ORIGIN,
     RUN_ID,
     BootstrapRecord,
+    BootstrapSnapshot,
     BootstrapSpec,
-    BootstrapView,
     assess_bootstrap,
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.savepoints.catalog import Savepoint
@@ -282,23 +281,14 @@ def test_a_driver_that_failed(job: Job) -> None:
 # --- how it stands ------------------------------------------------------------------------------
 
 
-def view(**changed: Any) -> BootstrapView:
-    seen = BootstrapView(
-        final=None,
-        lease=None,
-        liveness=Liveness.FREE,
-        attempt=None,
-        submission=a_submission("d1"),
-        exit=None,
-        submission_gone=False,
-    )
-    return dataclasses.replace(seen, **changed)
+def view(**changed: Any) -> BootstrapSnapshot:
+    return BootstrapSnapshot(**{"submission": a_submission("d1"), **changed})
 
 
 @pytest.mark.parametrize(
     ("changed", "run_state"),
     [
-        ({"made": True, "exit": an_exit(3)}, RunState.DONE),
+        ({"made": True, "exit": an_exit(3)}, RunState.FINISHED),
         ({"submission": None}, RunState.ABSENT),
         ({"submission": None, "has_read": True}, RunState.ABSENT),
         ({"submission": None, "has_read": True, "reader_gone": False}, RunState.RUNNING),

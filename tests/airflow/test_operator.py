@@ -743,7 +743,7 @@ def test_the_event_is_not_believed_without_the_final_checkpoint(job: Job) -> Non
     """
     An event that says done makes no task green: the final checkpoint does.
     """
-    event = {"run_state": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    event = {"run_state": "finished", "reason": "", "fatal": False, "driver_id": "driver"}
 
     with pytest.raises(AirflowException, match="the driver ended without a final checkpoint"):
         operator_of(job).resume(context(), event)

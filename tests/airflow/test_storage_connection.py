@@ -273,7 +273,7 @@ def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
     ("classpath", "own", "said"),
     [
         ("spark_streaming.SparkStreamingTrigger",
-         {"run_id": RUN, "driver_id": None, "generation": 1}, "'run_state': 'done'"),
+         {"run_id": RUN, "driver_id": None, "generation": 1}, "'run_state': 'finished'"),
         ("spark_watermark.SparkWatermarkTrigger", {"up_to_ms": 0}, "{'complete': {}}"),
         ("spark_stop.SparkStopTrigger",
          {"request_id": "r", "run_id": RUN, "token": 1, "timeout_s": 5}, "ended without an answer"),

@@ -232,7 +232,7 @@ def test_a_driver_that_was_asked_to_stop_is_waited_for(stream: Stream) -> None:
         stream.finish("SUSPENDED")
     event = fire(trigger)
 
-    assert "done" == event["run_state"]
+    assert "suspended" == event["run_state"]
     assert "SUSPENDED" == operator.resume(context(), event)["outcome"]
 
 

@@ -110,7 +110,7 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
     events = fire(trigger_of(job))
 
-    event = {"run_state": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    event = {"run_state": "finished", "reason": "", "fatal": False, "driver_id": "driver"}
     assert [{**event, "failure": None, "generation": FIRST}] == events
 
 
@@ -162,7 +162,7 @@ def test_it_waits_while_the_driver_lives(job: Job) -> None:
         fired_early, events = asyncio.run(watch())
 
     assert not fired_early
-    assert ["done"] == [event["run_state"] for event in events]
+    assert ["finished"] == [event["run_state"] for event in events]
 
 
 def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch
 
     events = asyncio.run(asyncio.wait_for(watch(), 20))
 
-    assert ["done"] == [event["run_state"] for event in events]
+    assert ["finished"] == [event["run_state"] for event in events]
     assert 10 < ticks_while_waiting[0]
 
 
@@ -323,7 +323,7 @@ def test_a_job_directory_that_is_away_for_a_while_is_waited_for(job: Job) -> Non
     fired_early, events = asyncio.run(watch())
 
     assert not fired_early
-    assert ["done"] == [event["run_state"] for event in events]
+    assert ["finished"] == [event["run_state"] for event in events]
 
 
 def test_a_job_directory_that_stays_away_fails_the_try(

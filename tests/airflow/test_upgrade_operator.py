@@ -16,8 +16,8 @@ from handmade import AT, MISSING, TI, Job, OutletEvents, ended_process
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.extensions.upgrades.upgrade_request import (
+    UpgradeSnapshot,
     UpgradeSpec,
-    UpgradeView,
     assess_upgrade,
 )
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -29,7 +29,7 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import Liveness, acquire_lease
+from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
@@ -290,7 +290,7 @@ def test_how_a_wait_ends(old: Job) -> None:
     with pytest.raises(AirflowFailException, match="rejected: query 'a' has committed no batch"):
         operator.resume({"ti": TI}, vars(rejected) | {"driver_id": "driver"})
     put(old, UpgradeStep.ACCEPTED)
-    assert RunState.DONE is ended().run_state
+    assert RunState.FINISHED is ended().run_state
     assert new_of(old) == operator.resume({"ti": TI}, {})["job_dir"]
 
 
@@ -311,7 +311,7 @@ RECORD = UpgradeRecord(id="u", by="d1", to="/new", entry="j:f", old_run_id="r1",
         (UpgradeStep.STOPPING, {"submission_lost": True}, RunState.FAILED),
         (UpgradeStep.TRIAL, {"submission_gone": True}, RunState.FAILED),
         (UpgradeStep.REJECTED, {"exit": an_exit(3)}, RunState.FAILED),
-        (UpgradeStep.ACCEPTED, {"exit": an_exit(3)}, RunState.DONE),
+        (UpgradeStep.ACCEPTED, {"exit": an_exit(3)}, RunState.FINISHED),
         (UpgradeStep.ROLLED_BACK, {}, RunState.FAILED),
     ],
 )
@@ -321,18 +321,10 @@ def test_how_an_upgrade_stands(
     """
     Only the record decides it; a driver without a lease is at work as long as its process is.
     """
-    seen = UpgradeView(
-        final=None,
-        lease=None,
-        liveness=Liveness.FREE,
-        attempt=None,
-        submission=a_submission("d1"),
-        exit=None,
-        submission_gone=False,
-        record=dataclasses.replace(RECORD, step=step) if step is not None else None,
-    )
+    record = dataclasses.replace(RECORD, step=step) if step is not None else None
+    seen = {"submission": a_submission("d1"), "record": record, **changed}
 
-    assessment = assess_upgrade(dataclasses.replace(seen, **changed), run_id="u")
+    assessment = assess_upgrade(UpgradeSnapshot("u", **seen))
 
     assert run_state is assessment.run_state
     assert (step is UpgradeStep.ROLLED_BACK) is ("was rejected" in assessment.reason)

@@ -122,7 +122,7 @@ def test_a_worker_that_dies_has_its_token_submitted_again(livy, job_dir, tmp_pat
 
     assert (runs, None) == left
     assert TOKEN == record.driver_id == present(run.handle_of(TOKEN)).driver_id
-    assert RunState.DONE is done(livy, job_dir)
+    assert RunState.FINISHED is done(livy, job_dir)
     assert 1 == livy.runs()
     assert [f"1 {TOKEN}"] == (tmp_path / "published").read_text().splitlines()
 
@@ -140,7 +140,7 @@ def test_a_paused_worker_gets_the_run_of_the_next_try(livy, job_dir, tmp_path):
     assert 0 == process.wait(60)
     assert TOKEN == record.driver_id
     assert handle == JobDirectory(open_storage(job_dir)).run("r1").handle_of(TOKEN)
-    assert RunState.DONE is done(livy, job_dir)
+    assert RunState.FINISHED is done(livy, job_dir)
     assert 1 == livy.runs()
 
 
@@ -152,7 +152,7 @@ def test_a_worker_outlives_lost_answers(livy, job_dir):
     record = submit_once(livy.url, job_dir, "finish")
 
     assert TOKEN == record.driver_id
-    assert RunState.DONE is done(livy, job_dir)
+    assert RunState.FINISHED is done(livy, job_dir)
     assert 1 == livy.runs()
 
 
@@ -174,7 +174,7 @@ def test_a_server_that_dies_in_between_comes_back_with_the_run(livy, job_dir, mo
     Path(job_dir, "go").touch()
 
     assert left is None
-    assert RunState.DONE is done(livy, job_dir)
+    assert RunState.FINISHED is done(livy, job_dir)
     assert 1 == livy.runs()
 
 
@@ -206,4 +206,4 @@ def test_a_driver_that_its_cluster_starts_twice_works_once(livy, job_dir, tmp_pa
     assert EXIT_LEASE == second.returncode
     assert before == after
     assert [f"1 {TOKEN}"] == published.read_text().splitlines()
-    assert RunState.DONE is done(livy, job_dir)
+    assert RunState.FINISHED is done(livy, job_dir)

@@ -132,7 +132,7 @@ def _supervised(root: Path) -> None:
     told = Supervision(Limits(60.0, {}, 0.0), FakeClock().now())
     watcher = SupervisingWatcher(LocalStorage(f"{root}/job"), "r3", FakeClock(), told)
     watcher.assess()
-    describe_running(watcher._directory, watcher.look())
+    describe_running(watcher._directory, watcher.poll())
 
 
 def _recovered(root: Path) -> None:

@@ -13,6 +13,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
@@ -174,6 +175,20 @@ def stage_by_hand(
         final = f"{partition}part-{epoch:010d}-{number:05d}-{query_id}.json"
         moves.append([staged, final])
     return Committable(EpochId("q", query_id, epoch, token), {"files": moves})
+
+
+def a_lease(run_id: str = "r1", driver_id: str = "d1") -> LeaseRecord:
+    """Return a lease of a machine that is none."""
+    return LeaseRecord(
+        token=3,
+        run_id=run_id,
+        driver_id=driver_id,
+        nonce="n",
+        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
+        heartbeat_s=2.0,
+        timeout_s=20.0,
+        acquired="2026-01-01T00:00:00.000Z",
+    )
 
 
 def take_lease(

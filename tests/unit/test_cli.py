@@ -513,20 +513,20 @@ def test_status_of_one_run(job, capsys):
     assert "no run 'r9'; its newest runs: r2, r1" in capsys.readouterr().err
 
 
-def test_status_tells_undone_runs_from_others(job, capsys):
+def test_status_tells_rewound_runs_from_others(job, capsys):
     """
     Also one whose final checkpoint says that it has finished: it does not count any more. What has
-    undone it is said, and when.
+    rewound it is said, and when.
     """
     job.begin().request_run("r1").ran(0).finished()
-    undone = RewoundRecord(run_id="r1", savepoint=None, at=NOW, by="restore 3")
-    job.directory.run("r1").put_rewound(undone)
+    record = RewoundRecord(run_id="r1", savepoint=None, at=NOW, by="restore 3")
+    job.directory.run("r1").put_rewound(record)
     job.request_run("r2").directory.run("r2").put_attempt(an_attempt())
 
     assert EXIT_OK == main(["status", str(job.root), "--all", "--json"])
     first, second = printed(capsys)["runs"]
-    assert ("undone", NOW) == (first["state"], first["since"])
-    assert first["next_step"].startswith("undone by restore 3: the job was set to where it was")
+    assert ("rewound", NOW) == (first["state"], first["since"])
+    assert first["next_step"].startswith("rewound by restore 3: the job was set to where it was")
     assert "killed" == second["state"]
     assert second["error"].startswith(
         "ENVIRONMENT: on worker-7: the driver was killed, or its machine was lost"

@@ -173,7 +173,7 @@ def test_a_submitted_driver_waits_for_its_slot_and_says_so(
     thread.start()
     watcher = RunWatcher(job.storage, "r1", SystemClock())
     deadline = SystemClock().monotonic() + 20
-    while not (view := watcher.look()).waits_for and SystemClock().monotonic() < deadline:
+    while not (view := watcher.poll()).waits_for and SystemClock().monotonic() < deadline:
         pass
 
     assert "one of 1 local drivers (running: runs/r0)" == view.waits_for

@@ -24,7 +24,6 @@ from airflow_provider.runtime.control.submit import (
 )
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY
-from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
@@ -35,7 +34,8 @@ from airflow_provider.runtime.observe.observer import (
     START_TIMEOUT_S,
     RunWatcher,
 )
-from airflow_provider.runtime.observe.state import RunSnapshot, RunState, assess
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.state import RunState, assess
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
     JobDirectoryBuilder,
@@ -49,16 +49,7 @@ from tests.unit.support import take_lease
 
 SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
 HANDLE = Handle(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
-NOTHING = RunSnapshot(
-    final=None,
-    lease=None,
-    liveness=Liveness.FREE,
-    attempt=None,
-    submission=SUBMISSION,
-    exit=None,
-    submission_gone=False,
-    handle=HANDLE,
-)
+NOTHING = RunSnapshot("r1", submission=SUBMISSION, handle=HANDLE)
 QUEUED, RUNNING = LaunchStatus(LaunchState.QUEUED), LaunchStatus(LaunchState.RUNNING)
 BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
 Answer = Callable[[Handle], LaunchStatus]
@@ -139,7 +130,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
         ),
         (
             {"launch": LaunchStatus(LaunchState.ENDED, 0), "final": a_final()},
-            RunState.DONE,
+            RunState.FINISHED,
             "",
             False,
         ),
@@ -151,7 +142,7 @@ def test_a_look_at_a_launch_is_assessed(
     """
     A run that its cluster has ended has failed, with the driver's own word if it has one.
     """
-    found = assess(dataclasses.replace(NOTHING, **seen), run_id="r1")
+    found = assess(dataclasses.replace(NOTHING, **seen))
 
     assert (run_state, reason, fatal) == (found.run_state, found.reason, found.fatal)
 
@@ -172,7 +163,7 @@ def test_a_next_try_adopts_what_the_cluster_has(seen: dict[str, Any], action: Ac
     """
     view = dataclasses.replace(NOTHING, **seen)
 
-    assert action is reconcile(view, assess(view, run_id="r1")).action
+    assert action is reconcile(view, assess(view)).action
 
 
 @pytest.mark.parametrize(
@@ -304,7 +295,7 @@ def test_a_run_that_ends_as_its_launcher_is_asked_is_done(job, clock) -> None:
     cluster = Cluster(LaunchStatus(LaunchState.ENDED, 0, "success"))
     cluster.before = lambda: run.put_final(a_final())
 
-    assert RunState.DONE is RunWatcher(job.storage, "r1", clock, ask=cluster).assess().run_state
+    assert RunState.FINISHED is RunWatcher(job.storage, "r1", clock, ask=cluster).assess().run_state
 
 
 def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:

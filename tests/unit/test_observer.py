@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.base.host import ProcessIdentity, identify, identify_this
+from airflow_provider.runtime.base.host import identify, identify_this
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.observe.endings import DISK_FULL, KILLED, Remains
 from airflow_provider.runtime.observe.observer import LIFE_S, START_TIMEOUT_S, RunWatcher
-from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.state import Assessment, RunState, assess
 from airflow_provider.runtime.testing.job_directories import (
-    NOW,
     JobDirectoryBuilder,
     a_final,
     a_progress,
@@ -34,31 +33,9 @@ from airflow_provider.runtime.testing.job_directories import (
     an_exit,
 )
 from tests.present import present
-from tests.unit.support import take_lease
+from tests.unit.support import a_lease, take_lease
 
-
-def a_lease(run_id: str = "r1", driver_id: str = "d1") -> LeaseRecord:
-    return LeaseRecord(
-        token=3,
-        run_id=run_id,
-        driver_id=driver_id,
-        nonce="n",
-        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
-        heartbeat_s=2.0,
-        timeout_s=20.0,
-        acquired=NOW,
-    )
-
-
-NOTHING = RunSnapshot(
-    final=None,
-    lease=None,
-    liveness=Liveness.FREE,
-    attempt=None,
-    submission=None,
-    exit=None,
-    submission_gone=False,
-)
+NOTHING = RunSnapshot("r1")
 BROKEN = {
     "failure_class": "DATA_MISSING",
     "query": "daily",
@@ -73,14 +50,14 @@ FULL_SCREEN = (
 )
 TABLE: dict[str, tuple[dict[str, Any], RunState]] = {
     "nothing": ({}, RunState.ABSENT),
-    "a final checkpoint": ({"final": a_final()}, RunState.DONE),
+    "a final checkpoint": ({"final": a_final()}, RunState.FINISHED),
     "a final checkpoint, its driver still closing": (
         {"final": a_final(), "lease": a_lease(), "liveness": Liveness.LIVE},
-        RunState.DONE,
+        RunState.FINISHED,
     ),
     "a final checkpoint, and a later run at work": (
         {"final": a_final(), "lease": a_lease("r2"), "liveness": Liveness.LIVE},
-        RunState.DONE,
+        RunState.FINISHED,
     ),
     "a live driver": ({"lease": a_lease(), "liveness": Liveness.LIVE}, RunState.RUNNING),
     "a driver that may live": (
@@ -151,7 +128,7 @@ def test_a_view_has_one_verdict(case):
     """
     seen, run_state = TABLE[case]
 
-    assert run_state is assess(dataclasses.replace(NOTHING, **seen), run_id="r1").run_state
+    assert run_state is assess(dataclasses.replace(NOTHING, **seen)).run_state
 
 
 @pytest.mark.parametrize(
@@ -173,7 +150,7 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
     """
     view = dataclasses.replace(NOTHING, submission=a_submission(), exit=an_exit(exit_code))
 
-    assert fatal is assess(view, run_id="r1").fatal
+    assert fatal is assess(view).fatal
 
 
 @pytest.mark.parametrize(
@@ -247,7 +224,7 @@ def test_a_failure_says_why(seen, reason):
     """
     view = dataclasses.replace(NOTHING, submission=a_submission(), **seen)
 
-    assert reason == assess(view, run_id="r1").reason
+    assert reason == assess(view).reason
 
 
 def test_another_runs_driver_is_named():
@@ -255,7 +232,7 @@ def test_another_runs_driver_is_named():
     A job that is busy says with which run, where, and what can be done.
     """
     view = dataclasses.replace(NOTHING, lease=a_lease("nightly"), liveness=Liveness.LIVE)
-    reason = assess(view, run_id="r1").reason
+    reason = assess(view).reason
 
     assert reason.startswith("run 'nightly' is running this job (lease 3, on worker-7); wait")
 
@@ -294,8 +271,8 @@ def test_a_run_from_submission_to_its_end(job, clock):
         RunState.ABSENT,
         RunState.STARTING,
         RunState.RUNNING,
-        RunState.DONE,
-        RunState.DONE,
+        RunState.FINISHED,
+        RunState.FINISHED,
     ] == run_states
     assert a_final() == watcher.verified_final()
 
@@ -310,7 +287,7 @@ def test_a_look_gathers_what_there_is(job, clock):
         run.put_submission(a_submission(f"d{number}", submitted=f"2026-01-0{number}T00:00:00Z"))
     run.put_exit("d2", an_exit(3))
     a_progress().put(run.storage, "progress.json")
-    view = RunWatcher(job.storage, "r1", clock).look()
+    view = RunWatcher(job.storage, "r1", clock).poll()
 
     assert 2 == present(view.attempt).attempt
     assert "d2" == present(view.submission).driver_id
@@ -464,7 +441,7 @@ def driven(job, clock):
     storage: Any = Counted(job.storage)
     watcher = RunWatcher(storage, "r1", clock)
     while True:
-        watcher.assess_view(view := watcher.look())
+        watcher.assess_snapshot(view := watcher.poll())
         if view.liveness is Liveness.LIVE:
             break
         lease.beat()
@@ -493,7 +470,7 @@ def test_the_final_checkpoint_is_seen_at_the_next_look(driven):
     assert RunState.RUNNING is driven.watcher.assess().run_state
     driven.run.put_final(a_final())
 
-    assert RunState.DONE is driven.watcher.assess().run_state
+    assert RunState.FINISHED is driven.watcher.assess().run_state
 
 
 @pytest.mark.parametrize("end", ["released", "silent", "taken over"])
@@ -515,7 +492,7 @@ def test_the_end_of_a_driver_without_a_final_checkpoint_is_noticed(driven, job, 
     if other is not None:
         other.release()
 
-    expected = RunState.FOREIGN if end == "taken over" else RunState.FAILED
+    expected = RunState.FOREIGN if end == "taken over" else RunState.KILLED
     assert expected is after
     assert took <= (20 + LIFE_S if end == "silent" else LIFE_S)
 

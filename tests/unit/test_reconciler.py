@@ -11,14 +11,16 @@ import pytest
 from airflow_provider.runtime.control.submit import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.observe.state import RunSnapshot, assess
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.state import assess
 from airflow_provider.runtime.testing.job_directories import (
     a_final,
     a_submission,
     an_attempt,
     an_exit,
 )
-from tests.unit.test_observer import NOTHING, a_lease
+from tests.unit.support import a_lease
+from tests.unit.test_observer import NOTHING
 
 FATAL = {"failure_class": "NON_RECOVERABLE", "condition": "c", "reason": "r"}
 HELD = {"lease": a_lease(), "liveness": Liveness.LIVE}
@@ -126,7 +128,7 @@ def decide(state: str, on_existing: str, *, is_leaving: bool = False):
     view: RunSnapshot = dataclasses.replace(NOTHING, **STATES[state][0])
     return reconcile(
         view,
-        assess(view, run_id="r1"),
+        assess(view),
         on_existing=on_existing,
         replays="r0",
         is_leaving=is_leaving,
@@ -173,4 +175,4 @@ def test_a_failure_for_good_is_one_whatever_the_submitter_exits_with(failure, ex
     attempt = an_attempt(outcome=FAILED, failure=failure)
     view = dataclasses.replace(NOTHING, **REMOTE, exit=an_exit(exit_code), attempt=attempt)
 
-    assert fatal is assess(view, run_id="r1").fatal
+    assert fatal is assess(view).fatal

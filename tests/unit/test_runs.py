@@ -51,7 +51,7 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
         "since": lambda: runs_since(directory, recent_runs(directory)[2].run_id),
         "last": lambda: last_run(directory),
         "status": lambda: status_command._status_document(directory, ids(recent_runs(directory))),
-        "watch": lambda: RunWatcher(counted, "new", clock).look(),
+        "watch": lambda: RunWatcher(counted, "new", clock).poll(),
         "lease": lambda: LeaseObserver(counted, clock).look(),
     }
     costs = {}

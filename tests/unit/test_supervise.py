@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.observe.health import Limits
-from airflow_provider.runtime.observe.state import RunSnapshot
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
 from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import (
     Supervision,
-    look_at_query,
-    progress_of_driver,
+    sample_query,
 )
 from airflow_provider.runtime.testing.job_directories import (
-    NOW,
     JobDirectoryBuilder,
     a_progress,
     an_attempt,
 )
+from tests.unit.support import a_lease
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,26 +30,11 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 
-def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> RunSnapshot:
-    lease = LeaseRecord(
-        token=token,
-        run_id="r1",
-        driver_id="d2",
-        nonce="n",
-        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
-        heartbeat_s=2.0,
-        timeout_s=20.0,
-        acquired=NOW,
-    )
+def a_snapshot(*, token: int = 2, progress: ProgressRecord | None = None) -> RunSnapshot:
+    lease = dataclasses.replace(a_lease(driver_id="d2"), token=token)
+    attempt = an_attempt(2, driver_id="d2")
     return RunSnapshot(
-        final=None,
-        lease=lease,
-        liveness=Liveness.LIVE,
-        attempt=an_attempt(2, driver_id="d2"),
-        submission=None,
-        exit=None,
-        submission_gone=False,
-        progress=progress,
+        "r1", lease=lease, liveness=Liveness.LIVE, attempt=attempt, progress=progress
     )
 
 
@@ -59,10 +42,10 @@ def test_a_report_of_the_driver_before_is_not_this_ones() -> None:
     """
     Only what the attempt that holds the lease has reported counts.
     """
-    assert a_progress() == progress_of_driver(a_view(progress=a_progress()))
-    assert progress_of_driver(a_view(progress=a_progress(attempt=1))) is None
-    assert progress_of_driver(a_view(token=3, progress=a_progress())) is None
-    assert progress_of_driver(a_view()) is None
+    assert a_progress() == a_snapshot(progress=a_progress()).driver_progress
+    assert a_snapshot(progress=a_progress(attempt=1)).driver_progress is None
+    assert a_snapshot(token=3, progress=a_progress()).driver_progress is None
+    assert a_snapshot().driver_progress is None
 
 
 def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
@@ -70,11 +53,11 @@ def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
     Nothing yet, a planned batch, a committed one.
     """
     job = JobDirectoryBuilder(tmp_path)
-    looks = [look_at_query(job.directory, "q", None)]
+    looks = [sample_query(job.directory, "q", None)]
     job.spark.begin().plan(0)
-    looks.append(look_at_query(job.directory, "q", {"numFilesOutstanding": 0}))
+    looks.append(sample_query(job.directory, "q", {"numFilesOutstanding": 0}))
     job.spark.commit(0)
-    looks.append(look_at_query(job.directory, "q", None))
+    looks.append(sample_query(job.directory, "q", None))
 
     assert [(-1, -1), (0, -1), (0, 0)] == [(each.planned, each.committed) for each in looks]
     assert [False, True, False] == [each.has_work for each in looks]
@@ -106,7 +89,7 @@ def test_looks_are_as_many_as_the_shortest_limit_needs(limits: Limits, seconds: 
     """
     What is not limited asks for no looks.
     """
-    assert seconds == Supervision(limits).look_every_s()
+    assert seconds == Supervision(limits).poll_every_s()
 
 
 def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> None:
@@ -118,7 +101,7 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
     queries = {"q": {"backlog": None, "rows_read": 3}}
 
     progress = a_progress(queries=queries, late_rows=3, lost_rows=4)
-    document = describe_running(job.directory, a_view(progress=progress))
+    document = describe_running(job.directory, a_snapshot(progress=progress))
 
     assert (3, 4) == (document.late_rows, document.lost_rows)
     query = document.queries["q"]
@@ -131,4 +114,4 @@ def test_a_driver_that_has_not_begun_has_nothing_to_hand_over(tmp_path: Path) ->
     The error says so, and no document is made up.
     """
     with pytest.raises(CheckpointError, match="has not begun its queries"):
-        describe_running(JobDirectoryBuilder(tmp_path).directory, a_view())
+        describe_running(JobDirectoryBuilder(tmp_path).directory, a_snapshot())

@@ -343,7 +343,7 @@ def test_a_job_directory_that_vanishes_is_away(tmp_path, storage, clock):
     """
     watcher = RunWatcher(storage, "r1", clock, "d1")
     watcher._run.put_submission(a_submission("d1"))
-    watcher.look()
+    watcher.poll()
     (tmp_path / "job").rename(tmp_path / "elsewhere")
 
     with pytest.raises(FileNotFoundError, match="record of driver d1 is gone"):

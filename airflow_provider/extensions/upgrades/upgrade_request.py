@@ -19,7 +19,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.state import Assessment, RunState, assess
 from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -76,19 +77,19 @@ class UpgradeSpec(RunSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class UpgradeView(RunSnapshot):
+class UpgradeSnapshot(RunSnapshot):
     """The state of an upgrade at one poll; *record* is None before it has begun."""
 
     record: UpgradeRecord | None = None
 
 
-def assess_upgrade(view: UpgradeView, *, run_id: str) -> Assessment:
+def assess_upgrade(snapshot: UpgradeSnapshot) -> Assessment:
     """Decide by the record if the upgrade is decided, else by the lease."""
-    record = view.record
+    record = snapshot.record
     if record is None or record.is_open:
-        return assess(view, run_id=run_id)
+        return assess(snapshot)
     if record.is_accepted:
-        return Assessment(RunState.DONE)
+        return Assessment(RunState.FINISHED)
     return Assessment(RunState.FAILED, rejection_of(record), fatal=True)
 
 
@@ -141,19 +142,19 @@ class UpgradeWatcher(RunWatcher):
         record = self.record()
         return record is not None and not record.is_open
 
-    def look(self) -> UpgradeView:
-        """Read the documents once."""
-        seen = super().look()
+    def poll(self) -> UpgradeSnapshot:
+        """Read the documents of the upgrade once."""
+        seen = super().poll()
         # Read last: a driver records its step, and then gives its lease up or ends.
         facts = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
         facts |= {"attempt": self._new.last_attempt(), "progress": self._new.progress()}
-        return UpgradeView(**facts, record=self.record())
+        return UpgradeSnapshot(**facts, record=self.record())
 
-    def decide(self, view: RunSnapshot) -> Assessment:
-        """Assess one read of the documents."""
-        if not isinstance(view, UpgradeView):
-            return super().decide(view)
-        return assess_upgrade(view, run_id=self.run_id)
+    def decide(self, snapshot: RunSnapshot) -> Assessment:
+        """Decide from one snapshot."""
+        if not isinstance(snapshot, UpgradeSnapshot):
+            return super().decide(snapshot)
+        return assess_upgrade(snapshot)
 
 
 def upgrade_to(new_job_dir: str) -> dict[str, str]:

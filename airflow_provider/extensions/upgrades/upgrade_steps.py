@@ -71,7 +71,7 @@ class Probation:
 
     Attributes:
         begins: per query the last batch of the savepoint; each has to commit one after it.
-        began_s: the first look, on the observer's monotonic clock.
+        began_s: the first sample, on the observer's monotonic clock.
     """
 
     trial: Trial
@@ -82,7 +82,7 @@ class Probation:
     def after(
         self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
     ) -> tuple[Probation, str | None]:
-        """Return the observations after one more look, and the decision.
+        """Return the observations after one more sample, and the decision.
 
         Args:
             queries: the progress of each.
@@ -93,8 +93,8 @@ class Probation:
             None as decision during the probation, an empty text for accepted, the reason for
             rejected.
         """
-        look = DriverSample(0, "this machine", report, queries)
-        health, problem = self.health.after(look, self.trial.limits, now_s)
+        sample = DriverSample(0, "this machine", report, queries)
+        health, problem = self.health.after(sample, self.trial.limits, now_s)
         known = dataclasses.replace(self, health=health)
         if problem is not None:
             query = f"query {problem.query!r}: " if problem.query is not None else ""

@@ -40,7 +40,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
-from airflow_provider.runtime.observe.supervise import look_at_query
+from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -252,7 +252,7 @@ class Upgrade(UpgradeSteps):
         now_s = self._clock.monotonic()
         probation = self._probation or Probation(self._trial, begins, now_s)
         queries = {
-            name: look_at_query(self._new, name, reported.get("backlog"))
+            name: sample_query(self._new, name, reported.get("backlog"))
             for name, reported in progress.queries.items()
         }
         self._probation, decision = probation.after(queries, report=progress.at, now_s=now_s)

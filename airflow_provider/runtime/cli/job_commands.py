@@ -22,7 +22,6 @@ from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_folder_of, open_storage
 
@@ -182,7 +181,6 @@ def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
 
 _SPARK: Final = ".spark.log"
 _EVERY_S: Final = 0.5
-_AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
 def _add_logs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -253,7 +251,7 @@ def _follow(file: BinaryIO, watcher: RunWatcher, clock: Clock | None = None) -> 
     clock = clock or SystemClock()
     while True:
         # Asked first: what is written after the driver's end was written before this look.
-        is_at_work = watcher.decide(watcher.look()).run_state in _AT_WORK
+        is_at_work = watcher.decide(watcher.poll()).run_state.is_at_work
         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         if not is_at_work:

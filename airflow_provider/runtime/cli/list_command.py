@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from airflow_provider.runtime.observe.state import RunSnapshot
 
 _DEEP: Final = 3  # folders of teams, projects and environments; a job directory is never entered
 _AT_ONCE: Final = 16
@@ -105,9 +104,8 @@ def _look(job_dir: str) -> ListedJob:
         run_id = newest.run_id if newest is not None else directory.submitted_run()
         if run_id is None:
             return ListedJob(job_dir, name, "absent")
-        watcher = RunWatcher(directory.storage, run_id, SystemClock())
-        view, assessment = watcher.settle()
-        found = run_condition(view, assessment, undone=watcher.undone())
+        snapshot, assessment = RunWatcher(directory.storage, run_id, SystemClock()).settle()
+        found = run_condition(snapshot, assessment)
     except SparkStreamError as error:
         found = damaged(str(error))
         return ListedJob(job_dir, name, found.state, error=found.error, next_step=found.next_step)
@@ -117,15 +115,10 @@ def _look(job_dir: str) -> ListedJob:
         found.state,
         found.since,
         run_id,
-        _rows(view),
+        snapshot.counted.rows_read if snapshot.counted is not None else None,
         found.error,
         found.next_step,
     )
-
-
-def _rows(view: RunSnapshot) -> int | None:
-    shown = view.final or view.progress
-    return shown.rows_read if shown is not None else None
 
 
 def _cells(job: ListedJob) -> tuple[str, ...]:

@@ -26,15 +26,14 @@ def run_metrics(directory: JobDirectory, run_id: str) -> str:
         SparkStreamError: a document cannot be.
     """
     clock = SystemClock()
-    watcher = RunWatcher(directory.storage, run_id, clock)
-    view, assessment = watcher.settle()
-    if view.final is not None:
+    snapshot, assessment = RunWatcher(directory.storage, run_id, clock).settle()
+    if snapshot.final is not None:
         return ""
     is_starting = assessment.run_state is RunState.STARTING
     is_alive = None if is_starting else assessment.run_state is RunState.RUNNING
     samples = StreamReader(directory, run_id, clock).samples(is_alive=is_alive)
     labels = {"job_dir": directory.url, "stream": directory.name() or ""}
-    state = run_condition(view, assessment, undone=watcher.undone()).state
+    state = run_condition(snapshot, assessment).state
     return prometheus_text(samples, labels) + _state_text(labels, state)
 
 
@@ -43,7 +42,7 @@ def _state_text(labels: Mapping[str, str], state: str) -> str:
     name = f"{PREFIX}run_state"
     return (
         f"# HELP {name} The state of the newest run, by its label.\n# TYPE {name} gauge\n"
-        f"{name}{{{_labels({**labels, 'state': state})}}} 1\n"
+        f"{name}{{{_labels({**labels, 'state': str(state)})}}} 1\n"
     )
 
 

@@ -25,7 +25,6 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
@@ -34,7 +33,12 @@ from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import RunState, damaged, launch_line, run_condition
+from airflow_provider.runtime.observe.state import (
+    damaged,
+    describe_restarts,
+    launch_line,
+    run_condition,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -227,22 +231,22 @@ def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver)
 
 def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
     watcher = RunWatcher(directory.storage, run_id, SystemClock(), observer=observer)
-    view, assessment = watcher.settle()
-    attempt, final = view.attempt, view.final
-    undone = watcher.undone()  # then what its final checkpoint says does not count any more
-    problem = contradiction(directory, final) if final is not None and undone is None else None
-    condition = run_condition(view, assessment, undone=undone, problem=problem)
+    snapshot, assessment = watcher.settle()
+    attempt, final = snapshot.attempt, snapshot.final
+    is_current = final is not None and snapshot.rewound is None
+    problem = contradiction(directory, final) if final is not None and is_current else None
+    condition = run_condition(snapshot, assessment, problem=problem)
     return {
         "run_id": run_id,
         **dataclasses.asdict(condition),
         "problem": problem,
         "attempts": attempt.attempt if attempt else 0,
-        "failure": attempt.failure if attempt and not view.final else None,
-        "restarts": attempt.restarts if attempt and not view.final else None,
-        "progress": view.progress.to_dict() if view.progress else None,
-        "final": view.final.to_dict() if view.final else None,
+        "failure": attempt.failure if attempt and not snapshot.final else None,
+        "restarts": attempt.restarts if attempt and not snapshot.final else None,
+        "progress": snapshot.progress.to_dict() if snapshot.progress else None,
+        "final": snapshot.final.to_dict() if snapshot.final else None,
         "batches": None,
-        "launch": launch_line(view),
+        "launch": launch_line(snapshot),
     }
 
 
@@ -277,17 +281,12 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     if not run["final"]:
         yield from _open_lines(run)
     if run["restarts"] and run["failure"]:  # else it is the last error
-        yield _describe_restarts(run["restarts"])
+        yield describe_restarts(run["restarts"])
     if run["launch"]:
         yield run["launch"]
     if run["error"]:
         yield f"last error: {run['error']}"
     yield f"next: {run['next_step']}"
-
-
-def _describe_restarts(restarts: dict[str, Any]) -> str:
-    last = Failure.from_dict(restarts["failure"]).describe()
-    return f"{restarts['count']} restart(s) in the driver, the last one after {last}"
 
 
 # A source of a driver that was killed does not run; what a mark says is how much of it is left.
@@ -327,9 +326,6 @@ def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
         )
 
 
-_AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
-
-
 def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock) -> None:
     """Show a run repeatedly: on a terminal in one place, elsewhere as lines.
 
@@ -340,11 +336,16 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
     rates = Rates(clock)
     with live_block(sys.stdout) as block:
         try:
-            while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
-                if view.progress is not None and view.progress != before:
-                    paces = rates.update(view.progress)
-                    _show(block, view.progress, last_batches(run, view.progress.queries), paces)
-                before = view.progress
+            while watcher.decide(snapshot := watcher.poll()).run_state.is_at_work:
+                if snapshot.progress is not None and snapshot.progress != before:
+                    paces = rates.update(snapshot.progress)
+                    _show(
+                        block,
+                        snapshot.progress,
+                        last_batches(run, snapshot.progress.queries),
+                        paces,
+                    )
+                before = snapshot.progress
                 clock.sleep(every_s)
         except KeyboardInterrupt:  # so a person ends it
             return

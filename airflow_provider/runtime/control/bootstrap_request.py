@@ -29,7 +29,8 @@ from airflow_provider.runtime.jobdir.run_options import (
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState, assess
+from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.state import Assessment, RunState, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.storage.documents import Contents, Document
@@ -252,8 +253,8 @@ def remove_scratch(scratch: JobDirectory) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class BootstrapView(RunSnapshot):
-    """A snapshot of a bootstrap.
+class BootstrapSnapshot(RunSnapshot):
+    """The state of a bootstrap at one poll.
 
     Attributes:
         made: whether its savepoint exists.
@@ -266,25 +267,25 @@ class BootstrapView(RunSnapshot):
     reader_gone: bool = True
 
 
-def assess_bootstrap(view: BootstrapView) -> Assessment:
-    """Decide the state of a bootstrap from one snapshot.
+def assess_bootstrap(snapshot: BootstrapSnapshot) -> Assessment:
+    """Return the state of a bootstrap.
 
     A driver gives its lease up when it has read all history, and then takes the savepoint.
     """
-    if view.made:
-        return Assessment(RunState.DONE)
-    assessment = assess(view, run_id=RUN_ID)
-    is_over = view.exit is not None or view.submission_gone
-    if view.submission is None:  # a person's command, which says no more of itself
-        is_over = view.reader_gone
-    no_lease = {RunState.ABSENT, RunState.STARTING, RunState.FAILED}
-    if view.has_read and not is_over and assessment.run_state in no_lease:
+    if snapshot.made:
+        return Assessment(RunState.FINISHED)
+    assessment = assess(snapshot)
+    is_over = snapshot.exit is not None or snapshot.submission_gone
+    if snapshot.submission is None:  # a person's command, which says no more of itself
+        is_over = snapshot.reader_gone
+    has_lease = assessment.run_state in {RunState.RUNNING, RunState.ENDING, RunState.FOREIGN}
+    if snapshot.has_read and not is_over and not has_lease:
         return Assessment(RunState.RUNNING)
     return assessment
 
 
 class BootstrapWatcher(RunWatcher):
-    """Watches one bootstrap.
+    """Polls one bootstrap.
 
     Submissions are in the live job's directory, where they outlast the scratch directory; lease,
     attempts and requests are those of the job that reads the history.
@@ -330,28 +331,31 @@ class BootstrapWatcher(RunWatcher):
         """Whether all history is read, and the savepoint is being taken; one read."""
         return self._scratch.run(RUN_ID).final() is not None
 
-    def look(self) -> BootstrapView:
-        """Read the bootstrap's state once."""
-        seen = super().look()
+    def poll(self) -> BootstrapSnapshot:
+        """Read the documents of the bootstrap once."""
+        seen = super().poll()
         # A driver puts the final checkpoint, gives its lease up, puts the savepoint, and ends: what
         # comes first is read last, or a driver would be taken for one that has ended in vain.
         has_read = self._scratch.run(RUN_ID).final() is not None
         lease = seen.lease
         facts = {f.name: getattr(seen, f.name) for f in dataclasses.fields(seen)}
+        facts |= {"run_id": RUN_ID, "directory": self._scratch}
         facts["attempt"] = self._scratch.run(RUN_ID).last_attempt()
         facts["has_read"] = has_read
         facts["reader_gone"] = lease is None or lease.owner.is_gone()
-        return BootstrapView(**facts, made=self.made() is not None)
+        return BootstrapSnapshot(**facts, made=self.made() is not None)
 
-    def decide(self, view: RunSnapshot) -> Assessment:
+    def decide(self, snapshot: RunSnapshot) -> Assessment:
         """Decide from one snapshot.
 
         A savepoint takes no lease, so only a timeout shows that the machine which takes it is gone.
         """
         assessment = (
-            assess_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
+            assess_bootstrap(snapshot)
+            if isinstance(snapshot, BootstrapSnapshot)
+            else super().decide(snapshot)
         )
-        is_saving = assessment.run_state is RunState.RUNNING and view.liveness in TAKEABLE
+        is_saving = assessment.run_state is RunState.RUNNING and snapshot.liveness in TAKEABLE
         if not is_saving:
             self._saving_since = None
             return assessment
@@ -364,8 +368,10 @@ class BootstrapWatcher(RunWatcher):
         return assessment
 
     def clean(self) -> None:
-        """Remove what a driver has left that died when its savepoint was made."""
-        view = self.look()
-        is_over = view.submission is None or view.exit is not None or view.submission_gone
-        if is_over and view.liveness in TAKEABLE:
+        """Remove what a driver that died at its very end has left, once the savepoint is made."""
+        snapshot = self.poll()
+        is_over = (
+            snapshot.submission is None or snapshot.exit is not None or snapshot.submission_gone
+        )
+        if is_over and snapshot.liveness in TAKEABLE:
             remove_scratch(self._scratch)

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-    from airflow_provider.runtime.observe.state import Assessment, RunSnapshot
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
+    from airflow_provider.runtime.observe.state import Assessment
 
 
 # Who holds a worker has Airflow's retries, too, and each of them submits the same token again.
@@ -244,7 +245,7 @@ class Decision:
 
 
 def reconcile(
-    view: RunSnapshot,
+    snapshot: RunSnapshot,
     assessment: Assessment,
     *,
     on_existing: str = "adopt",
@@ -268,23 +269,23 @@ def reconcile(
     Airflow's own stores are not read: they may be empty, of another run, or gone.
 
     Args:
-        view: the snapshot that shows whether a driver lives.
+        snapshot: the snapshot that shows whether a driver lives.
         assessment: the assessment of that snapshot.
         on_existing: one of :data:`ON_EXISTING`.
         replays: the run that this one takes the place of.
         is_leaving: whether this run's driver was requested to end before its run is over.
     """
-    if assessment.run_state is RunState.DONE:
+    if assessment.run_state.is_done:
         return Decision(Action.FINISH)
     if assessment.run_state is RunState.FOREIGN:
-        is_replaced = view.lease is not None and view.lease.run_id == replays
+        is_replaced = snapshot.lease is not None and snapshot.lease.run_id == replays
         waits = on_existing == "wait" or is_replaced
         return (
             Decision(Action.WAIT, ends_replaced=is_replaced)
             if waits
             else Decision(Action.REFUSE, reason=assessment.reason)
         )
-    driver_id = driver_at_work(view, assessment.run_state)
+    driver_id = driver_at_work(snapshot, assessment.run_state)
     if driver_id is None:
         return Decision(Action.SUBMIT)
     if is_leaving:

@@ -15,7 +15,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.observe.supervise import look_at_query
+from airflow_provider.runtime.observe.supervise import sample_query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
     logs = CheckpointLogs(directory.checkpoint(query))
     query_id = logs.query_id()
     records = EpochRecords(directory.committables(query), str(query_id))
-    number = look_at_query(directory, query, None).committed
+    number = sample_query(directory, query, None).committed
     if records.has_own():  # Spark's own sinks publish as they write; ours after Spark's commit
         number = min(number, records.find().newest)
     if number < 0:

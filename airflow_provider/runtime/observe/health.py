@@ -138,7 +138,7 @@ class HealthProblem:
 
 
 class _Symptom(NamedTuple):
-    """Something that is so at one look, and may not last.
+    """Something that is so at one sample, and may not last.
 
     Two looks show the same sign when *key* is the same: a commit or a report in between changes it.
     """
@@ -153,27 +153,27 @@ class Health:
     """What has been seen so far of one driver.
 
     Attributes:
-        since_s: since when each sign has been there at every look.
-        looked_s: when it was looked last; None before the first look.
+        since_s: since when each sign has been there at every sample.
+        looked_s: when it was looked last; None before the first sample.
     """
 
     since_s: Mapping[tuple[str | int | None, ...], float] = dataclasses.field(default_factory=dict)
     looked_s: float | None = None
 
     def after(
-        self, look: DriverSample, limits: Limits, now_s: float
+        self, sample: DriverSample, limits: Limits, now_s: float
     ) -> tuple[Health, HealthProblem | None]:
-        """Return what is known after one more look, and what is wrong.
+        """Return what is known after one more sample, and what is wrong.
 
         Args:
-            look: what was seen.
+            sample: what was seen.
             limits: what is allowed.
             now_s: the observer's own monotonic time.
         """
         since: dict[tuple[str | int | None, ...], float] = {}
         found: HealthProblem | None = None
         away_s = now_s - self.looked_s if self.looked_s is not None else 0.0
-        for sign in _signs(look, limits):
+        for sign in _signs(sample, limits):
             was_away = away_s > sign.allowed_s * _AWAY
             since[sign.key] = now_s if was_away else self.since_s.get(sign.key, now_s)
             if found is None and now_s - since[sign.key] >= sign.allowed_s:
@@ -181,37 +181,39 @@ class Health:
         return Health(since, now_s), found
 
 
-def _signs(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
+def _signs(sample: DriverSample, limits: Limits) -> Iterator[_Symptom]:
     if limits.progress_timeout_s is not None:
-        yield from _stalls(look, limits.progress_timeout_s)
-    if not look.is_leaving:
-        yield from _lags(look, limits)
+        yield from _stalls(sample, limits.progress_timeout_s)
+    if not sample.is_leaving:
+        yield from _lags(sample, limits)
 
 
-def _stalls(look: DriverSample, progress_timeout_s: float) -> Iterator[_Symptom]:
-    if look.is_leaving:
+def _stalls(sample: DriverSample, progress_timeout_s: float) -> Iterator[_Symptom]:
+    if sample.is_leaving:
         reason = (
-            f"the driver with lease {look.token} was requested to end, and has not in "
-            f"{progress_timeout_s:g} seconds; end its process on {look.host}"
+            f"the driver with lease {sample.token} was requested to end, and has not in "
+            f"{progress_timeout_s:g} seconds; end its process on {sample.host}"
         )
         yield _Symptom(
-            ("end", look.token), progress_timeout_s, HealthProblem(NO_PROGRESS, reason, look.host)
+            ("end", sample.token),
+            progress_timeout_s,
+            HealthProblem(NO_PROGRESS, reason, sample.host),
         )
         return
-    has_begun = look.report is not None
+    has_begun = sample.report is not None
     what = "has reported nothing" if has_begun else "has not begun its queries"
     allowed_s = max(progress_timeout_s, SILENT_S) if has_begun else progress_timeout_s
-    reason = f"the driver with lease {look.token} {what} for {allowed_s:g} seconds"
-    key = ("report", look.token, look.report)
-    if not look.is_asked:
-        yield _Symptom(key, allowed_s, HealthProblem(NO_PROGRESS, reason, look.host))
-    for name, query in look.queries.items():
+    reason = f"the driver with lease {sample.token} {what} for {allowed_s:g} seconds"
+    key = ("report", sample.token, sample.report)
+    if not sample.is_asked:
+        yield _Symptom(key, allowed_s, HealthProblem(NO_PROGRESS, reason, sample.host))
+    for name, query in sample.queries.items():
         if query.has_work:
-            yield _no_commit(look, name, query, progress_timeout_s)
+            yield _no_commit(sample, name, query, progress_timeout_s)
 
 
 def _no_commit(
-    look: DriverSample, name: str, query: QuerySample, progress_timeout_s: float
+    sample: DriverSample, name: str, query: QuerySample, progress_timeout_s: float
 ) -> _Symptom:
     is_open = query.planned > query.committed
     what = (
@@ -221,12 +223,12 @@ def _no_commit(
     )
     reason = f"{what}, and no batch was committed for {progress_timeout_s:g} seconds"
     batch = query.planned if is_open else None
-    problem = HealthProblem(NO_PROGRESS, reason, look.host, name, batch)
-    return _Symptom(("commit", look.token, name, query.committed), progress_timeout_s, problem)
+    problem = HealthProblem(NO_PROGRESS, reason, sample.host, name, batch)
+    return _Symptom(("commit", sample.token, name, query.committed), progress_timeout_s, problem)
 
 
-def _lags(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
-    for name, query in look.queries.items():
+def _lags(sample: DriverSample, limits: Limits) -> Iterator[_Symptom]:
+    for name, query in sample.queries.items():
         for measure, limit in limits.lag.items():
             unread = query.backlog.get(measure, 0)
             if unread > limit:
@@ -234,8 +236,8 @@ def _lags(look: DriverSample, limits: Limits) -> Iterator[_Symptom]:
                     f"{measure} is {unread:,}, and was over {limit:,} for {limits.lag_time_s:g} "
                     "seconds"
                 )
-                problem = HealthProblem(LAG, reason, look.host, name)
-                yield _Symptom(("lag", look.token, name, measure), limits.lag_time_s, problem)
+                problem = HealthProblem(LAG, reason, sample.host, name)
+                yield _Symptom(("lag", sample.token, name, measure), limits.lag_time_s, problem)
 
 
 def _described(backlog: Mapping[str, int]) -> str:

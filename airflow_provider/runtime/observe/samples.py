@@ -1,31 +1,28 @@
 """Metrics of a stream: what is measured of a run and its queries. Pure, but for its reader.
 
-:data:`METRICS` names them, :func:`measure` computes them from one look, and :class:`StreamReader`
+:data:`METRICS` names them, :func:`measure` computes them from one sample, and :class:`StreamReader`
 looks at the job directory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.base.names import is_name
-from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
-from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.jobdir.batch_history import BatchEntry, history_path, without_older
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
+from airflow_provider.runtime.observe.snapshot import read_history
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
-from airflow_provider.runtime.storage.documents import read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.jobdir.batch_history import BatchEntry
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
@@ -86,7 +83,7 @@ METRICS: Final = (
 
 
 class Sample(NamedTuple):
-    """The value of a metric at one look.
+    """The value of a metric at one sample.
 
     Attributes:
         name: one of :data:`METRICS`.
@@ -115,16 +112,16 @@ class StreamSample:
     is_alive: bool | None
 
 
-def measure(look: StreamSample, now: dt.datetime) -> list[Sample]:
+def measure(sample: StreamSample, now: dt.datetime) -> list[Sample]:
     """Return the samples of one look; what is not known has none.
 
     Args:
-        look: what was read.
+        sample: what was read.
         now: by the reader's clock.
     """
-    samples = [*_samples(None, _of_job(look, now))]
-    for query, progress in (look.progress.queries if look.progress is not None else {}).items():
-        last = look.last_batches.get(query)
+    samples = [*_samples(None, _of_job(sample, now))]
+    for query, progress in (sample.progress.queries if sample.progress is not None else {}).items():
+        last = sample.last_batches.get(query)
         samples += _samples(query, _of_query(progress, last, now))
     return samples
 
@@ -133,12 +130,12 @@ def _samples(query: str | None, values: Iterable[tuple[str, float | None]]) -> I
     return (Sample(name, float(value), query) for name, value in values if value is not None)
 
 
-def _of_job(look: StreamSample, now: dt.datetime) -> Iterator[tuple[str, float | None]]:
-    if look.is_alive is not None:
-        trouble = driver_trouble(look.progress, look.attempt, now=now, is_live=look.is_alive)
-        yield "healthy", look.is_alive and trouble is None
-    yield "restarts", restart_count(look.attempt)
-    yield "savepoint_age", age_s(look.savepoint_taken, now)
+def _of_job(sample: StreamSample, now: dt.datetime) -> Iterator[tuple[str, float | None]]:
+    if sample.is_alive is not None:
+        trouble = driver_trouble(sample.progress, sample.attempt, now=now, is_live=sample.is_alive)
+        yield "healthy", sample.is_alive and trouble is None
+    yield "restarts", restart_count(sample.attempt)
+    yield "savepoint_age", age_s(sample.savepoint_taken, now)
 
 
 def _of_query(
@@ -216,10 +213,10 @@ class StreamReader:
         if progress is not None:
             for query, reported in progress.queries.items():
                 self._read_history(query, reported.get("batch"))
-        look = StreamSample(
+        sample = StreamSample(
             progress, self._attempt(progress), self._last, self._newest_savepoint(), is_alive
         )
-        return measure(look, self._clock.now())
+        return measure(sample, self._clock.now())
 
     def _attempt(self, progress: ProgressRecord | None) -> AttemptRecord | None:
         """Return the last attempt: the one that reports, so that no folder has to be listed."""
@@ -233,12 +230,9 @@ class StreamReader:
         known = self._last.get(query)
         if known is not None and batch in {None, known.batch}:
             return
-        not_one = (CorruptDocumentError, LookupError, TypeError, ValueError, Mismatch)
-        with contextlib.suppress(FileNotFoundError, *not_one):
-            # One that cannot be understood is replaced by the next attempt; the run is in order.
-            stored = read_stored(self._run.storage, history_path(query))
-            raw = read_json(without_older(stored, 1))
-            self._last[query] = decode(BatchEntry, raw["batches"][-1])
+        history = read_history(self._run.storage, query, last=1)
+        if history is not None and history.batches:
+            self._last[query] = history.batches[-1]
 
     def _newest_savepoint(self) -> str | None:
         if self._savepoints_due():

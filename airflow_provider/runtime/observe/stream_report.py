@@ -14,7 +14,6 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.observe.completeness import published_batch
-from airflow_provider.runtime.observe.supervise import progress_of_driver
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.observe.state import RunSnapshot
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 RUNNING: Final = "RUNNING"
 
@@ -59,28 +58,28 @@ class StreamReport(Document):
     queries: dict[str, dict[str, Any]]
 
 
-def describe_running(directory: JobDirectory, view: RunSnapshot) -> StreamReport:
-    """Return how far the run has come whose driver *view* has shown.
+def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamReport:
+    """Return how far the run has come whose driver *snapshot* has shown.
 
     Raises:
         CheckpointError: the driver has reported nothing yet, or what it goes by is damaged.
     """
-    progress = progress_of_driver(view)
-    if progress is None or view.attempt is None or view.lease is None:
+    progress = snapshot.driver_progress
+    if progress is None or snapshot.attempt is None or snapshot.lease is None:
         msg = f"{directory.url}: its driver has not begun its queries, so nothing is handed over"
         raise CheckpointError(msg)
-    run = directory.run(view.lease.run_id).record()
+    run = directory.run(snapshot.lease.run_id).record()
     if run is None:
-        msg = f"{directory.url}: run {view.lease.run_id!r} has a driver and no run.json"
+        msg = f"{directory.url}: run {snapshot.lease.run_id!r} has a driver and no run.json"
         raise CheckpointError(msg)
     return StreamReport(
         job=directory.name() or "",
         run_id=run.run_id,
         outcome=RUNNING,
         mode=run.mode,
-        driver_id=view.lease.driver_id,
-        attempts=view.attempt.attempt,
-        restarts=int((view.attempt.restarts or {}).get("count", 0)),
+        driver_id=snapshot.lease.driver_id,
+        attempts=snapshot.attempt.attempt,
+        restarts=int((snapshot.attempt.restarts or {}).get("count", 0)),
         started=run.started,
         at=progress.at,
         rows_read=progress.rows_read,

@@ -22,7 +22,7 @@ from airflow_provider.runtime.observe.health import (
     QuerySample,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import Assessment, RunSnapshot, RunState
+from airflow_provider.runtime.observe.state import Assessment, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
-    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
-_LOOK_S: Final = 5.0  # each look lists two folders of each query
-_LOOKS_PER_LIMIT: Final = 10
+_POLL_S: Final = 5.0  # each sample lists two folders of each query
+_POLLS_PER_LIMIT: Final = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Supervision:
         ends = raw.get("ends")
         return cls(limits, dt.datetime.fromisoformat(ends) if ends is not None else None)
 
-    def look_every_s(self) -> float:
+    def poll_every_s(self) -> float:
         """Return how long to wait between looks at the job's progress."""
         allowed = (
             [self.limits.progress_timeout_s] if self.limits.progress_timeout_s is not None else []
         )
         allowed += [self.limits.lag_time_s] if self.limits.lag else []
-        return min([_LOOK_S, *(each / _LOOKS_PER_LIMIT for each in allowed)])
+        return min([_POLL_S, *(each / _POLLS_PER_LIMIT for each in allowed)])
 
 
 class SupervisingWatcher(RunWatcher):
@@ -100,7 +100,7 @@ class SupervisingWatcher(RunWatcher):
     ) -> None:
         super().__init__(storage, run_id, clock, driver_id, ask=ask)
         self._supervision = supervision
-        self._look_due = Due(clock, supervision.look_every_s())
+        self._sample_due = Due(clock, supervision.poll_every_s())
         self._health = Health()
 
     def assess(self) -> Assessment:
@@ -110,36 +110,36 @@ class SupervisingWatcher(RunWatcher):
         is over, it is well, has reported what it reads, and has no open request.
         """
         is_over = self._is_over()
-        is_due = self._look_due()
+        is_due = self._sample_due()
         if not is_due and not is_over:
             return super().assess()
-        view = self.look()
-        assessment = self.assess_view(view)
-        if assessment.run_state is not RunState.RUNNING or view.lease is None:
+        snapshot = self.poll()
+        assessment = self.assess_snapshot(snapshot)
+        if assessment.run_state is not RunState.RUNNING or snapshot.lease is None:
             return assessment
-        problem = self._examine(view, view.lease) if is_due else None
+        problem = self._examine(snapshot, snapshot.lease) if is_due else None
         if problem is not None:
             return _unhealthy(problem)
-        if is_over and self._may_hand_over(view, view.lease):
+        if is_over and self._may_hand_over(snapshot, snapshot.lease):
             return Assessment(RunState.DUE)
         return assessment
 
-    def _examine(self, view: RunSnapshot, lease: LeaseRecord) -> HealthProblem | None:
-        look = self._look_at(view, lease)
+    def _examine(self, snapshot: RunSnapshot, lease: LeaseRecord) -> HealthProblem | None:
+        sample = self._sample(snapshot, lease)
         now_s = self._clock.monotonic()
-        self._health, problem = self._health.after(look, self._supervision.limits, now_s)
+        self._health, problem = self._health.after(sample, self._supervision.limits, now_s)
         return problem
 
-    def _look_at(self, view: RunSnapshot, lease: LeaseRecord) -> DriverSample:
+    def _sample(self, snapshot: RunSnapshot, lease: LeaseRecord) -> DriverSample:
         host = lease.owner.host
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
             return DriverSample(lease.since, host, is_leaving=True)
-        progress = progress_of_driver(view)
+        progress = snapshot.driver_progress
         asked = is_requested(self.requests, lease.driver_id)
         if progress is None:
             return DriverSample(lease.since, host, is_asked=asked)
         queries = {
-            name: look_at_query(self._directory, name, reported.get("backlog"))
+            name: sample_query(self._directory, name, reported.get("backlog"))
             for name, reported in progress.queries.items()
         }
         return DriverSample(lease.since, host, progress.at, queries, asked)
@@ -148,24 +148,15 @@ class SupervisingWatcher(RunWatcher):
         ends = self._supervision.ends
         return ends is not None and self._clock.now() >= ends
 
-    def _may_hand_over(self, view: RunSnapshot, lease: LeaseRecord) -> bool:
+    def _may_hand_over(self, snapshot: RunSnapshot, lease: LeaseRecord) -> bool:
         return (
-            view.liveness is Liveness.LIVE
-            and progress_of_driver(view) is not None
+            snapshot.liveness is Liveness.LIVE
+            and snapshot.driver_progress is not None
             and not is_requested(self.requests, lease.driver_id)
         )
 
 
-def progress_of_driver(view: RunSnapshot) -> ProgressRecord | None:
-    """Return what the driver that holds the lease has reported; None before its first report."""
-    lease, attempt, progress = view.lease, view.attempt, view.progress
-    if lease is None or attempt is None or progress is None:
-        return None
-    is_its_own = attempt.token == lease.since and progress.attempt == attempt.attempt
-    return progress if is_its_own else None
-
-
-def look_at_query(
+def sample_query(
     directory: JobDirectory, query: str, backlog: Mapping[str, int] | None
 ) -> QuerySample:
     """Return how far a running query's logs reach.

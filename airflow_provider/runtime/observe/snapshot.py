@@ -1,0 +1,244 @@
+"""Snapshot of a run: one read of its documents, from which everything else here is decided."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path, without_older
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+from airflow_provider.runtime.observe.endings import Remains
+from airflow_provider.runtime.storage.documents import read_stored
+from airflow_provider.runtime.storage.mounts import full_disk
+from airflow_provider.runtime.storage.open import local_path_of
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
+    from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import (
+        AttemptRecord,
+        FinalCheckpoint,
+        ProgressRecord,
+        RewoundRecord,
+        RunRecord,
+    )
+    from airflow_provider.runtime.jobdir.submissions import ExitRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSnapshot:
+    """What one read of a run's documents has shown.
+
+    The fields decide the run's state, and are read together. The properties are read at their first
+    use.
+
+    Attributes:
+        run_id: the run; None if none was begun or submitted.
+        directory: the job directory; None for a snapshot that was put together by hand.
+        lease: the job's newest lease, of whatever run.
+        liveness: what is known of its holder.
+        attempt: the run's last attempt.
+        submission: the submission watched, or the run's last one.
+        exit: how its process ended, if that is known.
+        submission_gone: whether its process has certainly ended, or will never start.
+        submission_started: whether its process has come up at all.
+        submission_lost: whether a wait for its driver to come up has timed out.
+        handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
+        launch: the launcher's last answer about that run; None before the first question.
+        host: the machine of the submission's process; empty if it is not known.
+        waits_for: what the submission's process waits for before it starts the driver.
+        is_driver_gone: whether the driver has certainly ended, and the process that records its
+            exit has not recorded it yet.
+        remains: what a driver that recorded no end has left; None while it may live.
+    """
+
+    run_id: str | None = None
+    directory: JobDirectory | None = dataclasses.field(default=None, repr=False)
+    final: FinalCheckpoint | None = None
+    lease: LeaseRecord | None = None
+    liveness: Liveness = Liveness.FREE
+    attempt: AttemptRecord | None = None
+    submission: SubmissionRecord | None = None
+    exit: ExitRecord | None = None
+    submission_gone: bool = False
+    progress: ProgressRecord | None = None
+    submission_started: bool = True
+    submission_lost: bool = False
+    handle: Handle | None = None
+    launch: LaunchStatus | None = None
+    host: str = ""
+    waits_for: str = ""
+    is_driver_gone: bool = False
+    remains: Remains | None = None
+
+    @functools.cached_property
+    def run_record(self) -> RunRecord | None:
+        """The run's options; None before its first attempt."""
+        return self._run.record() if self._run is not None else None
+
+    @functools.cached_property
+    def rewound(self) -> RewoundRecord | None:
+        """The record that the job went back to before the run, or into the middle of it."""
+        return self._run.rewound() if self._run is not None else None
+
+    @functools.cached_property
+    def histories(self) -> list[BatchHistory]:
+        """The batches of each query; a history that cannot be understood is left out."""
+        return read_histories(self._run.storage) if self._run is not None else []
+
+    @property
+    def counted(self) -> FinalCheckpoint | ProgressRecord | None:
+        """The newest document that counts rows: the final checkpoint, else the last progress."""
+        return self.final or self.progress
+
+    @property
+    def own_attempt(self) -> AttemptRecord | None:
+        """The attempt of the submission's driver; the last one of a run without a submission."""
+        attempt, submission = self.attempt, self.submission
+        is_own = submission is None or (
+            attempt is not None and attempt.driver_id == submission.driver_id
+        )
+        return attempt if is_own else None
+
+    @property
+    def driver_progress(self) -> ProgressRecord | None:
+        """The last report of the driver that holds the lease; None before its first one."""
+        lease, attempt, progress = self.lease, self.attempt, self.progress
+        if lease is None or attempt is None or progress is None:
+            return None
+        is_its_own = attempt.token == lease.since and progress.attempt == attempt.attempt
+        return progress if is_its_own else None
+
+    @functools.cached_property
+    def _run(self) -> RunDirectory | None:
+        is_there = self.directory is not None and self.run_id is not None
+        return self.directory.run(str(self.run_id)) if self.directory and is_there else None
+
+
+def read_snapshot(
+    directory: JobDirectory,
+    run_id: str | None = None,
+    *,
+    driver_id: str | None = None,
+    observer: LeaseObserver | None = None,
+) -> RunSnapshot:
+    """Read the documents of a run that decide its state.
+
+    Args:
+        directory: the job directory.
+        run_id: the run; None for the newest one, or for the submitted one of a job without runs.
+        driver_id: the submission to watch; None for the run's last one.
+        observer: the observer of the job's lease; with a new one nothing is known of the liveness
+            of a driver on another machine.
+
+    Raises:
+        OSError: the storage cannot be read, or nothing of the watched driver is there.
+        CheckpointError: a document is damaged.
+    """
+    newest = newest_run(directory) if run_id is None else None
+    run_id = run_id or (newest.run_id if newest is not None else directory.submitted_run())
+    if run_id is None:
+        return RunSnapshot(directory=directory)
+    run = directory.run(run_id)
+    lease, liveness = (observer or LeaseObserver(directory.storage, SystemClock())).look()
+    submission = _submission(run, driver_id)
+    if driver_id is not None and submission is None and lease is None:
+        # A job directory that vanishes is taken for one that is away, such as an unmounted one.
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"the record of driver {driver_id} is gone: the job directory was emptied, or is not "
+            "mounted",
+            directory.url,
+        )
+    # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
+    final = run.final()
+    driver = submission.driver_id if submission is not None else None
+    process = run.process_of(driver) if driver is not None else None
+    on_cluster = driver is not None and submission is not None and submission.launcher
+    handle = run.handle_of(str(driver)) if on_cluster else None
+    answer = run.launch_status_of(handle.driver_id) if handle is not None else None
+    is_started = handle is not None or (process is not None and not process.is_revoked)
+    is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
+    attempt = run.last_attempt()
+    is_silent = final is None and (attempt is None or attempt.outcome is None)
+    is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
+    return RunSnapshot(
+        run_id=run_id,
+        directory=directory,
+        final=final,
+        lease=lease,
+        liveness=liveness,
+        attempt=attempt,
+        submission=submission,
+        exit=run.exit_of(driver) if driver is not None else None,
+        submission_gone=is_gone,
+        submission_started=is_started,
+        submission_lost=driver is not None and run.is_lost(driver),
+        progress=run.progress(),
+        handle=handle,
+        launch=answer.status() if answer is not None else None,
+        host=process.identity.host if process is not None else "",
+        waits_for=process.waits_for if process is not None else "",
+        is_driver_gone=process is not None and process.driver_is_gone,
+        remains=_remains_of(directory) if is_over else None,
+    )
+
+
+def read_histories(run: Storage, last: int | None = None) -> list[BatchHistory]:
+    """Return the history of each query of a run; one that cannot be understood is left out.
+
+    Args:
+        run: the directory of the run.
+        last: how many batches of each query, without its hours, which takes a fraction of the time;
+            None for all.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    names = (name.removesuffix(".json") for name in run.list("history") if name.endswith(".json"))
+    found = (read_history(run, name, last) for name in names if is_name(name))
+    return [history for history in found if history is not None]
+
+
+def read_history(run: Storage, query: str, last: int | None = None) -> BatchHistory | None:
+    """Return the history of a query; None if there is none, or it cannot be understood.
+
+    The next attempt replaces one that cannot be, and nothing is decided by it.
+    """
+    path = history_path(query)
+    with contextlib.suppress(SparkStreamError, FileNotFoundError, ValueError):
+        stored = read_stored(run, path)
+        raw = read_json(stored if last is None else without_older(stored, last))
+        return BatchHistory.from_dict(raw, where=f"{run.url}/{path}")
+    return None
+
+
+def _submission(run: RunDirectory, driver_id: str | None) -> SubmissionRecord | None:
+    if driver_id is not None:
+        return SubmissionRecord.read(run.storage, f"submissions/{driver_id}.json")
+    submissions = run.submissions()
+    return submissions[-1] if submissions else None
+
+
+def _remains_of(directory: JobDirectory) -> Remains:
+    """Return what is left in a job directory; what cannot be read is left out."""
+    folder = local_path_of(directory.url)
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError, SparkStreamError):
+        for query in directory.query_names():
+            batch = CheckpointLogs(directory.checkpoint(query)).position().open_batch
+            if batch is not None:
+                found[query] = batch
+    return Remains(found, full_disk([folder]) if folder is not None else None)
