@@ -47,8 +47,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
+from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.state import RunState
-from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import Supervision
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of

@@ -14,7 +14,7 @@ from airflow.listeners import hookimpl
 from airflow.models.asset import AssetEvent
 
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.observe.event_position import MEMBER, Position
+from airflow_provider.triggers.event_position import MEMBER, Position
 
 if TYPE_CHECKING:
     from airflow.listeners.types import AssetEvent as EmittedEvent

@@ -26,14 +26,8 @@ from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
+from airflow_provider.runtime.observe import state
 from airflow_provider.runtime.observe.snapshot import read_snapshot
-from airflow_provider.runtime.observe.state import (
-    IN_AIRFLOW,
-    assess,
-    damaged,
-    launch_line,
-    run_condition,
-)
 from airflow_provider.runtime.storage.documents import read_stored
 
 if TYPE_CHECKING:
@@ -145,14 +139,14 @@ class RunViews:
         try:
             return self._readable(directory, run, first)
         except CheckpointError as error:
-            found = damaged(str(error))
+            found = state.damaged(str(error))
             return RunView(
                 run_id=run_id, problem=found.error, state=found.state, next_step=found.next_step
             )
 
     def _readable(self, directory: JobDirectory, run: RunDirectory, first: str) -> RunView:
         view = without_log(read_snapshot(directory, run.run_id))
-        condition = run_condition(view, assess(view), steps=IN_AIRFLOW)
+        condition = state.run_condition(view, state.assess(view), steps=state.IN_AIRFLOW)
         record, final = run.record(), view.final
         counted = final or view.progress
         submitted = _submitted(run, directory.url, first)
@@ -178,7 +172,7 @@ class RunViews:
             ignored_timers=final.ignored_timers if final else None,
             from_savepoint=record.from_savepoint if record else None,
             params=_params(record) if record else None,
-            launch=launch_line(view),
+            launch=state.launch_line(view),
             attempts=[
                 _attempt(run, each, submitted, is_last=each is attempts[-1])
                 for each in reversed(attempts)

@@ -13,7 +13,6 @@ from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.triggers.cancellation import is_killed
 from airflow_provider.triggers.polling import delay_event, poll_until
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.observe.state import Assessment
     from airflow_provider.triggers.job_poll import Poll
+
 
 _KILL_TIMEOUT_S: Final = 25.0
 _background: set[asyncio.Task[Any]] = set()
@@ -240,3 +240,31 @@ async def _in_background(work: Coroutine[Any, Any, Any]) -> None:
     _background.add(task)
     task.add_done_callback(_background.discard)
     await asyncio.shield(task)
+
+
+_DEFERRED: Final = "deferred"
+
+
+async def is_killed(task_instance: Any) -> bool:
+    """Whether the task of a trigger that was cancelled waits no more.
+
+    A task that was cleared and waits again looks as one that has waited all the time: then its
+    newer trigger has the driver.
+
+    Args:
+        task_instance: of the trigger; None in ``dag.test()``, where nobody is killed.
+    """
+    if task_instance is None:
+        return False
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from asgiref.sync import sync_to_async
+
+    # In a thread that goes back to this event loop, in which messages to the supervisor are sent.
+    states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+        dag_id=task_instance.dag_id,
+        task_ids=[task_instance.task_id],
+        run_ids=[task_instance.run_id],
+        map_index=task_instance.map_index,
+    )
+    of_run = states.get(task_instance.run_id, {}).values()  # one task; its name may have an index
+    return all(state != _DEFERRED for state in of_run)

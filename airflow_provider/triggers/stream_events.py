@@ -45,10 +45,9 @@ from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.observe.event_position import MEMBER, Position, position_key
 from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.triggers.event_position import MEMBER, Position, VariableStore, position_key
 from airflow_provider.triggers.polling import poll_until
-from airflow_provider.triggers.variable_store import VariableStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -19,7 +19,7 @@ from services import HERE, ROOT, Airflow, postgres, wait_for
 
 from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.runtime.base.clock import millis_to_iso
-from airflow_provider.runtime.observe.event_position import position_key
+from airflow_provider.triggers.event_position import position_key
 from airflow_provider.triggers.stream_events import SparkCompleteTrigger
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from handmade_streams import Stream
 from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.plugins import event_positions
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.observe.event_position import MEMBER, Position
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import stream_events
+from airflow_provider.triggers.event_position import MEMBER, Position
 from airflow_provider.triggers.stream_events import (
     SparkCompleteTrigger,
     SparkFailureTrigger,

@@ -18,8 +18,7 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.triggers import spark_streaming
-from airflow_provider.triggers.cancellation import is_killed
-from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_killed
 
 ROOMS = ("cli", "decorators", "hooks", "operators", "plugins", "sensors", "triggers", "slices")
 

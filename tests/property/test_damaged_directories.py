@@ -50,9 +50,9 @@ from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs

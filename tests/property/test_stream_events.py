@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.observe.completeness import Completeness
-from airflow_provider.runtime.observe.event_position import Position
 from airflow_provider.runtime.observe.events import CompletePeriods, State
+from airflow_provider.triggers.event_position import Position
 
 HOUR = 3_600_000
 WATERMARKS = st.none() | st.integers(1, 60 * HOUR) | st.just(MAX_WATERMARK_MS)

@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.observe.snapshot import RunSnapshot
-from airflow_provider.runtime.observe.stream_report import describe_running
 from airflow_provider.runtime.observe.supervise import (
     Supervision,
     sample_query,

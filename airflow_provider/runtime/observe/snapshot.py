@@ -107,10 +107,9 @@ class RunSnapshot:
     def own_attempt(self) -> AttemptRecord | None:
         """The attempt of the submission's driver; the last one of a run without a submission."""
         attempt, submission = self.attempt, self.submission
-        is_own = submission is None or (
-            attempt is not None and attempt.driver_id == submission.driver_id
-        )
-        return attempt if is_own else None
+        if attempt is None or submission is None:
+            return attempt
+        return attempt if attempt.driver_id == submission.driver_id else None
 
     @property
     def driver_progress(self) -> ProgressRecord | None:
@@ -123,8 +122,9 @@ class RunSnapshot:
 
     @functools.cached_property
     def _run(self) -> RunDirectory | None:
-        is_there = self.directory is not None and self.run_id is not None
-        return self.directory.run(str(self.run_id)) if self.directory and is_there else None
+        if self.directory is None or self.run_id is None:
+            return None
+        return self.directory.run(self.run_id)
 
 
 def read_snapshot(
@@ -166,8 +166,8 @@ def read_snapshot(
     final = run.final()
     driver = submission.driver_id if submission is not None else None
     process = run.process_of(driver) if driver is not None else None
-    on_cluster = driver is not None and submission is not None and submission.launcher
-    handle = run.handle_of(str(driver)) if on_cluster else None
+    is_launched = submission is not None and submission.launcher is not None
+    handle = run.handle_of(driver) if driver is not None and is_launched else None
     answer = run.launch_status_of(handle.driver_id) if handle is not None else None
     is_started = handle is not None or (process is not None and not process.is_revoked)
     is_gone = process is not None and (process.is_revoked or process.identity.is_gone())

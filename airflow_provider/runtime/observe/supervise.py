@@ -69,11 +69,9 @@ class Supervision:
 
     def poll_every_s(self) -> float:
         """Return how long to wait between looks at the job's progress."""
-        allowed = (
-            [self.limits.progress_timeout_s] if self.limits.progress_timeout_s is not None else []
-        )
-        allowed += [self.limits.lag_time_s] if self.limits.lag else []
-        return min([_POLL_S, *(each / _POLLS_PER_LIMIT for each in allowed)])
+        limits = self.limits
+        allowed = [limits.progress_timeout_s, limits.lag_time_s if limits.lag else None]
+        return min([_POLL_S, *(s / _POLLS_PER_LIMIT for s in allowed if s is not None)])
 
 
 class SupervisingWatcher(RunWatcher):
