@@ -368,10 +368,8 @@ class BootstrapWatcher(RunWatcher):
         return assessment
 
     def clean(self) -> None:
-        """Remove what a driver that died at its very end has left, once the savepoint is made."""
-        snapshot = self.poll()
-        is_over = (
-            snapshot.submission is None or snapshot.exit is not None or snapshot.submission_gone
-        )
-        if is_over and snapshot.liveness in TAKEABLE:
+        """Remove what a driver has left that died when its savepoint was made."""
+        seen = self.poll()
+        is_over = seen.submission is None or seen.exit is not None or seen.submission_gone
+        if is_over and seen.liveness in TAKEABLE:
             remove_scratch(self._scratch)
