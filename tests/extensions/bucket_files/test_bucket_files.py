@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 WHOLE = [pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azure", "azurite")]
 ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
+pytestmark = pytest.mark.slow  # an object store, and processes that die in it
+
 
 class Rows:
     """A frame of two partitions, without Spark."""

@@ -21,6 +21,9 @@ from tests.contract.conftest import BUCKET, StoreServer
 from tests.extensions.delta.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
 
 
+pytestmark = pytest.mark.slow  # an object store
+
+
 class OpenFence:
     token = 1
 

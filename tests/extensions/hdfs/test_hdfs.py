@@ -28,6 +28,8 @@ from tests.unit.support import FakeClock
 RENAME = "op=RENAME"
 DATANODE = "namenoderpcaddress"  # what only a datanode is asked
 
+pytestmark = pytest.mark.slow  # a namenode
+
 
 def namenode_of(server: StoreServer) -> NameNode:
     """Return a namenode of which nothing is known yet."""
