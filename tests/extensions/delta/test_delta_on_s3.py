@@ -20,7 +20,6 @@ from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.extensions.delta.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
 
-
 pytestmark = pytest.mark.slow  # an object store
 
 
