@@ -49,8 +49,11 @@ the option of the command line for each argument of a run.
 An argument with *yes* under *template* is a field with templates. Besides Airflow's own names, such
 as `{{ ds }}`, templates of the operators know
 [`{{ slice }}`](backfills.md#which-slice-a-run-is-for). Each operator and the sensor also take the
-arguments of Airflow's `BaseOperator`, such as `retries`.
+arguments of Airflow's `BaseOperator`, such as `retries`. A wrong argument is a `ConfigError` when
+the DAG is parsed.
 """
+IN_ALL_EVENTS: Final = ("job_dir", "poll_interval", "burst", "storage_conn_id")
+"""Arguments that every trigger of events takes; they have one table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +223,12 @@ def _meanings(sources: Sequence[Source]) -> dict[str, str]:
 def _table(source: Source, *, shared: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield the table of a class without shared arguments that its docstring does not name."""
     own = _meanings([source])
+    names = (each.name for each in _arguments(source))
+    yield from _rows(source, [name for name in names if name not in shared or name in own])
+
+
+def _rows(source: Source, names: Sequence[str]) -> Iterator[str]:
+    """Yield the table of some arguments of a class."""
     meanings = _meanings([*source.lineage(), _class(*SUBMIT_OPTIONS)])
     templates = _templates(source)
     rows = [
@@ -228,7 +237,7 @@ def _table(source: Source, *, shared: frozenset[str] = frozenset()) -> Iterator[
             is_template=None if templates is None else each.name in templates,
         )
         for each in _arguments(source)
-        if each.name not in shared or each.name in own
+        if each.name in names
     ]
     if rows:
         yield f"| argument | type | default |{'' if templates is None else ' template |'} meaning |"
@@ -244,11 +253,14 @@ def _section(source: Source) -> Iterator[str]:
     shared = frozenset[str]()
     if any(each.node.name == SUBMISSION[0] for each in source.lineage()):
         shared = frozenset(each.name for each in _arguments(_class(*SUBMISSION)))
+    if source.module == IN_ASSETS:
+        own = [each.name for each in _arguments(source) if each.name not in IN_ALL_EVENTS]
+        yield from _rows(source, own)
+        yield "It also takes the [arguments of events](#arguments-of-events).\n"
+        return
     yield from _table(source, shared=shared)
     if shared:
         yield "It also takes the [arguments of a submission](#arguments-of-a-submission).\n"
-    for error, reason in source.docstring.sections.get("Raises", []):
-        yield f"Raises `{error}`: {reason}\n"
 
 
 def _decorator(path: str) -> Iterator[str]:
@@ -300,6 +312,8 @@ def page() -> str:
         *_public([IN_ASSETS]),
     ]:
         lines += _section(source)
+    lines += ["## Arguments of events\n", "Each trigger of events takes them.\n"]
+    lines += _rows(next(_public([IN_ASSETS])), IN_ALL_EVENTS)
     lines += [
         "## Triggers that tasks defer to\n",
         "The operators and the sensor make these themselves; a DAG names none of them.\n",

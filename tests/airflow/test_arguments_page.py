@@ -36,9 +36,9 @@ def rows(section: str) -> dict[str, Row]:
     return {row[1]: (row[2] or "", bool(row[3]), row[4]) for row in found if row is not None}
 
 
-def shared() -> dict[str, Row]:
-    """Return the rows of what all operators take that submit a driver."""
-    text = PAGE.read_text().partition("## Arguments of a submission\n")[2]
+def shared(title: str) -> dict[str, Row]:
+    """Return the rows of a section of arguments that several classes take."""
+    text = PAGE.read_text().partition(f"## {title}\n")[2]
     return rows(text.partition("\n## ")[0])
 
 
@@ -65,7 +65,9 @@ def test_the_page_has_every_argument_of_a_class(path: str) -> None:
     kind: Any = getattr(importlib.import_module(module), name)
     given = rows(sections()[path])
     if issubclass(kind, SubmittingOperator):
-        given = {**shared(), **given}
+        given = {**shared("Arguments of a submission"), **given}
+    if module.endswith(".stream_events"):
+        given = {**shared("Arguments of events"), **given}
 
     assert expected(kind) == {name: row[:2] for name, row in given.items()}
     assert [] == [name for name, row in given.items() if not row[2].strip(" |")]
