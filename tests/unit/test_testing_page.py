@@ -21,3 +21,20 @@ def test_the_page_shows_the_test_that_is_run():
 
     assert 2 == len(shown)
     assert "\n\n".join(shown) in run
+
+
+def test_the_page_of_extensions_shows_the_package_that_tests_install():
+    """
+    Each example of docs/extensions.md but the tab is in a module of tests/airflow/outside_package.
+    """
+    modules = (ROOT / "tests" / "airflow" / "outside_package").glob("*.py")
+    texts = [module.read_text() for module in modules]
+    shown = [
+        block
+        for block in blocks()
+        if block.place.startswith("docs/extensions.md:") and block.language == "python"
+    ]
+    examples = [block for block in shown if "class Dashboards" not in block.text]
+
+    assert len(shown) - 1 == len(examples) == 5
+    assert [] == [each.place for each in examples if not any(each.text in text for text in texts)]
