@@ -64,7 +64,7 @@ PROTOCOL: Final = (
     "sinks/revert.py",
     "storage/copy_files.py",
     "storage/documents.py",
-    "storage/local_copy.py",
+    "storage/copy_files.py",
     "storage/local.py",
     "storage/objects.py",
     "storage/file_tree.py",
@@ -152,7 +152,7 @@ SURVIVORS: Final[dict[str, str]] = {
     "extensions/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
-    "storage/local_copy.py:link_file:refusal:1": "the copy in its place refuses the same",
+    "storage/copy_files.py:link_file:refusal:1": "the copy in its place refuses the same",
 }
 """Mutants that live, by ``file:function:kind:number in it``, and why that is right."""
 

@@ -23,8 +23,7 @@ from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
-from airflow_provider.runtime.storage.credentials import using
-from airflow_provider.runtime.storage.open import local_path_of, open_storage
+from airflow_provider.runtime.storage.open import local_path_of, open_storage, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,10 +23,9 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.spark.defaults import check_names
 from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
-from airflow_provider.runtime.spark.settings import check_names
-from airflow_provider.runtime.storage.credentials import using
-from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
+from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url, using
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

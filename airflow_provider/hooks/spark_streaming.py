@@ -45,8 +45,7 @@ from airflow_provider.runtime.spark.defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark.installation import check_classic, check_java
-from airflow_provider.runtime.storage.credentials import credentials_in_use
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.storage.open import credentials_in_use, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

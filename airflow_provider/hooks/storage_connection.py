@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 
 from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.credentials import (
+from airflow_provider.runtime.storage.open import (
     StoreCredentials,
     credentials_in_use,
+    is_in_s3,
     using,
 )
-from airflow_provider.runtime.storage.open import is_in_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable

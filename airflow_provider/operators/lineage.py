@@ -13,8 +13,7 @@ from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.storage.credentials import credentials_in_use, using
-from airflow_provider.runtime.storage.open import is_in_s3
+from airflow_provider.runtime.storage.open import credentials_in_use, is_in_s3, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.run_datasets import RunDatasets
-    from airflow_provider.runtime.storage.credentials import StoreCredentials
+    from airflow_provider.runtime.storage.open import StoreCredentials
 
 # A command line is read by every user of a machine.
 _SECRET_KEY: Final = re.compile(r"^spark\.openlineage\.transport\.(.+\.)?(auth|headers)\.")

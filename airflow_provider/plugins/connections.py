@@ -6,15 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.hooks.storage_connection import credentials_of
-from airflow_provider.runtime.storage.credentials import using
-from airflow_provider.runtime.storage.open import is_in_s3
+from airflow_provider.runtime.storage.open import is_in_s3, using
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.storage.credentials import StoreCredentials
+    from airflow_provider.runtime.storage.open import StoreCredentials
 
 _KEPT_S: Final = 60.0  # a secrets backend is not asked with each look of each page
 

@@ -14,8 +14,7 @@ from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.snapshot import read_snapshot
 from airflow_provider.runtime.observe.state import IN_AIRFLOW, assess, run_condition
-from airflow_provider.runtime.storage.credentials import credentials_in_use
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.storage.open import credentials_in_use, open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.launchers import LaunchStatus
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
     from airflow_provider.runtime.observe.state import RunCondition
-    from airflow_provider.runtime.storage.credentials import StoreCredentials
+    from airflow_provider.runtime.storage.open import StoreCredentials
 
 _MOST_OBSERVERS: Final = 1000
 

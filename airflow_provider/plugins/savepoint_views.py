@@ -11,15 +11,15 @@ from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
-from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.open import credentials_in_use
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
-    from airflow_provider.runtime.storage.credentials import StoreCredentials
+    from airflow_provider.runtime.storage.open import StoreCredentials
 
 _MOST_KEPT: Final = 5000  # a view is a kilobyte
 

@@ -36,11 +36,7 @@ _MISSING: Final = "correct the name, or install the package for the Python that 
 
 
 def split_entry(entry: str) -> tuple[str, str]:
-    """Return the module or file and the function's name.
-
-    Raises:
-        ConfigError: the text is not an entry point.
-    """
+    """Return the module or file and the function's name; raise ConfigError for another text."""
     place, separator, function = entry.rpartition(":")
     if not separator or not place or not function.isidentifier():
         msg = f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION"
@@ -57,17 +53,13 @@ def is_program(entry: str) -> bool:
 
 
 def form_of(entry: str) -> Form:
-    """Return what a job is written as."""
+    """Return the form of a job."""
     forms = {".py": Form.SCRIPT, ".sql": Form.SQL}
     return forms[PurePosixPath(entry).suffix] if is_program(entry) else Form.FUNCTION
 
 
 def check_entry(entry: str) -> None:
-    """Refuse a text that can be no entry point.
-
-    Raises:
-        ConfigError: it is neither a function nor a program.
-    """
+    """Raise ConfigError for a text that is neither a function's entry point nor a program."""
     if not is_program(entry):
         split_entry(entry)
 
@@ -79,7 +71,7 @@ def file_of(entry: str) -> str | None:
 
 
 def shipped_entry(entry: str) -> str:
-    """Return the entry point of a job whose file travels with the driver, as that finds it."""
+    """Return the entry point of a job whose file travels with the driver, for that driver."""
     place = file_of(entry)
     if place is None:
         return entry
@@ -88,11 +80,7 @@ def shipped_entry(entry: str) -> str:
 
 
 def program_file(entry: str) -> Path:
-    """Return the file of a program; one that came with a driver is found where Python looks.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the file of a program, also beside Python's modules; raise ConfigError if missing."""
     path = Path(entry)
     beside = [Path(place or ".") / entry for place in sys.path] if path.name == entry else []
     for place in (path, *beside):
@@ -102,7 +90,7 @@ def program_file(entry: str) -> Path:
 
 
 def check_entry_file(entry: str) -> None:
-    """Refuse an entry whose file is not there; a module is looked for only where it will run.
+    """Refuse an entry whose file is missing; a module is looked for only where it will run.
 
     Raises:
         ConfigError: the text is not an entry point, or names a file that does not exist.
@@ -116,7 +104,6 @@ def check_entry_file(entry: str) -> None:
 
 
 def _no_file(entry: str, place: str) -> ConfigError:
-    """Return what is said of a file that is not there; one beside it may be meant."""
     folder, name = Path(place).parent, Path(place).name
     names = [path.name for path in folder.glob(f"*{Path(place).suffix}")]
     meant = difflib.get_close_matches(name, names, n=1)
@@ -155,7 +142,7 @@ def load_entry(entry: str) -> Callable[[Any], None]:
 
 
 def _functions_of(module: ModuleType) -> list[str]:
-    """Return the names of the functions that a module makes itself."""
+    """Return the names of the functions that a module itself defines."""
     own = (n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
     return sorted(n for n in own if getattr(vars(module)[n], "__module__", "") == module.__name__)
 
@@ -163,7 +150,7 @@ def _functions_of(module: ModuleType) -> list[str]:
 def _check_signature(entry: str, function: Callable[..., Any]) -> None:
     """Refuse a function that cannot be called with the job's context alone.
 
-    Also one of which a call does nothing: nobody awaits it, or asks for what it yields.
+    Also an asynchronous function or a generator, whose call alone does nothing.
     """
     name = getattr(function, "__name__", "job")
     lazy = next((what for what, is_one in _LAZY.items() if is_one(function)), None)
@@ -190,8 +177,8 @@ def load_before_spark(entry: str) -> None:
     """Import the job's function before Spark is started, so that a mistake costs no JVM.
 
     Raises:
-        ConfigError: as of :func:`load_entry`; or importing it starts Spark, without the settings
-            of the run.
+        ConfigError: see :func:`load_entry`; or importing it starts Spark, without the settings of
+            the run.
     """
     before = _spark_context()
     load_entry(entry)
@@ -207,7 +194,7 @@ def load_before_spark(entry: str) -> None:
 
 
 def _spark_context() -> Any | None:
-    """Return the SparkContext of this process; None where nobody has imported PySpark."""
+    """Return the SparkContext of this process; None without PySpark."""
     pyspark = sys.modules.get("pyspark")
     context = getattr(pyspark, "SparkContext", None)
     return getattr(context, "_active_spark_context", None)

@@ -32,7 +32,7 @@ from airflow_provider.plugins.service import StreamService
 from airflow_provider.plugins.task_index import IndexedTask
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.runtime.storage.open import StoreCredentials, using
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger

@@ -34,7 +34,7 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
-from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.runtime.storage.open import StoreCredentials, using
 from airflow_provider.runtime.testing.job_directories import an_attempt
 from airflow_provider.slices import Slice
 from tests.present import present

@@ -13,12 +13,11 @@ from adlfs import AzureBlobFileSystem
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage import buckets as buckets_module
 from airflow_provider.runtime.storage.buckets import AzureBucket, Bucket, S3Bucket
-from airflow_provider.runtime.storage.copy_files import Copied, copy_files
+from airflow_provider.runtime.storage.copy_files import Copied, WrongSizeError, copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
-from airflow_provider.runtime.storage.local_copy import WrongSizeError
 from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.storage.parallel import GivenUpError
+from airflow_provider.runtime.storage.store_errors import GivenUpError
 from tests.contract.conftest import ACCOUNT_KEY, BUCKET
 
 if TYPE_CHECKING:

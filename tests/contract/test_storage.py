@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.objects import MemoryStorage
 from airflow_provider.runtime.testing.storages import SharedStorageContract, StorageContract
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from streams import Place
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors.explanation import WIDEST
-from airflow_provider.runtime.spark.settings import is_known
+from airflow_provider.runtime.spark.defaults import is_known
 
 pytestmark = pytest.mark.spark
 

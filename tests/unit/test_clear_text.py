@@ -9,7 +9,7 @@ from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.spark.secrecy import check_event_log, settings_without_ui
+from airflow_provider.runtime.spark.spark_log import check_event_log, settings_without_ui
 
 _VALUES = {"salt": "pepper-4711-hunter2", "word": "postgres"}
 

@@ -15,9 +15,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.copy_files import Copied, copy_files
+from airflow_provider.runtime.storage.copy_files import (
+    ArrivalFolder,
+    Copied,
+    WrongSizeError,
+    copy_files,
+)
 from airflow_provider.runtime.storage.file_tree import files_under
-from airflow_provider.runtime.storage.local_copy import ArrivalFolder, WrongSizeError
 from airflow_provider.runtime.storage.local_folder import LocalFolder
 
 DIED = 137
@@ -25,7 +29,7 @@ SEVERAL = ("1.delta", "state/0/1/2.delta", "state/0/1/_metadata/schema", "offset
 # Dies by itself in the middle: `what` is a function of os that works `times` times.
 DYING_PROCESS = """
 import errno, os, sys
-from airflow_provider.runtime.storage import local_copy
+from airflow_provider.runtime.storage import copy_files as copying
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 
@@ -45,7 +49,7 @@ def work_or_die(*args, **folders):
 real = getattr(os, what)
 if what != "link":
     os.link = refuse
-    local_copy._STEP_BYTES = local_copy._KERNEL_STEP_BYTES = 1
+    copying._STEP_BYTES = copying._KERNEL_STEP_BYTES = 1
 setattr(os, what, work_or_die)
 copy_files(source, target, files_under(source))
 """

@@ -50,7 +50,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.objects import MemoryStorage
 
 ALL = [
     AttemptRecord,

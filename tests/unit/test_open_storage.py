@@ -12,8 +12,7 @@ import pytest
 from airflow_provider.extensions.hdfs.storage import HdfsStorage
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.storage.memory import MemoryStorage
-from airflow_provider.runtime.storage.objects import ObjectStorage
+from airflow_provider.runtime.storage.objects import MemoryStorage, ObjectStorage
 from airflow_provider.runtime.storage.open import (
     has_escapes,
     local_path_of,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from airflow_provider.runtime.storage.parallel import for_each
+from airflow_provider.runtime.storage.copy_files import for_each
 from tests.present import present
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.spark.settings import (
+from airflow_provider.runtime.spark.defaults import (
     CHECK_NAMES,
     check_master_and_heap,
     check_names,

@@ -22,5 +22,5 @@ neither                      refused: somebody has removed the staged file
 
 A late driver does the same as its successor, or finds the staged file gone. A revert removes the
 staged files first, then ends copies that are on their way, then removes the published ones: in this
-order none comes back (:mod:`~airflow_provider.runtime.storage.conditional_copies`).
+order none comes back (:mod:`~airflow_provider.runtime.storage.store_copies`).
 """

@@ -41,8 +41,8 @@ from airflow_provider.runtime.sinks.staging import (
     staged_epochs,
 )
 from airflow_provider.runtime.spark.versions import arrow_schema
+from airflow_provider.runtime.storage.copy_files import for_each
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

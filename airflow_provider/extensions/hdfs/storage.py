@@ -19,8 +19,8 @@ from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.storage.copy_files import for_each
 from airflow_provider.runtime.storage.mounts import TEMPORARY
-from airflow_provider.runtime.storage.parallel import for_each
 from airflow_provider.runtime.storage.store_errors import checked_size
 
 if TYPE_CHECKING:

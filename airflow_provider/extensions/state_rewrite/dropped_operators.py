@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operators import (
     SCHEMA_FILES,
@@ -14,7 +15,6 @@ from airflow_provider.runtime.checkpoint.operators import (
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from airflow_provider.extensions.warm_drivers.pool import (
     GO,
@@ -33,14 +33,14 @@ from airflow_provider.extensions.warm_drivers.pool import (
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.driver.warm_up import warm_up
-from airflow_provider.runtime.spark.jvm_environment import environment_table, replace_environment
 from airflow_provider.runtime.spark.session import start_spark
 from airflow_provider.runtime.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
+
 
 Run = tuple[socket.socket, StandbyRequest, list[int]]
 
@@ -230,3 +230,47 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)  # threads that the job has left behind do not keep it
+
+
+_OF_THIS_RUN = "SPARK_STREAM_WARM_RUN"
+
+
+def replace_environment(
+    spark: SparkSession, before: Mapping[str, str], after: Mapping[str, str]
+) -> None:
+    """Give the JVM, and the processes that it starts from now on, the variables *after*.
+
+    Args:
+        spark: a session in the JVM.
+        before: the variables that this process gave the JVM; those that *after* lacks are removed.
+            Others, which ``spark-submit`` has set, stay.
+        after: the new variables.
+    """
+    table = environment_table(spark)
+    for name in before.keys() - after.keys():
+        table.remove(name)
+    for name, value in after.items():
+        table.put(name, value)
+    if str(spark.sparkContext.master).startswith("local"):
+        # Spark gives a task an idle Python worker whose function had the same variables: without
+        # this one, a worker of the warm-up, which has the pool's environment.
+        spark.sparkContext.environment[_OF_THIS_RUN] = "1"
+
+
+def environment_table(spark: SparkSession) -> Any:
+    """Return Java's table behind ``System.getenv()``, which ``ProcessBuilder`` copies.
+
+    Spark starts each JVM with the options that open these classes (``JavaModuleOptions``).
+
+    Raises:
+        Exception: this JVM keeps it elsewhere, or closed.
+    """
+    java: Any = spark._jvm.java  # type: ignore[union-attr]
+
+    def value_of(class_name: str, field_name: str, owner: Any) -> Any:
+        field = java.lang.Class.forName(class_name).getDeclaredField(field_name)
+        field.setAccessible(True)
+        return field.get(owner)
+
+    view = value_of("java.lang.ProcessEnvironment", "theUnmodifiableEnvironment", None)
+    return value_of("java.util.Collections$UnmodifiableMap", "m", view)

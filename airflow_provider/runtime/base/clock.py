@@ -1,4 +1,4 @@
-"""Clock: time behind one small interface, so that tests control it."""
+"""Clock: time behind one small interface, so that tests control it; durations as texts."""
 
 from __future__ import annotations
 
@@ -56,18 +56,14 @@ def to_iso(moment: dt.datetime) -> str:
 
 
 def from_iso(text: str) -> dt.datetime:
-    """Read what :func:`to_iso` has written, or any other ISO 8601, with ``Z`` or an offset.
-
-    Raises:
-        ValueError: it is no time.
-    """
+    """Read ISO 8601 with ``Z`` or an offset; raise ValueError for anything else."""
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 reads no Z
 
 
 def utc_text(text: str | None) -> str:
-    """Return a stored time as people read it, with its zone: ``2026-11-23 01:00:05 UTC``.
+    """Return a stored time for people, with its zone: ``2026-11-23 01:00:05 UTC``.
 
-    What is no time in UTC is returned as it is, and a dash for none.
+    A text that is no time in UTC comes back unchanged, and None as a dash.
     """
     if text is None:
         return "-"
@@ -76,11 +72,11 @@ def utc_text(text: str | None) -> str:
 
 
 LOG_TIME: Final = r"(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d\d) \d\d:\d\d:\d\d(?:\.\d+)?(?: UTC)?"
-"""The time of a line in a driver's log or in Spark's, of a configuration of the user's, too."""
+"""The time of a line in a driver's log or in Spark's, also in a user's configuration."""
 
 
 def log_formatter() -> logging.Formatter:
-    """Return the form of the log's lines, with the time in UTC and the zone said."""
+    """Return the format of the log's lines, with the time in UTC and the zone."""
     formatter = logging.Formatter(
         "%(asctime)s UTC %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )
@@ -89,7 +85,7 @@ def log_formatter() -> logging.Formatter:
 
 
 def millis_to_iso(epoch_ms: int) -> str:
-    """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`.
+    """Write milliseconds since 1970 in UTC like :func:`to_iso`.
 
     A year of more than four digits, which Python's datetime does not know, has a sign, as ISO 8601
     expands years and Spark writes them: ``+10000-01-01T00:00:00.000Z``.
@@ -102,12 +98,7 @@ def millis_to_iso(epoch_ms: int) -> str:
 
 
 class Due:
-    """Says every so often that it is time, at once to begin with.
-
-    Args:
-        clock: time.
-        every_s: seconds between.
-    """
+    """True on the first call, and then once in each interval of *every_s* seconds."""
 
     def __init__(self, clock: Clock, every_s: float) -> None:
         self._clock = clock
@@ -115,7 +106,7 @@ class Due:
         self._next: float | None = None
 
     def __call__(self) -> bool:
-        """Whether it is time; if it is, it is not again for a while."""
+        """Whether the interval is over; if so, the next one begins."""
         now = self._clock.monotonic()
         if self._next is not None and now < self._next:
             return False
@@ -150,16 +141,13 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
 
 
 def parse_duration(value: str | float, *, name: str = "duration") -> float:
-    """Read a duration.
+    """Read a duration in seconds, zero or more.
 
     Args:
         value: ``"10 seconds"``, ``"1 minute 30 seconds"``, ISO 8601 such as ``"PT1M30S"``, or
             seconds as a number or as its text. Calendar units (months, years) have no fixed length
             and are refused.
         name: what the duration is for, named in the error.
-
-    Returns:
-        Seconds, zero or more.
 
     Raises:
         ConfigError: the text is not a duration, or it is negative or infinite.

@@ -30,9 +30,8 @@ class ProcessIdentity:
 
     Attributes:
         host: the machine's name, for people.
-        space: the machine's boot, PID and time namespace (Linux), None where there is no such
-            thing. A PID and a start time mean something only to an observer in the same space:
-            containers share a kernel.
+        space: the machine's boot, PID and time namespace (Linux), or None. A PID and a start time
+            mean something only to an observer in the same space: containers share a kernel.
         processes: PID and start time (clock ticks since boot) of each, as the kernel gives them.
     """
 
@@ -46,7 +45,7 @@ class ProcessIdentity:
 
     @classmethod
     def from_dict(cls, raw: Any) -> ProcessIdentity:
-        """Build it from :meth:`to_dict`'s values."""
+        """Return what :meth:`to_dict` has written."""
         return cls(**vars(decode(cls, raw)))
 
     def is_gone(self) -> bool:
@@ -57,7 +56,7 @@ class ProcessIdentity:
 
 
 def identify(pids: Sequence[int]) -> ProcessIdentity:
-    """Name the running processes *pids* of this machine."""
+    """Return the identity of running processes of this machine."""
     pairs = tuple((pid, start) for pid in pids if (start := _visible_start(pid)) is not None)
     # Without the kernel's start times nothing can be proven, so the space is left out.
     space = _current_space() if len(pairs) == len(pids) else None
@@ -65,7 +64,7 @@ def identify(pids: Sequence[int]) -> ProcessIdentity:
 
 
 def identify_this(*others: int) -> ProcessIdentity:
-    """Name this process, and *others* that live and die with it."""
+    """Return the identity of this process, and of *others* that live and die with it."""
     return identify((os.getpid(), *others))
 
 
@@ -79,7 +78,7 @@ def _current_space() -> str | None:
 
 
 def _time_namespace() -> list[str]:
-    """Return what start times are relative to; nothing on kernels that have one time for all."""
+    """Start times are relative to it; older kernels have one time for all."""
     try:
         return [os.readlink("/proc/self/ns/time")]
     except FileNotFoundError:
@@ -95,8 +94,8 @@ def _boot() -> str:
 def _has_ended(pid: int, start: int) -> bool:
     """Whether the process has certainly ended: only the kernel's own word counts.
 
-    Where /proc hides the processes of other users, one that lives is not there either. Any other
-    error, such as too many open files, says nothing of the process.
+    Where /proc hides the processes of other users, a live one is missing, too. Any other error,
+    such as too many open files, says nothing about the process.
     """
     try:
         return _start_of(pid) != start
@@ -123,11 +122,7 @@ def _visible_start(pid: int) -> int | None:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when process *pid* started; None when there is only its exit status.
-
-    Raises:
-        OSError: it cannot be seen.
-    """
+    """Return the start time of a process; None when only its exit status is left."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in {"Z", "X"} else int(fields[18])
@@ -135,11 +130,7 @@ def _start_of(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def file_lock(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file of this machine, which ends with the process.
-
-    Yields:
-        False when another process holds it.
-    """
+    """Hold a lock on a file that ends with the process; yield False if another process holds it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,11 +177,7 @@ def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_user_folder(folder: Path) -> None:
-    """Refuse a folder that another user could have made, or can read.
-
-    Raises:
-        ConfigError: the message says what is wrong with it.
-    """
+    """Raise ConfigError for a folder that another user could have made, or can read."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         msg = (

@@ -1,4 +1,4 @@
-"""One policy for trying again: how often, after which pauses, and when it is given up."""
+"""Retry policy: how often, after which pauses, and when to give up."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """What is decided after a failure; pure.
+    """The decisions after a failure; pure.
 
     Attributes:
-        for_s: from the first failure to the one that is too many.
-        failures: so many are too many, whatever the time.
         first_s: the first pause; each next one is twice as long.
-        longest_s: as long as pauses get; None for as long as the first.
-        jitter: the part of a pause that is drawn by lot: writers that met do not meet again.
+        longest_s: the longest pause; None for the first one.
+        for_s: the time from the first failure after which to give up.
+        failures: the number of failures after which to give up, whatever the time.
+        jitter: the part of a pause that is random: writers that met do not meet again.
     """
 
     first_s: float
@@ -42,21 +42,11 @@ class RetryPolicy:
     jitter: float = 0.0
 
     def is_over(self, failures: int, lasted_s: float) -> bool:
-        """Whether it is time to give up.
-
-        Args:
-            failures: how many there have been.
-            lasted_s: from the first to the last of them.
-        """
+        """Whether to give up after so many *failures* in *lasted_s* seconds."""
         return lasted_s >= self.for_s or failures == self.failures
 
     def pause_s(self, failures: int, drawn: float) -> float:
-        """Return the pause after so many failures.
-
-        Args:
-            failures: 1 or more.
-            drawn: by lot, from 0 to 1.
-        """
+        """Return the pause after so many failures; *drawn* is random, from 0 to 1."""
         doubled = self.first_s
         longest_s = self.first_s if self.longest_s is None else self.longest_s
         for _ in range(failures - 1):
@@ -67,12 +57,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """The failures of one thing that is tried again and again.
-
-    Args:
-        policy: what follows from them.
-        clock: its monotonic time measures, and passes in the pauses.
-    """
+    """The failures of one repeated operation, in monotonic time of *clock*."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock) -> None:
         self._policy = policy
@@ -85,7 +70,7 @@ class Retries:
         self._failures = 0
 
     def failed(self) -> bool:
-        """Count one more failure, and tell whether to try again."""
+        """Count one more failure; return whether to retry."""
         if not self._failures:
             self._since = self._clock.monotonic()
         self._failures += 1
@@ -93,7 +78,7 @@ class Retries:
 
     @property
     def lasted_s(self) -> float:
-        """Return for how long it has failed."""
+        """The time since the first failure."""
         return self._clock.monotonic() - self._since if self._failures else 0.0
 
     def pause(self) -> None:
@@ -105,9 +90,9 @@ class RetryBudget(Retries):
     """Tolerates failures of the storage until they have lasted for too long.
 
     Args:
-        clock: its monotonic time measures.
-        timeout_s: from the first failure to the one that is too many, with no success in between;
-            at most a minute where the failure is that a file is not there.
+        clock: its monotonic time counts.
+        timeout_s: from the first failure, with no success in between; at most a minute for a
+            missing file.
         every_s: the pause between two tries of :meth:`retry`.
     """
 
@@ -123,7 +108,7 @@ class RetryBudget(Retries):
         self._said_s = 0.0
 
     def should_retry(self, error: OSError) -> bool:
-        """Whether to go on after one more failure; log it, the less often the longer."""
+        """Whether to retry after one more failure; log it, the less often the longer."""
         goes_on = self.failed()
         if isinstance(error, FileNotFoundError) and self.lasted_s >= _ABSENT_TIMEOUT_S:
             goes_on = False
@@ -133,11 +118,7 @@ class RetryBudget(Retries):
         return goes_on
 
     def retry(self, act: Callable[[], T]) -> T:
-        """Return what *act* does in the end; it must be idempotent.
-
-        Raises:
-            OSError: its last one.
-        """
+        """Return the result of *act*, which must be idempotent; raise its last OSError."""
         while True:
             try:
                 result = act()

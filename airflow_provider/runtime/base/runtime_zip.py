@@ -29,7 +29,7 @@ def is_packed() -> bool:
 
 
 def runtime_zip(folder: Path) -> Path:
-    """Return a zip of the runtime in *folder*, named by its content; made when it is not there.
+    """Return a zip of the runtime in *folder*, named by its content; made when it is missing.
 
     Crash safety: written beside its place and renamed. Idempotent: by content.
     """
@@ -43,13 +43,7 @@ def runtime_zip(folder: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """What a cluster needs to start drivers, as files.
-
-    Attributes:
-        runtime: the zip of the runtime, for the Python path of driver and executors.
-        application: the file that the cluster starts.
-        digest: SHA-256 of what is in the zip.
-    """
+    """The files that a cluster needs; *digest* is the SHA-256 of the zip's content."""
 
     runtime: Path
     application: Path
@@ -60,11 +54,11 @@ def write_package(target: Path, *, replaces: bool) -> Package:
     """Write the zip of the runtime, and the application beside it.
 
     Args:
-        target: the zip; its folder is there.
-        replaces: whether files are replaced that this function has not made.
+        target: the zip, in an existing folder.
+        replaces: whether to replace files that this function has not made.
 
     Raises:
-        ConfigError: a file is in the way, or the folder is not there; nothing was written.
+        ConfigError: a file is in the way, or the folder is missing; nothing was written.
 
     Crash safety: each file is written beside its place and renamed. Idempotent: by content.
     """

@@ -3,8 +3,8 @@
 Understood are ``str``, ``bool``, ``int`` (64 bits, never a boolean), ``float`` (finite), ``None``,
 ``datetime`` (ISO 8601 with its zone), ``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``,
 enums, ``list``, ``dict`` and ``Mapping`` by text, tuples, named tuples, unions, frozen dataclasses
-and ``TypedDict``, each inside the other. ``Annotated`` adds a :class:`Check`. Members that are not
-known are ignored.
+and ``TypedDict``, each inside the other. ``Annotated`` adds a :class:`Check`. Unknown members are
+ignored.
 """
 
 from __future__ import annotations
@@ -29,22 +29,18 @@ if TYPE_CHECKING:
     Reader = Callable[[Any], Any]
 
 DEEPEST: Final = 100
-"""Lists and objects inside one another, in what has no type of its own, such as a source's offset:
-deeper, and whatever walks through it ends in a RecursionError."""
+"""Lists and objects inside one another, in values without a type, such as a source's offset: deeper
+ones end a walk through them in a RecursionError.
+"""
 MOST_BYTES: Final = 64 << 20
-"""The largest JSON text that is parsed, unless its reader says otherwise."""
+"""The largest JSON text that is parsed by default."""
 _TOO_DEEP: Final = "lists and objects too deep inside one another"
 _SHOWN_CHARS: Final = 40
 _INT_BITS: Final = 63
 
 
 class Mismatch(Exception):  # noqa: N818 - it never leaves this package's readers
-    """A value is not of its type.
-
-    Args:
-        expected: what it should have been.
-        found: the value, in short.
-    """
+    """A value is not of its type: what was expected, and the value in short."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)
@@ -60,10 +56,10 @@ class Check:
     """A condition on a value beyond its type; a member of ``Annotated``.
 
     Attributes:
-        expected: that, in words.
-        holds: whether a value is it.
-        schema: the same in the words of JSON Schema, as far as it has some.
-        shape: the type whose members it has to have; None when it is no such check.
+        expected: the condition in words.
+        holds: the condition.
+        schema: the condition in JSON Schema, as far as that can express it.
+        shape: the type whose members the value must have; else None.
     """
 
     expected: str
@@ -73,12 +69,12 @@ class Check:
 
 
 def at_least(least: int) -> Check:
-    """Return the check of numbers that are not smaller."""
+    """Return the check of a lower bound of a number."""
     return Check(f"{least} or more", lambda value: value >= least, {"minimum": least})
 
 
 def at_most(most: int) -> Check:
-    """Return the check of lists and texts that are not longer."""
+    """Return the check of the longest list or text."""
     return Check(f"at most {most} of them", lambda value: len(value) <= most, {"maxItems": most})
 
 
@@ -88,7 +84,7 @@ def among(*words: str) -> Check:
 
 
 def between(least: int, most: int) -> Check:
-    """Return the check of numbers that are neither smaller nor bigger."""
+    """Return the check of a number's bounds."""
     limits = {"minimum": least, "maximum": most}
     return Check(f"{least} to {most}", lambda value: least <= value <= most, limits)
 
@@ -138,18 +134,15 @@ IsoTime = Annotated[
 Address = Annotated[
     str, Check("an address on one line", lambda text: bool(text) and not CONTROLS.search(text))
 ]
-"""Where something lies: a path, or a URL."""
+"""A path, or a URL."""
 
 
 def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     """Return values of JSON.
 
-    Args:
-        text: what was read.
-        at_most_bytes: the largest text that is parsed, since its values take many times its size.
-
     Raises:
-        ValueError: it is not JSON, is larger, or is nested deeper than ``2 * DEEPEST``.
+        ValueError: it is not JSON, is larger than *at_most_bytes*, or is nested deeper than ``2 *
+            DEEPEST``.
     """
     if len(text) > at_most_bytes:
         msg = f"{len(text)} bytes, more than {at_most_bytes}"
@@ -164,18 +157,14 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
 
 
 def decode(kind: Any, raw: Any) -> Any:
-    """Return *raw*, values of JSON, as *kind*.
-
-    Raises:
-        Mismatch: it is something else.
-    """
+    """Return values of JSON as *kind*; raise Mismatch if they are something else."""
     return _reader(kind)(raw)
 
 
 def encode(value: Any) -> Any:
     """Return *value*, as :func:`decode` makes them, as plain values of JSON.
 
-    The last members of a named tuple are left out where they are what they are by default.
+    The last members of a named tuple are left out where they have their defaults.
     """
     if value is None or type(value) in {str, int, float, bool}:
         return value
@@ -237,7 +226,6 @@ def _no(raw: Any, expected: str) -> Mismatch:
 
 
 def _within(problem: Mismatch, step: str) -> Mismatch:
-    """Return it, as seen from what has the member."""
     problem.member = step + problem.member
     return problem
 

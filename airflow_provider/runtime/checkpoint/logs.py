@@ -22,6 +22,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from airflow_provider.runtime.base.clock import millis_to_iso
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition, is_of_drain
 from airflow_provider.runtime.checkpoint.source_end import offset_value
@@ -31,7 +32,6 @@ from airflow_provider.runtime.errors import (
     UnknownFormatError,
     UnknownJobError,
 )
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,11 +20,11 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.checkpoint.operator_kinds import JOIN, UNKNOWN
 from airflow_provider.runtime.checkpoint.state_files import DEFAULT_STORE
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeGuard
 
 from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import (
     Mismatch,
     NonNegative,
@@ -21,7 +22,6 @@ from airflow_provider.runtime.base.typed_json import (
     read_json,
 )
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -26,9 +26,9 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.base.names import number_in
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.storage.numbered_files import number_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

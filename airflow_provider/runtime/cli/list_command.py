@@ -12,9 +12,9 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import damaged, run_condition
+from airflow_provider.runtime.storage.copy_files import for_each
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
     import argparse

@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.spark.defaults import configured
 from airflow_provider.runtime.spark.installation import is_submitted
-from airflow_provider.runtime.spark.secrecy import check_event_log
+from airflow_provider.runtime.spark.spark_log import check_event_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

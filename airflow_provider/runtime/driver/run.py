@@ -31,10 +31,10 @@ from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import check_start
+from airflow_provider.runtime.spark.defaults import check_master_and_heap, check_names
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
-from airflow_provider.runtime.spark.secrecy import settings_without_ui
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
-from airflow_provider.runtime.spark.settings import check_master_and_heap, check_names
+from airflow_provider.runtime.spark.spark_log import settings_without_ui
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider.runtime.base.names import NUMBER
 from airflow_provider.runtime.errors import CheckpointError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import (
     EpochRecord,
@@ -24,7 +25,6 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     RevertRecord,
 )
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.numbered_files import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

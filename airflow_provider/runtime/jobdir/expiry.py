@@ -22,7 +22,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.names import is_name, numbers_in
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import history_path
@@ -30,7 +30,6 @@ from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_h
 from airflow_provider.runtime.jobdir.requests import forget_requests
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api.launchers import Handle
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.base.names import is_name, numbers_in
 from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
@@ -76,7 +76,6 @@ from airflow_provider.runtime.jobdir.submissions import (
     SubmissionRecord,
 )
 from airflow_provider.runtime.storage.local import anchored
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base.host import ProcessIdentity
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

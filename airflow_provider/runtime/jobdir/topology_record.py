@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import describe_operator
@@ -16,7 +17,6 @@ from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

@@ -49,7 +49,7 @@ import errno
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.base.names import UNSAFE
+from airflow_provider.runtime.base.names import UNSAFE, numbers_in
 from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, Positive
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -60,7 +60,6 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

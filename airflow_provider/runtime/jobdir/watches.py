@@ -10,9 +10,9 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.storage.documents import Contents, Document
-from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage

@@ -53,9 +53,8 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX, without_checksums
-from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.copy_files import WrongSizeError, copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, files_under, remove_tree
-from airflow_provider.runtime.storage.local_copy import WrongSizeError
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

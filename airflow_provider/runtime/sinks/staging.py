@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import EpochId
+from airflow_provider.runtime.base.names import NUMBER
 from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamError
 from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
-from airflow_provider.runtime.storage.numbered_files import NUMBER
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:

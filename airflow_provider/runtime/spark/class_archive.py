@@ -1,14 +1,13 @@
 """Archive of Spark's classes, with which a JVM starts in about half the time.
 
 Java can keep the classes that an application has loaded, parsed and verified, and map them into the
-next JVM (class data sharing, JEP 350). One archive serves one Spark on one Java; its name holds a
-digest of both, so that after an upgrade another one is made. It is made in the background when a
-driver has ended, by a JVM of its own that runs a small job, and used by every later driver of the
-user on this machine. Nothing depends on it: without one, a driver only starts more slowly.
+next JVM (class data sharing, JEP 350). One archive serves one Spark on one Java; its name has a
+digest of both. A JVM of its own makes it in the background when a driver has ended. Nothing depends
+on it: without one, a driver only starts more slowly.
 
-The archives, about 190 MB each, are in ``$SPARK_STREAM_CACHE``, else in the folder
-``spark-stream`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. A JVM trusts what it maps, so only an
-archive that nobody but its owner can write is used. ``SPARK_STREAM_CACHE=off`` is for no archive.
+The archives, about 190 MB each, are in ``$SPARK_STREAM_CACHE``, else in the folder ``spark-stream``
+of ``$XDG_CACHE_HOME`` or ``~/.cache``. A JVM trusts what it maps, so only an archive that only its
+owner can write is used. ``SPARK_STREAM_CACHE=off`` is for no archive.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _OLDEST_JAVA: Final = 13  # an older one has neither the option that makes it, n
 _VARIABLE: Final = "SPARK_STREAM_CACHE"
 _OFF: Final = "off"
 MAKER: Final = "airflow_provider.runtime.driver.warm_up"
-"""Module whose process, in a JVM with the option that it gets, does what most drivers do."""
+"""Module whose process runs a small job in a JVM with the option that it gets."""
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where a user's archives are; the folder may not exist."""
+    """Return the folder of a user's archives; it may not exist."""
     if own := environ.get(_VARIABLE):
         return Path(own)
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".cache"
@@ -57,8 +56,8 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the archive for this Spark and this Java; None if there can be none.
 
-    The file may not exist. Its name begins with what it replaces when Spark or Java change: the
-    Python environment.
+    The file may not exist. Its name begins with a digest of the Python environment, so that an
+    archive replaces that environment's older ones.
     """
     if environ.get(_VARIABLE) == _OFF:
         return None
@@ -81,7 +80,7 @@ def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def archive_options(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the options with which a JVM uses the archive; none if there is none to trust."""
+    """Return the options with which a JVM uses the archive; none without a trusted one."""
     archive = archive_path(environ)
     if archive is None or " " in str(archive) or not _is_trusted(archive):
         return []
@@ -90,10 +89,9 @@ def archive_options(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
-    """Start a process of low priority that makes the archive, unless there is one. Never an error.
+    """Start a process of low priority that makes the archive, unless there is one.
 
-    Returns:
-        Whether such a process was started.
+    Never an error. Returns whether a process was started.
     """
     archive = archive_path(environ)
     if archive is None or archive.exists() or _has_failed(archive):
@@ -117,10 +115,7 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Make the archive unless there is one, or another process is making it.
-
-    Returns:
-        The archive; None while another process is making it.
+    """Make the archive unless there is one; None while another process is making it.
 
     Raises:
         SparkStreamError: it could not be made; the message says why.
@@ -171,9 +166,9 @@ def _make(archive: Path, environ: Mapping[str, str]) -> None:
 
 
 def _remove_older(archive: Path) -> None:
-    """Remove this environment's archives for other versions; who has mapped one keeps it.
+    """Remove this environment's archives for other versions; a JVM that has mapped one keeps it.
 
-    Also what a process that was killed has left of one; whose JVM still writes it, writes in vain.
+    Also unfinished files of killed processes; a JVM that still writes one writes in vain.
     """
     environment = archive.name.partition("-")[0]
     finished = archive.parent.glob(f"{environment}-*.jsa")
@@ -184,7 +179,7 @@ def _remove_older(archive: Path) -> None:
 
 
 def _has_failed(archive: Path) -> bool:
-    """Whether it could not be made within the last day: the next attempt would fail, too."""
+    """Whether it failed within the last day: the next attempt would fail, too."""
     try:
         age = time.time() - archive.with_suffix(".failed").stat().st_mtime
     except OSError:

@@ -1,25 +1,33 @@
-"""Settings of Spark that a driver chooses when nobody else does.
+"""Settings of Spark: those that a driver chooses, and names and values that it refuses.
 
-Who says something else wins, in this order: the job (``ctx.spark.conf.set``), the run's own
-configuration (``--conf``, the operator's ``conf``), the connection, ``spark-submit`` and
-``spark-defaults.conf``. Then comes what is chosen here, and last Spark itself. docs/defaults.md has
-the list for users, with what was measured.
+Other settings win over the chosen ones, in this order: the job's (``ctx.spark.conf.set``), the
+run's own (``--conf``, the operator's ``conf``), the connection's, those of ``spark-submit`` and
+``spark-defaults.conf``. docs/defaults.md has the list for users, with measurements.
+
+Spark takes any name that begins with ``spark.`` and ignores an unknown one silently. The names that
+the supported Sparks know are in ``settings.txt``; scripts/spark_settings.py writes it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
+import importlib.resources
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.errors.ways_out import of_caller, set_option
 from airflow_provider.runtime.spark.installation import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
 LOG_PROPERTY: Final = "spark.stream.log"
@@ -28,7 +36,7 @@ JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _STATE: Final = "spark.sql.streaming.stateStore."
 PROVIDER: Final = f"{_STATE}providerClass"
 CHOSEN_PROVIDER: Final = "spark.stream.chosenProviderClass"
-"""Setting of a session whose state store nobody has asked for: that store."""
+"""Setting of a session with the state store that this package has chosen."""
 _LATER: Final = 10
 _TIERS: Final = [
     f"-XX:Tier4{name}Threshold={threshold * _LATER}"
@@ -39,8 +47,9 @@ _TIERS: Final = [
         "BackEdge": 40_000,
     }.items()
 ]
-"""Java's second compiler begins ten times later than by itself: it takes the cores from a short
-run, which ends before that pays, and a long one loses nothing that was measured."""
+"""Java's second compiler begins ten times later than by default: it takes the cores from a short
+run, which ends before that pays, and a long one loses nothing that was measured.
+"""
 _JAVA_VARIABLES: Final = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _HADOOP_FOLDERS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _HADOOP_FILES: Final = ("core-site.xml", "hdfs-site.xml")
@@ -56,11 +65,12 @@ STATE: Final[dict[str, str]] = {
 FILTERS_AFTER_COUNT: Final[dict[str, str]] = {
     f"spark.sql.{name}.filterPushdown.enabled": "false" for name in ("avro", "csv", "json")
 }
-"""Their readers parse each row, and would leave out those that a filter of the query does not want
-before anybody has counted them."""
+"""Their readers parse each row, and would drop those that a filter of the query does not want
+before they are counted.
+"""
 
 UMASK: Final = "spark.hadoop.fs.permissions.umask-mode"
-"""Setting of Hadoop, by which its files get their modes; the umask of the process says nothing."""
+"""Setting of Hadoop for the modes of its files; Hadoop ignores the umask of the process."""
 _LOCAL: Final = {
     # A driver whose executors are its own threads needs no address that others can reach.
     "spark.driver.bindAddress": "127.0.0.1",
@@ -79,12 +89,7 @@ _EVERYWHERE: Final = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress":
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What a driver may use of its machine.
-
-    Attributes:
-        cores: that this process may run on.
-        memory: in bytes, of the machine or of the container.
-    """
+    """The cores that this process may use, and the memory in bytes of the machine or container."""
 
     cores: int
     memory: int
@@ -114,10 +119,10 @@ def jvm_defaults(
     """Return the settings that a JVM gets when it starts.
 
     Args:
-        master: Spark's master URL, None for what ``spark-submit`` says.
-        given: what others have set; none of it is in the result, but for the options of Java, to
-            which ours are added.
-        machine: where the driver runs.
+        master: Spark's master URL, None for that of ``spark-submit``.
+        given: the settings of others; none of them is in the result, but for the options of Java,
+            to which ours are added.
+        machine: the driver's.
         java_options: further options of the JVM; None for one on another machine, which gets none.
         environ: the JVM's environment, which may have options of Java, too.
         umask: of the driver's process; None for one on another machine.
@@ -155,7 +160,7 @@ def local_heap(machine: Machine) -> str:
 
 
 def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
-    """Return our options of Java without those that contradict what is given."""
+    """Return our options of Java without those that contradict the given ones."""
     taken = [
         (r"-XX:\S*(Tier|Compil)|-Xint|-Xcomp", r"-XX:Tier4.*"),
         (r"-XX:SharedArchiveFile|-Xshare", r"-XX:SharedArchiveFile.*|-Xshare.*|-Xlog:cds.*"),
@@ -167,14 +172,9 @@ def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
 
 
 def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
-    """Return how many tasks an application can run at once when it has all that it may get.
+    """Return how many tasks an application can run at once with all that it may get.
 
-    Args:
-        conf: the application's configuration, ``spark.master`` included.
-        parallelism: Spark's ``defaultParallelism``.
-
-    Returns:
-        None if that is not known: dynamic allocation without a limit.
+    *parallelism* is Spark's ``defaultParallelism``. None for dynamic allocation without a limit.
     """
     per_executor = int(conf.get("spark.executor.cores", "1"))
     per_task = int(conf.get("spark.task.cpus", "1"))
@@ -196,9 +196,9 @@ def session_defaults(
     """Return the settings of the session in which the queries of a run are executed.
 
     Args:
-        cores: what :func:`known_cores` has found.
+        cores: the result of :func:`known_cores`.
+        given: the settings of others; none of them is in the result.
         is_batch: in BATCH Spark fits the number of partitions to the data, from its own 200 down.
-        given: what others have set; none of it is in the result.
     """
     chosen = {**STATE, **FILTERS_AFTER_COUNT}
     if cores is not None and not is_batch:
@@ -207,21 +207,16 @@ def session_defaults(
 
 
 def reason_of_partitions(partitions: str, chosen: Mapping[str, str]) -> str:
-    """Say why state has so many partitions: also a job's function may have set their number.
-
-    Args:
-        partitions: what the session has.
-        chosen: what would be chosen for it; without the number where the run has said one.
-    """
+    """Say why state has so many partitions: a job's function may have set their number."""
     return "one for each core" if chosen.get(PARTITIONS) == partitions else "as configured"
 
 
 def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None:
-    """Return what to say of a checkpoint whose state has a badly wrong number of partitions.
+    """Return the advice for a checkpoint with a badly wrong number of partitions, or None.
 
     Args:
-        kept: the checkpoint's number, which Spark keeps; None if it is not known.
-        chosen: what a new checkpoint would get.
+        kept: the checkpoint's number, which Spark keeps; None if unknown.
+        chosen: the number of a new checkpoint.
         provider: the class of the checkpoint's state store; Spark can repartition RocksDB only.
     """
     if kept is None or chosen / _FAR < kept < chosen * _FAR:
@@ -249,16 +244,13 @@ def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
 
 
 def _conf_folder(environ: Mapping[str, str]) -> Path:
-    """Return where Spark's files of settings are."""
     return Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
 
 
 def configured(environ: Mapping[str, str], properties_file: str | None = None) -> dict[str, str]:
-    """Return what ``spark-defaults.conf`` says, with which ``spark-submit`` starts every JVM.
+    """Return the settings of ``spark-defaults.conf``, with which ``spark-submit`` starts every JVM.
 
-    Args:
-        environ: says where that is.
-        properties_file: what ``spark-submit`` was given in its place.
+    *properties_file* is the file that ``spark-submit`` was given in its place.
     """
     file = Path(properties_file or _conf_folder(environ) / "spark-defaults.conf")
     try:
@@ -268,3 +260,106 @@ def configured(environ: Mapping[str, str], properties_file: str | None = None) -
     lines = (line.strip() for line in text.splitlines())
     found = (re.fullmatch(r"([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)", line) for line in lines)
     return {pair[1]: pair[2] for pair in found if pair is not None}
+
+
+CHECK_NAMES: Final = "spark.stream.checkNames"
+"""Set to ``false`` it lets every name pass: for one that is right and looks mistyped."""
+
+# The user makes a part of such a name, Spark puts it together from parts, or it is of others.
+_FREE: Final = re.compile(
+    r"spark\.(executorEnv|hadoop|hive|kubernetes\.(driver|driverEnv|executor|node\.selector)"
+    r"|metrics|mesos|sql\.catalog|ssl|yarn\.((am|driver|executor)\.resource|appMasterEnv)"
+    r"|(driver|executor|task)\.resource|plugins|(rpc|shuffle|files)\.io|network"
+    r"|sql\.streaming\.stateStore\.rocksdb"
+    r"|comet|databricks|gluten|openlineage|rapids|snowflake|sql\.iceberg|stream)\."
+)
+_PREFIX: Final = "spark."
+_ALIKE: Final = 0.8  # of two names that differ in a word; below it a suggestion is a guess
+_SLIPS: Final = 2  # letters; two in the other order are two
+
+
+def check_names(settings: Mapping[str, str], named: str) -> list[str]:
+    """Refuse names of settings that are certainly mistyped.
+
+    That is a name which no supported Spark knows, and which differs from a known one by at most two
+    letters; or a known one without its ``spark.``, which Spark ignores.
+
+    Returns:
+        A line for each other unknown name: it may be that of a library or a vendor, and is passed
+        on.
+
+    Raises:
+        ConfigError: a name is mistyped; the message has the right one, and the way to keep it.
+    """
+    if str(settings.get(CHECK_NAMES, "true")).lower() == "false":
+        return []
+    unsure = []
+    for name in settings:
+        if is_known(name):
+            continue
+        near = nearest(name)
+        if near is not None and (near == _PREFIX + name or _slips(name, near) <= _SLIPS):
+            msg = (
+                f"{named} {name}: Spark has no such setting, and has {near}; correct the name, or "
+                f"set {CHECK_NAMES}=false if it is right"
+            )
+            raise ConfigError(msg)
+        hint = f"; did you mean {near}?" if near is not None else ""
+        unsure.append(f"{named} {name}: no Spark from 3.5 to 4.3 has this setting{hint}")
+    return unsure
+
+
+_HEAP: Final = "spark.driver.memory"
+_HEAP_SIZE: Final = re.compile(r"\d+[kmgt]", re.IGNORECASE)  # what -Xmx takes, with its unit
+_MASTER: Final = re.compile(
+    r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[.*\]|yarn|\w[\w+.-]*://.*"
+)
+
+
+def check_master_and_heap(master: str | None, settings: Mapping[str, str], named: str) -> None:
+    """Refuse a master and a heap with which Spark cannot start, in words of a setting.
+
+    The JVM would only print its own error, and no process would be left to explain it.
+
+    Raises:
+        ConfigError: one of them has a form that Spark does not know.
+    """
+    if master is not None and _MASTER.fullmatch(master) is None:
+        named_master = f"{of_caller('--master', 'master')} {shown_address(master)}"
+        msg = (
+            f"{named_master}: Spark knows no such master; write local[*], local[2], "
+            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
+        raise ConfigError(msg)
+    heap = settings.get(_HEAP)
+    if heap is not None and _HEAP_SIZE.fullmatch(heap) is None:
+        msg = (
+            f"{named} {_HEAP}={heap}: that is no size; write a number and one of k, m, g and t, "
+            "such as 4g"
+        )
+        raise ConfigError(msg)
+
+
+def is_known(name: str) -> bool:
+    """Whether a supported Spark has the setting, or others may define it."""
+    return name in _known() or _FREE.match(name) is not None
+
+
+def nearest(name: str) -> str | None:
+    """Return the known name that is most like *name*, or None."""
+    if _PREFIX + name in _known():
+        return _PREFIX + name
+    alike = difflib.get_close_matches(name, _known(), n=3, cutoff=_ALIKE)
+    return min(alike, key=lambda each: _slips(name, each), default=None)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    text = importlib.resources.files(__package__).joinpath("settings.txt").read_text("utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _slips(one: str, other: str) -> int:
+    """Return the number of letters that are missing, extra or different."""
+    changes = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in changes if tag != "equal")

@@ -60,11 +60,10 @@ def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a machine whose Spark is of another version than the runtime knows, or Java too old.
+    """Refuse a Spark that the runtime does not know, and a Java that is too old for it.
 
     Raises:
-        ConfigError: so it is, there is no Java, or SPARK_HOME has no Spark; the message names what
-            was found and what to do.
+        ConfigError: so it is, there is no Java, or SPARK_HOME has no Spark.
     """
     home = spark_home(environ)
     version = version_at(home)
@@ -89,7 +88,7 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def java_major(text: str) -> int | None:
-    """Return the major version in what ``java -version`` prints, None when there is none."""
+    """Return the major version in the output of ``java -version``, or None."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
 
@@ -106,11 +105,7 @@ def check_classic(
 ) -> None:
     """Refuse Spark Connect, whose client sees neither plans nor logs of the queries it starts.
 
-    Args:
-        master: Spark's master URL, if one is given.
-        conf: Spark's configuration, as far as it is given.
-        environ: the driver's environment.
-        named: what the master is called where it was given; None for the caller's word.
+    *named* is the name of the master where it was given; None for the caller's word.
 
     Raises:
         ConfigError: the message says what asks for it.

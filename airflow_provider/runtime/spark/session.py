@@ -63,11 +63,11 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 
     Args:
         app_name: name of the Spark application.
-        master: Spark's master URL; None for what ``spark-submit`` says, or ``local[*]``.
+        master: Spark's master URL; None for that of ``spark-submit``, or ``local[*]``.
         conf: further configuration.
 
     Raises:
-        ConfigError: the master URL is none that Spark knows, or a setting has no such value.
+        ConfigError: Spark does not know the master URL, or a setting has no such value.
         SparkStreamError: Spark did not start.
     """
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 def _stopped_by_this_process() -> Iterator[None]:
     """Let a JVM that is started leave SIGTERM to this process, as PySpark lets it leave SIGINT.
 
-    A service sends the signal to all processes of a group. A JVM that ends at once takes the
+    A service sends the signal to all processes of a group. A JVM that ends immediately takes the
     streams away which this process is about to stop; it ends with this process in any case.
     """
     from pyspark import java_gateway
@@ -132,12 +132,10 @@ def _stopped_by_this_process() -> Iterator[None]:
 
 
 def not_started(master: str | None, said: str) -> SparkStreamError:
-    """Return what is said of a Spark that did not start.
+    """Return the error for a Spark that did not start, from Spark's own words.
 
-    Args:
-        master: its master URL.
-        said: Spark's own words. Of a standalone master that does not answer for a minute it has
-            none: it takes itself down, and stumbles over what it has taken down already.
+    A standalone master that does not answer for a minute has none: Spark shuts itself down and then
+    fails on what it has shut down.
     """
     shown = None if master is None else shown_address(master)
     if (master or "").startswith("spark://") and "NullPointerException" in said:
@@ -153,8 +151,8 @@ def not_started(master: str | None, said: str) -> SparkStreamError:
 def _import_ahead() -> None:
     """Import what a job needs while the JVM starts, for which this process only waits.
 
-    What is imported must be small: the process forks meanwhile, and libraries that start threads
-    when they are loaded may hold a lock that the child then waits for.
+    The imports must be small: the process forks meanwhile, and libraries that start threads when
+    they are loaded may hold a lock that the child then waits for.
     """
     for name in ("pyspark.sql.functions", *late_imports()):
         with contextlib.suppress(Exception):  # the job will say what is missing
@@ -162,7 +160,7 @@ def _import_ahead() -> None:
 
 
 def _new_log_file() -> Path:
-    """Make the file in which Spark's log begins, which nobody else can read."""
+    """Make the file in which Spark's log begins, which other users cannot read."""
     handle, path = tempfile.mkstemp(prefix=TEMPORARY, suffix=".log")
     os.close(handle)
     return Path(path)
@@ -198,15 +196,9 @@ def using_spark(
 ) -> Iterator[SparkSession]:
     """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end.
 
-    Args:
-        borrowed: a session of the caller's; then the other arguments say nothing.
-        app_name: name of the Spark application.
-        master: as for :func:`start_spark`.
-        conf: further configuration.
-
     Raises:
-        ConfigError: there is no Java that can run Spark, the master URL is none, or that of Spark
-            Connect; or Spark is older than 3.5, or 5.
+        ConfigError: there is no Java that can run Spark, the master URL is unknown or of Spark
+            Connect, or Spark is of an unsupported version.
         SparkStreamError: Spark did not start.
     """
     if borrowed is not None:
@@ -239,13 +231,13 @@ def job_session(
 ) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
-    What only a new JVM could be given is left as it is in this one. Errors of Python workers come
-    with all their causes, unless Spark is configured otherwise.
+    Settings that only a new JVM could get stay as they are in this one. Errors of Python workers
+    come with all their causes, unless Spark is configured otherwise.
 
     Args:
         spark: any session of the application.
         conf: the run's own configuration.
-        kept: what an earlier attempt has begun with, of the settings that nobody has given.
+        kept: the chosen settings with which an earlier attempt has begun.
         is_batch: whether the run is in BATCH.
         on_disk: whether its checkpoints lie on a disk, and not in a store.
     """
@@ -285,13 +277,7 @@ def checkpoints_on_disk(spark: SparkSession) -> dict[str, str]:
 def chosen_settings(
     spark: SparkSession, conf: Mapping[str, str], *, is_batch: bool = False
 ) -> dict[str, str]:
-    """Return the settings that nobody has said, for a session of this application.
-
-    Args:
-        spark: any session of the application.
-        conf: the run's own configuration.
-        is_batch: whether the run is in BATCH.
-    """
+    """Return the settings that this package chooses for a session of this application."""
     context = spark.sparkContext
     given = dict(context.getConf().getAll())
     cores = known_cores({**given, **conf}, context.defaultParallelism)
@@ -299,14 +285,14 @@ def chosen_settings(
 
 
 def effective_settings(session: SparkSession) -> dict[str, str]:
-    """Return what a session has of the settings that :func:`chosen_settings` chooses."""
+    """Return a session's values of the settings that :func:`chosen_settings` chooses."""
     return {key: str(session.conf.get(key)) for key in (PARTITIONS, *STATE)}
 
 
 def describe_settings(
     session: SparkSession, conf: Mapping[str, str], *, is_batch: bool = False
 ) -> str:
-    """Say in one line what was chosen for a run, and what of it others have said."""
+    """Return in one line the settings of a run, and why."""
     context = session.sparkContext
     said = {**dict(context.getConf().getAll()), **conf}
     settings = effective_settings(session)
@@ -322,7 +308,7 @@ def describe_settings(
 
 
 def _warn_of_mixture(spark: SparkSession) -> None:
-    """Say that PySpark's Python files and Spark's jars are of different versions.
+    """Warn if PySpark's Python files and Spark's jars are of different versions.
 
     The apache-spark provider depends on ``pyspark-client``, which pip installs over ``pyspark``.
     """
@@ -344,11 +330,7 @@ def jvm_pid(spark: SparkSession) -> int:
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Stop here unless the JVM is alive, and its application not ended by the cluster.
-
-    Raises:
-        Exception: what Py4J or Spark says of it.
-    """
+    """Raise Py4J's or Spark's own error unless the JVM and its application live."""
     spark.sparkContext._jsc.sc().assertNotStopped()
 
 
@@ -360,7 +342,7 @@ def check_reaches(spark: SparkSession, url: str, name: str) -> None:
     Args:
         spark: the session.
         url: the job directory.
-        name: a document that is there.
+        name: a document in it.
 
     Raises:
         ConfigError: Spark sees another place, or none.

@@ -1,4 +1,4 @@
-"""Spark's own log: in a file beside the driver's, of which the terminal shows what is new, once."""
+"""Spark's own log: in a file beside the driver's, without secrets; the terminal shows news once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from airflow_provider.runtime.base.clock import LOG_TIME
-from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
-from airflow_provider.runtime.spark.secrecy import redact_log
+from airflow_provider.runtime.errors import ConfigError, redaction
+from airflow_provider.runtime.errors.ways_out import set_conf
+from airflow_provider.runtime.spark.defaults import LOG_PROPERTY, configured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class WarningFilter:
         self._hidden = 0
 
     def new(self, line: str) -> str | None:
-        """Return what to show of the line; None for nothing."""
+        """Return the text to show of a line, or None."""
         found = _LINE.match(line)
         if found is None:
             return None
@@ -65,11 +68,9 @@ class WarningFilter:
 
 
 class SparkLog:
-    """The file that Spark's JVM writes its log to.
+    """The file to which Spark's JVM writes its log.
 
-    Args:
-        jvm: the JVM; no session, for the cache must not keep the application alive.
-        path: the file.
+    It keeps the JVM and no session, for the cache must not keep the application alive.
     """
 
     def __init__(self, jvm: Any, path: Path) -> None:
@@ -90,9 +91,9 @@ class SparkLog:
         return _LOGS[context]
 
     def move(self, path: Path) -> None:
-        """Let the JVM go on in another file, which begins with what this one has.
+        """Let the JVM continue in another file, which begins with the content of this one.
 
-        A file that cannot be written leaves the log where it is: no run fails for it.
+        A file that cannot be written leaves the log in its place: no run fails for it.
         """
         try:
             if path.resolve() != self.path.resolve():
@@ -118,20 +119,20 @@ class SparkLog:
             self.path = path
 
     def clear(self) -> None:
-        """Forget what was logged so far; the JVM appends to whatever the file has."""
+        """Empty the file; the JVM appends to it."""
         with self._lock:
             os.truncate(self.path, 0)
             self._offset = 0
             self._warnings = WarningFilter()
 
     def remove_temporary(self) -> None:
-        """Remove the file if it is still the one in which the JVM began, which lies nowhere."""
+        """Remove the file if it is still the temporary one in which the JVM began."""
         if self.path == self._first and self.path.name.startswith(TEMPORARY):
             self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Show each new warning while the block runs, and at its end say how many there were."""
+        """Show each new warning while the block runs, and at its end the number of the others."""
         ended = threading.Event()
         thread = threading.Thread(target=self._follow, args=(ended,), name="spark-log", daemon=True)
         thread.start()
@@ -157,3 +158,86 @@ class SparkLog:
             for line in whole.decode(errors="replace").splitlines():
                 if (text := self._warnings.new(line)) is not None:
                     log.warning("Spark: %s", text)
+
+
+EVENT_LOG: Final = "spark.eventLog.enabled"
+UI: Final = "spark.ui.enabled"
+_REPLACEMENT: Final = "<secret parameter>"
+
+
+def check_event_log(conf: Mapping[str, str]) -> None:
+    """Refuse settings with which Spark stores the plans of a run that has secret parameters.
+
+    Raises:
+        ConfigError: Spark would write its event log.
+    """
+    if conf.get(EVENT_LOG, "false").strip().lower() == "true":
+        msg = (
+            f"{EVENT_LOG}=true: Spark's event log stores the text of plans, and with it secret "
+            f"parameters that are literals; switch it off with "
+            f"{set_conf(EVENT_LOG, 'false')}, or give no secret parameters"
+        )
+        raise ConfigError(msg)
+
+
+def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a run's settings without Spark's UI, which shows plans, unless others have set it."""
+    return dict(conf) if UI in configured(environ) else {UI: "false", **conf}
+
+
+def keep_secrets(spark: SparkSession) -> None:
+    """Keep the secrets that this process has read out of what Spark writes.
+
+    Spark prints plans, and a parameter that a job uses as a literal is a part of its plan. A
+    setting of Spark's that redacts plans would be one more text with the secret, because Spark
+    stores and shows its settings. So nothing here is a setting.
+
+    Raises:
+        ConfigError: Spark writes an event log, or a log whose layout cannot leave secrets out.
+    """
+    conf = dict(spark.sparkContext.getConf().getAll())
+    check_event_log(conf)
+    if conf.get(UI, "true") == "true":
+        log.warning(
+            "Spark's UI is on: it shows plans, and with them secret parameters that are literals, "
+            "to everybody who reaches it; %s=false turns it off",
+            UI,
+        )
+    redact_log(spark._jvm)
+
+
+def redact_log(jvm: Any) -> None:
+    """Remove the secrets that this process has read from what the JVM logs from now on.
+
+    The values are in the JVM's memory alone: log4j is changed as it runs, not its configuration.
+
+    Raises:
+        ConfigError: an appender has another layout than a pattern's.
+    """
+    secrets = redaction.known()
+    if not secrets:
+        return
+    log4j = jvm.org.apache.logging.log4j
+    configuration = log4j.LogManager.getContext(False).getConfiguration()  # noqa: FBT003 - Java's
+    pattern = jvm.java.util.regex.Pattern.compile(secrets.java_pattern)
+    replacement = log4j.core.pattern.RegexReplacement.createRegexReplacement(pattern, _REPLACEMENT)
+    appenders = configuration.getAppenders()
+    # It has no setter; whatever writes, a file or a console, asks it for each event.
+    field = jvm.java.lang.Class.forName("org.apache.logging.log4j.core.appender.AbstractAppender")
+    field = field.getDeclaredField("layout")
+    field.setAccessible(True)
+    for name in appenders:
+        layout = appenders[name].getLayout()
+        if layout is None:  # it writes nothing, and passes events on to others
+            continue
+        if not layout.getClass().getName().endswith(".PatternLayout"):
+            msg = (
+                f"the log of Spark has the appender {name!r} with {layout.getClass().getName()}, "
+                "which cannot leave secret parameters out; give it a PatternLayout, or give no "
+                "secret parameters"
+            )
+            raise ConfigError(msg)
+        builder = log4j.core.layout.PatternLayout.newBuilder()
+        builder = builder.withPattern(layout.getConversionPattern())
+        builder = builder.withConfiguration(configuration).withRegexReplacement(replacement)
+        field.set(appenders[name], builder.build())

@@ -1,27 +1,8 @@
 """Differences between the versions of Spark that the runtime runs on: 3.5 to 4.x.
 
-The one module that knows them; everybody else asks it. It looks at the Spark that is there (a
-class, a method, a module) and at the version's number only where nothing else tells: to name it, to
-refuse one outside of the range, and to know the Java that it needs. docs/versions.md has the list
-for users.
-
-=======================================  =====================================================
-what differs                             here
-=======================================  =====================================================
-where classes of the engine lie          :func:`engine_class`: 4.1 has moved them
-which stream a scan reads                :func:`stream_of`: before 4.0 only scans of format v2 tell
-cancelling jobs that are yet to come     :func:`jobs_refused`: before 4.0 again and again
-reading, repartitioning, rewriting state :class:`Ability`
-the name of an error's condition         :func:`condition_of`
-what only later PySparks have            :func:`explain_missing`
-filters that an optimizer folds          :func:`keep_filters`: before 4.0
-words of SQL that only later Sparks have :func:`explain_syntax`
-entries of a file source's listing       :func:`file_entry`: before 4.0 they are pairs
-Arrow's schema of a frame                :func:`arrow_schema`: 4.2 asks for a time zone
-operators' metadata in checkpoints       :func:`describes_operators`: from 4.0 on
-=======================================  =====================================================
-
-It imports no pyspark: the side that submits drivers asks it, too.
+The one module that knows them; all others ask it. It looks at the present Spark (a class, a method,
+a module) and at the version's number only where nothing else tells. docs/versions.md has the list
+for users. It imports no pyspark: the side that submits drivers asks it, too.
 """
 
 from __future__ import annotations
@@ -86,7 +67,7 @@ def check_version(version: str, where: object = "this") -> None:
 
     Args:
         version: its version.
-        where: the place where it was found, for people.
+        where: its place, for people.
 
     Raises:
         ConfigError: it is older than 3.5, or 5 or newer.
@@ -102,7 +83,7 @@ def check_version(version: str, where: object = "this") -> None:
 
 
 def oldest_java(version: str | None) -> int:
-    """Return the oldest Java that a Spark runs on; None for one whose version is not known."""
+    """Return the oldest Java that a Spark runs on; None is an unknown version."""
     return _OLD_JAVA if version is not None and _numbers_of(version) < (4, 0) else _JAVA
 
 
@@ -115,10 +96,7 @@ def _numbers_of(version: str) -> tuple[int, int]:
 
 
 class Ability(enum.Enum):
-    """Work on state that not every Spark can do.
-
-    The value has what it is, since which version there is one, and the way out.
-    """
+    """Work on state that not every Spark can do: its name, since which version, and the way out."""
 
     READ_STATE = ("read state", "4.0", "read it with one of these; the job can stay on its Spark")
     REPARTITION = ("repartition state", "4.2", "use one, or restore without partitions")
@@ -152,7 +130,7 @@ def check_can(spark: Any, ability: Ability) -> None:
 def as_stored_option(spark: Any) -> str:
     """Return the option with which Spark reads state as it is stored; RocksDB's only.
 
-    An option that Spark does not know it ignores, so one is named only where it has it.
+    Spark ignores an unknown option, so one is named only where it has it.
 
     Raises:
         ConfigError: this Spark has none.
@@ -183,7 +161,7 @@ _SPARK_GROUP: Final = "org.apache.spark"
 
 
 def engine_class(jvm: Any, name: str) -> str:
-    """Return the full name of a class of Spark's streaming engine.
+    """Return the full name of a class of Spark's streaming engine; 4.1 has moved them.
 
     Raises:
         Py4JJavaError: this Spark has none of that name.
@@ -198,7 +176,7 @@ def engine_class(jvm: Any, name: str) -> str:
 
 
 def class_named(jvm: Any, name: str) -> Any:
-    """Return what makes objects of a class, and has its static methods, by its full name."""
+    """Return a class of the JVM by its full name."""
     return functools.reduce(getattr, name.split("."), jvm)
 
 
@@ -233,9 +211,6 @@ def keep_filters(session: Any) -> None:
     Before Spark 4.0 its optimizer folds a filter over no rows. Without the filter that a join has
     for its keys they may be null, and Spark refuses the state that it has made with it: a join
     could not be drained.
-
-    Args:
-        session: the job's, which has its configuration.
     """
     if _numbers_of(session.version) >= (4, 0):
         return
@@ -244,14 +219,10 @@ def keep_filters(session: Any) -> None:
 
 
 def file_entry(text: str) -> tuple[str, int]:
-    """Return path and modification time in milliseconds of an entry of such a listing.
+    """Return path and modification time in milliseconds of a printed entry of such a listing.
 
-    Args:
-        text: the entry as it is printed: ``NewFileEntry(<path>,<bytes>,<milliseconds>)``, and
-            before Spark 4.0 ``(<path>,<milliseconds>)``.
-
-    Raises:
-        ValueError: it has another form.
+    It is ``NewFileEntry(<path>,<bytes>,<milliseconds>)``, before Spark 4.0
+    ``(<path>,<milliseconds>)``; any other form is a ValueError.
     """
     kind, _, values = text.removesuffix(")").partition("(")
     path, *_, modified_ms = values.rsplit(",", 2 if kind else 1)
@@ -259,14 +230,10 @@ def file_entry(text: str) -> tuple[str, int]:
 
 
 def stream_of(scan: Any) -> Any | None:
-    """Return the stream that a scan in the plan of a batch reads.
+    """Return the stream that a leaf of an executed plan reads, as the JVM's object.
 
-    Args:
-        scan: a leaf of an executed plan.
-
-    Returns:
-        The JVM's object; None for what reads no stream, and before Spark 4.0 for a scan of files,
-        which is known by its options only.
+    None for a leaf that reads no stream, and before Spark 4.0 for a scan of files, which only its
+    options tell.
     """
     from py4j.protocol import Py4JError
 
@@ -291,11 +258,7 @@ def reads_stream(scan: Any) -> bool:
 def jobs_refused(context: Any, group: str) -> Iterator[None]:
     """Cancel a group of Spark's jobs, and each that is submitted to it while the block runs.
 
-    Spark 4.0 and later refuse those for ever; before, they are cancelled when they have begun.
-
-    Args:
-        context: the Python side's SparkContext.
-        group: the group.
+    Spark 4.0 and later refuse those permanently; before, they are cancelled when they have begun.
     """
     from py4j.protocol import Py4JError
 
@@ -326,14 +289,14 @@ def jobs_refused(context: Any, group: str) -> Iterator[None]:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Whether Py4J has found no such method: what the JVM has thrown is another error."""
+    """Whether Py4J has found no such method: an error of the JVM's own is another one."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
     return not isinstance(error, (Py4JJavaError, Py4JNetworkError))
 
 
 def process_id(jvm: Any) -> int:
-    """Return the PID of a JVM; Java 8 tells it in a name only."""
+    """Return the PID of a JVM; Java 8 gives it in a name only."""
     if _has_class(jvm, "java.lang.ProcessHandle"):
         return int(jvm.java.lang.ProcessHandle.current().pid())
     name = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName()
@@ -341,11 +304,9 @@ def process_id(jvm: Any) -> int:
 
 
 def describes_operators(settings: Mapping[str, str]) -> bool:
-    """Whether the Spark that has planned a batch describes operators in the checkpoint.
+    """Whether the Spark that has planned a batch describes operators in the checkpoint (from 4.0).
 
-    Args:
-        settings: those that Spark keeps with the batch in its offset log; a log without any is
-            taken for one of a Spark that does.
+    *settings* are those in its offset log; a log without any is taken for one of such a Spark.
     """
     return not settings or _DESCRIBED in settings
 
@@ -354,7 +315,7 @@ def describes_operators(settings: Mapping[str, str]) -> bool:
 
 
 def condition_of(error: BaseException) -> str | None:
-    """Return what Spark calls the condition of an error; None for one that has none.
+    """Return Spark's error condition of an error, or None.
 
     Raises:
         Exception: the JVM, which PySpark asks, is gone.
@@ -363,16 +324,11 @@ def condition_of(error: BaseException) -> str | None:
 
 
 def sql_state_of(error: BaseException) -> str | None:
-    """Return the SQLSTATE of an error; None for one that has none.
-
-    Raises:
-        Exception: as for :func:`condition_of`.
-    """
+    """Return the SQLSTATE of an error, or None; raises as :func:`condition_of`."""
     return _asked(error, "getSqlState")
 
 
 def _asked(error: BaseException, *methods: str) -> str | None:
-    """Return what the first of these methods answers that the error has."""
     found = (getattr(error, name, None) for name in methods)
     ask = next((each for each in found if callable(each)), None)
     answer = ask() if ask is not None else None
@@ -380,7 +336,7 @@ def _asked(error: BaseException, *methods: str) -> str | None:
 
 
 def silence() -> None:
-    """Let those loggers of PySpark's say nothing that log an error before it is raised."""
+    """Turn off the loggers of PySpark that log an error before it is raised."""
     with contextlib.suppress(ModuleNotFoundError):  # before 4.0 there are none
         loggers = importlib.import_module("pyspark.logger").PySparkLogger
         for name in _TOLD_TWICE:
@@ -388,7 +344,7 @@ def silence() -> None:
 
 
 def arrow_schema(schema: Any) -> Any:
-    """Return the Arrow schema of a frame's schema, with times in UTC.
+    """Return the Arrow schema of a frame's schema, with times in UTC; 4.2 asks for the zone.
 
     Raises:
         PySparkException: a column's type has no counterpart.
@@ -401,8 +357,8 @@ def arrow_schema(schema: Any) -> Any:
 def late_imports() -> tuple[str, ...]:
     """Return the modules that PySpark imports when a job first writes a literal.
 
-    Spark 4 looks for NumPy through its own test helpers. Before it does not, and those import all
-    of pandas on Spark.
+    Spark 4 looks for NumPy through its own test helpers. An older one does not, and its helpers
+    import all of pandas on Spark.
     """
     is_later = importlib.util.find_spec("pyspark.logger") is not None
     return ("pyspark.testing.utils",) if is_later else ()
@@ -421,11 +377,7 @@ _SINCE: Final = {
 
 
 def explain_missing(error: BaseException) -> str:
-    """Return what to add to an error of a job that asks for what its PySpark has not; "" for none.
-
-    Args:
-        error: what importing the job's file, or calling its function, has raised.
-    """
+    """Return the addition to a job's error about what its PySpark lacks; "" for none."""
     name = getattr(error, "name", None)
     if isinstance(error, AttributeError):
         place = type(getattr(error, "obj", None)).__module__
@@ -455,11 +407,9 @@ _SYNTAX: Final = (
 
 
 def explain_syntax(text: str, version: str) -> str:
-    """Return what to add to an error of a statement that a Spark does not read; "" for nothing.
+    """Return the addition to an error about a statement that a Spark does not read; "" for none.
 
-    Args:
-        text: the statement. Spark before 4.1 may take STREAM for the name of a table.
-        version: the Spark's.
+    Spark before 4.1 may take STREAM for the name of a table.
     """
     missing = {
         what: since

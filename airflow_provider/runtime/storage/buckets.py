@@ -1,12 +1,12 @@
 """Buckets: S3, Google Cloud Storage and Azure Blob Storage by one interface of a few requests.
 
 fsspec's filesystems are used for what they do in one request each: reading, writing, and writing
-only where nothing is. Listing and removing call the stores directly, through the same clients:
+only where no object is. Listing and removing call the stores directly, through the same clients:
 fsspec's own ``ls``, ``find``, ``exists`` and ``rm`` answer from a cache, ask twice, list siblings,
-take ``*`` in a name for a pattern, or (s3fs) say nothing of objects that could not be removed.
+take ``*`` in a name for a pattern, or (s3fs) hide that objects could not be removed.
 
-Of their copies only Google's is used. s3fs asks for the size of each object first, copies what is
-large part by part, and leaves the parts that it has when one fails; adlfs returns when the copy has
+Of their copies only Google's is used. s3fs asks for the size of each object first, copies large
+objects part by part, and leaves the finished parts when one fails; adlfs returns when the copy has
 begun. Files are sent and fetched by theirs, set to hold one part at a time.
 """
 
@@ -19,32 +19,32 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
-from airflow_provider.runtime.storage.conditional_copies import (
+from airflow_provider.runtime.storage.store_copies import (
     ObjectLocation,
+    copy_blob,
     copy_blob_to_free,
     copy_by_upload,
     end_uploads,
     remove_blob,
     rewrite_to_free,
 )
-from airflow_provider.runtime.storage.store_copies import copy_blob
 from airflow_provider.runtime.storage.store_errors import is_without_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider.runtime.api.storages import GoOn
-    from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
 _S3_DELETE_LIMIT = 1000  # objects that one DeleteObjects may name
 _S3_PART_LIMIT = 10_000  # parts in which one object may be sent
 _MIB = 2**20
+_FROM_ENVIRONMENT = "the credentials"
 _SENT_AT_ONCE_BYTES = 8 * _MIB  # held in memory for each file on its way
 
 
 class Entry(NamedTuple):
-    """What a listing says of one name: its whole key, and what it is."""
+    """An entry of a listing, with its whole key."""
 
     key: str
     size_bytes: int
@@ -61,21 +61,21 @@ class Bucket:
     Args:
         name: the bucket.
         connect: returns the filesystem; fsspec keeps one per process and set of options.
-        credentials: what an error calls those that it is opened with.
+        credentials: the name of its credentials in errors.
 
     Attributes:
         proven: the kinds of writes that the store was seen to refuse for their condition.
         parts_from_bytes: the size from which :meth:`create` sends an object in parts, whose last
             request has the condition.
-        largest_copy_bytes: the largest object that the store copies by one request; None when it
-            copies all that it holds.
+        largest_copy_bytes: the largest object that the store copies by one request; None for no
+            limit.
     """
 
     largest_copy_bytes: int | None = None
     parts_from_bytes: int
 
     def __init__(
-        self, name: str, connect: Callable[[], Any], credentials: str = "the credentials"
+        self, name: str, connect: Callable[[], Any], credentials: str = _FROM_ENVIRONMENT
     ) -> None:
         self.name = name
         self.credentials = credentials
@@ -86,7 +86,7 @@ class Bucket:
 
     @property
     def filesystem(self) -> Any:
-        """Return this process's filesystem."""
+        """This process's filesystem."""
         if self._pid != os.getpid():
             self._filesystem, self._pid = self._connect(), os.getpid()
         return self._filesystem
@@ -118,27 +118,15 @@ class Bucket:
 
     @property
     def store(self) -> str:
-        """Return what is equal for buckets between which the store itself copies."""
+        """The name that is equal for buckets between which the store itself copies."""
         return type(self).__name__
 
     def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of a bucket of the same store; it appears whole.
-
-        Args:
-            source: where it is.
-            source_key: its key there.
-            key: its key here; what is there is replaced.
-            go_on: raises to end it in the middle.
-        """
+        """Have the store copy an object of another bucket of it over a key; it appears whole."""
         raise NotImplementedError
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of this bucket to where none is; it appears whole.
-
-        Args:
-            source_key: what to copy.
-            key: where to.
-            go_on: called before it appears; raises to end it.
+        """Have the store copy an object of this bucket to a key without one; it appears whole.
 
         Raises:
             FileExistsError, or a library's own: there is an object.
@@ -146,15 +134,10 @@ class Bucket:
         raise NotImplementedError
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
-        """End what :meth:`copy_to_free` has begun for others, where that stays behind unseen.
-
-        Args:
-            prefix: of the targets' keys.
-            is_wanted: tells of a target's key whether copies to it are to be ended.
-        """
+        """End other writers' :meth:`copy_to_free` to wanted keys with this prefix."""
 
     def withdraw(self, key: str) -> None:
-        """Remove an object, and end copies to it that are on their way; also when it is absent."""
+        """Remove an object, if present, and end pending copies to it."""
         self._remove_each([key])
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
@@ -173,7 +156,7 @@ class Bucket:
         raise NotImplementedError
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
-        """Ask the store what begins with *prefix*; one request per page.
+        """List the keys that begin with *prefix*; one request per page.
 
         Args:
             prefix: of whole keys; ``a`` finds ``a``, ``a/b`` and ``ab``.
@@ -182,7 +165,7 @@ class Bucket:
         raise NotImplementedError
 
     def remove(self, entries: Sequence[Entry]) -> None:
-        """Remove objects; those that are gone already are no error.
+        """Remove objects, if present.
 
         Raises:
             OSError: some could not be removed; the others are gone.
@@ -216,7 +199,7 @@ class Bucket:
 
 
 def _watched(go_on: GoOn) -> Callback:
-    """Return what a library tells of its progress; it ends a transfer that has been given up."""
+    """Return the callback of a library's progress, which ends a transfer that was given up."""
     return Callback(hooks={"go on": lambda *_: go_on()})
 
 
@@ -273,7 +256,7 @@ class S3Bucket(Bucket):
         copy_by_upload(self.filesystem, source, target, go_on=go_on)
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
-        """Abort the uploads that lie there."""
+        """Abort these uploads."""
         end_uploads(self.filesystem, self.name, prefix, is_wanted)
 
     def withdraw(self, key: str) -> None:
@@ -350,7 +333,7 @@ class AzureBucket(Bucket):
 
     @property
     def store(self) -> str:
-        """Return the storage account: others would have to be shown a signature of the source."""
+        """The storage account: others would need a signature of the source."""
         return str(self.filesystem.service_client.primary_hostname)
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
@@ -366,10 +349,7 @@ class AzureBucket(Bucket):
         yield from sync(filesystem.loop, ask)
 
     def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Copy with Copy Blob, and wait for it: within an account it is mostly done at once.
-
-        Until it is done there is an empty blob.
-        """
+        """Copy with Copy Blob, and wait; until the copy is done there is an empty blob."""
         client_of = self.filesystem.service_client.get_blob_client
 
         async def copy() -> None:
@@ -380,10 +360,7 @@ class AzureBucket(Bucket):
         sync(self.filesystem.loop, copy)
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Copy with Copy Blob and the condition ``If-None-Match: *``, and wait for it.
-
-        Until it is done there is an empty blob.
-        """
+        """As :meth:`copy_from`, with the condition ``If-None-Match: *``."""
         client_of = self.filesystem.service_client.get_blob_client
 
         async def copy() -> None:
@@ -427,9 +404,8 @@ def _azure_entry(found: Any) -> Entry:
 # --- From an address to a bucket ------------------------------------------------------------------
 
 
-def open_s3(url: str, credentials: StoreCredentials | None = None) -> tuple[Bucket, str]:
+def open_s3(url: str, credentials: str = _FROM_ENVIRONMENT, **options: Any) -> tuple[Bucket, str]:
     """Return the bucket and key that *url* names; no request is made."""
-    options = credentials.options() if credentials is not None else {}
 
     def connect() -> Any:
         from s3fs import S3FileSystem
@@ -437,9 +413,7 @@ def open_s3(url: str, credentials: StoreCredentials | None = None) -> tuple[Buck
         return S3FileSystem(use_listings_cache=False, **options)
 
     name, key, _ = connect().split_path(url)
-    if credentials is None:
-        return S3Bucket(name, connect), key
-    return S3Bucket(name, connect, credentials.named), key
+    return S3Bucket(name, connect, credentials), key
 
 
 def open_gcs(url: str) -> tuple[Bucket, str]:

@@ -46,16 +46,15 @@ class Document:
     """Base of every document: a JSON object whose first member is ``version``.
 
     Its members are what its annotations say (:mod:`~.runtime.base.typed_json`). Readers refuse
-    anything else and versions newer than their own; they ignore members they do not know.
+    anything else and versions newer than their own; they ignore unknown members.
 
     Attributes:
-        CONTENTS: which right a reader in Airflow needs; every class declares it.
-        PLACES: ends of its path, with members in braces, and ``*`` for any name. Where it lies at
-            such a path the members must agree, by the first that fits: a copy under another name is
-            not the document.
-        MOST_BYTES: what is bigger is none either, and is not read.
-        IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in
-            one is refused, and not replaced.
+        CONTENTS: the right that a reader in Airflow needs; every class declares it.
+        PLACES: ends of its path, with members in braces, and ``*`` for any name. At such a path the
+            members must agree, by the first that fits: a copy under another name is refused.
+        MOST_BYTES: a larger file is refused unread.
+        IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in one
+            is refused, and not replaced.
     """
 
     VERSION: ClassVar[int] = 1
@@ -66,7 +65,7 @@ class Document:
 
     @classmethod
     def is_placed_at(cls, path: str) -> bool:
-        """Whether a path is a place of this class, and of no other one that ends in more words.
+        """Whether a path is a place of this class, and of no class with a longer end.
 
         A submission ``d.json`` lies beside ``d.exit.json``, so no name of a file has a dot here.
         """
@@ -77,7 +76,7 @@ class Document:
         )
 
     def problem(self) -> str | None:
-        """Return what is wrong between its members; None when nothing is."""
+        """Return what is wrong between its members, or None."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,11 +103,7 @@ class Document:
 
     @classmethod
     def from_dict(cls: type[D], raw: Any, *, where: str) -> D:
-        """Build the document from plain JSON values.
-
-        Args:
-            raw: what was read.
-            where: its address, named in errors.
+        """Build the document from plain JSON values; errors name *where*.
 
         Raises:
             UnsupportedVersionError: it is of a newer version.
@@ -140,7 +135,7 @@ class Document:
 
         Raises:
             UnsupportedVersionError, CorruptDocumentError: see :meth:`from_dict`.
-            OSError: the storage cannot be asked.
+            OSError: the storage does not answer.
         """
         where = f"{storage.url}/{path}"
         try:
@@ -159,7 +154,7 @@ class Document:
         storage.put(path, self.to_bytes())
 
     def put_if_absent(self, storage: Storage, path: str) -> bool:
-        """Write the document unless there is one; True when this call wrote it."""
+        """Write the document unless there is one; return whether this call wrote it."""
         return storage.put_if_absent(path, self.to_bytes())
 
     def _misplaced(self, where: str) -> str | None:
@@ -175,18 +170,12 @@ class Document:
 
 
 def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a document, for readers that take more than its class describes.
-
-    Raises:
-        CorruptDocumentError: it is larger, or is no file.
-        FileNotFoundError: there is none.
-        OSError: the storage cannot be read.
-    """
+    """Return the bytes of a document, for readers that take more than its class describes."""
     return storage.read_small(path, at_most_bytes=at_most_bytes)
 
 
 @functools.cache
 def _pattern(place: str) -> re.Pattern[str]:
-    """Return what finds the members of a place, such as ``leases/{token}.json``, in an address."""
+    """Return the pattern of a place, such as ``leases/{token}.json``; members are groups."""
     text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place)).replace(r"\*", "[^/]+")
     return re.compile(f"(?:^|/){text}$")

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 def files_under(place: str | Storage) -> list[tuple[str, int]]:
     """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted.
 
-    An empty object that represents a folder is no file; a symbolic link is none, wherever it leads.
-
-    Args:
-        place: an address, of which all parts are the user's; or a storage, below whose root no
-            symbolic link is followed.
+    An empty object that represents a folder, and a symbolic link, are no files. All parts of an
+    address are the user's; below the root of a storage no symbolic link is followed.
 
     Raises:
         CorruptDocumentError: a symbolic link is on the way to it.
@@ -49,20 +46,14 @@ def files_under(place: str | Storage) -> list[tuple[str, int]]:
 
 
 class FileFacts(NamedTuple):
-    """What a filesystem says of a file.
-
-    Attributes:
-        size: bytes.
-        tag: changes whenever the file is replaced, as far as the filesystem can tell; None when it
-            tells nothing.
-    """
+    """A file's bytes, and a tag that changes when the file is replaced; None if unknown."""
 
     size: int
     tag: str | None
 
 
 def facts_under(place: str | Storage) -> dict[str, FileFacts]:
-    """Return what is known of each file under *place*, by its path; see :func:`files_under`."""
+    """Return the facts of each file under *place*, by its path; see :func:`files_under`."""
     remote = open_remote(_url(place))
     if remote is not None:
         return {path: FileFacts(*facts) for path, facts in remote.tags().items()}
@@ -77,11 +68,7 @@ def facts_under(place: str | Storage) -> dict[str, FileFacts]:
 
 @no_links()
 def _local_files(root: LocalFolder) -> list[tuple[str, os.stat_result]]:
-    """Return the files under a folder, which others may be writing to, sorted.
-
-    Raises:
-        CorruptDocumentError: a symbolic link is on the way to the folder.
-        FileNotFoundError: there is no such folder.
+    """Return the files under a folder that other processes may be writing to, sorted.
 
     Not ``os.walk`` nor fsspec's ``find``, which take several times as long: a savepoint's time is
     that of such listings.
@@ -107,10 +94,7 @@ def _local_files(root: LocalFolder) -> list[tuple[str, os.stat_result]]:
 
 
 def folders_in(place: str | Storage) -> list[str]:
-    """Return the names of the folders directly under *place*, sorted; empty when it is absent.
-
-    A symbolic link is no folder, wherever it leads; see :func:`files_under`.
-    """
+    """Return the names of the folders directly under *place*, sorted; symbolic links are none."""
     remote = open_remote(_url(place))
     if remote is not None:
         return list(remote.folders())
@@ -134,10 +118,7 @@ def folders_in(place: str | Storage) -> list[str]:
 
 
 def remove_tree(place: str | Storage) -> None:
-    """Remove the folder and all in it; nothing happens when it is absent.
-
-    No symbolic link is followed; see :func:`files_under`.
-    """
+    """Remove the folder and its content, if present; no symbolic link is followed."""
     remote = open_remote(_url(place))
     if remote is not None:
         remote.delete("")
@@ -154,7 +135,7 @@ def remove_tree(place: str | Storage) -> None:
 
 
 def remove_if_empty(url: str) -> None:
-    """Remove the folder unless something is in it; a bucket has no empty folders."""
+    """Remove the folder if it is empty; a bucket has no empty folders."""
     local = local_path_of(url)
     if local is not None:
         with suppress(OSError):
@@ -164,12 +145,7 @@ def remove_if_empty(url: str) -> None:
 
 
 def flush(url: str, names: Sequence[str]) -> None:
-    """Make files survive a loss of power; object stores see to that by themselves.
-
-    Args:
-        url: a folder.
-        names: paths relative to it.
-    """
+    """Make files below a folder survive a loss of power; object stores do so by themselves."""
     local = local_path_of(url)
     if local is None:
         return
@@ -186,7 +162,7 @@ def flush(url: str, names: Sequence[str]) -> None:
 
 
 def _folders_above(path: Path, root: Path) -> Iterator[Path]:
-    """Yield the folders that *path* lies in, the last one that in which *root* is a name."""
+    """Yield the parents of *path*, up to the folder in which *root* is a name."""
     for folder in path.parents:
         yield folder
         if folder == root.parent:

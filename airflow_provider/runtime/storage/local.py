@@ -41,11 +41,12 @@ class _Written(NamedTuple):
 class LocalStorage:
     """A folder of this machine, below which no symbolic link is followed.
 
+    Methods that read or write raise CorruptDocumentError if a symbolic link is on the way.
+
     Args:
         root: the folder; it need not exist, writing makes it. Links in its own path are followed.
         inside: the part of the folder's path below the root.
-        anchor: a file that, once seen, must be there for a folder to be made; see
-            :func:`anchored`. None to make folders in any case.
+        anchor: see :func:`anchored`; None to make folders in any case.
     """
 
     shared = True
@@ -56,7 +57,7 @@ class LocalStorage:
 
     @property
     def url(self) -> str:
-        """Return the folder's path."""
+        """The folder's path."""
         return self.folder.path
 
     def at(self, path: str) -> LocalStorage:
@@ -65,19 +66,11 @@ class LocalStorage:
         return LocalStorage(self.folder.root, inside, anchor=self._anchor)
 
     def read(self, path: str) -> bytes:
-        """Return the whole file; a pipe, a socket or a device is not waited for.
-
-        Raises:
-            CorruptDocumentError: it is no file, or a symbolic link is on the way.
-        """
+        """Return the whole file; a pipe, a socket or a device is not waited for."""
         return self.read_small(path, at_most_bytes=_MOST_BYTES)
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole file, unless it is bigger.
-
-        Raises:
-            CorruptDocumentError: it is bigger, is no file, or a symbolic link is on the way.
-        """
+        """Return the whole file; raise CorruptDocumentError if it is larger, or no file."""
         try:
             with no_links():
                 descriptor = open_file(self.folder, path)
@@ -100,7 +93,6 @@ class LocalStorage:
 
         Raises:
             UnsupportedStorageError: the filesystem does not give names as a disk does.
-            CorruptDocumentError: a symbolic link is on the way.
         """
         with self._written(path, data) as file:
             at = file.folder
@@ -117,7 +109,6 @@ class LocalStorage:
         Raises:
             UnsupportedStorageError: the filesystem has no hard links, or does not give names as a
                 disk does.
-            CorruptDocumentError: a symbolic link is on the way.
             OSError: it did not say whether the name was given, or cannot keep it.
         """
         with self._written(path, data) as file:
@@ -132,7 +123,7 @@ class LocalStorage:
         return True
 
     def _refused(self, error: OSError) -> bool:
-        """Return False when another one has the name, else raise what the error means."""
+        """Return False when another writer has the name, else raise the error."""
         if isinstance(error, FileExistsError):
             return False
         if error.errno not in NO_LINKS:
@@ -154,7 +145,7 @@ class LocalStorage:
         return True
 
     def list(self, path: str) -> list[str]:
-        """Return the names in the folder, without those still being written."""
+        """Return the names in the folder, without unfinished ones."""
         try:
             folder = self.folder.at(path)
             with no_links(), naming(folder.path), folder.opened(to_list=True) as descriptor:
@@ -164,11 +155,7 @@ class LocalStorage:
         return sorted(name for name in names if not name.startswith(TEMPORARY))
 
     def delete(self, path: str) -> None:
-        """Remove the file or the tree.
-
-        Raises:
-            OSError: something of it cannot be removed, and is still there.
-        """
+        """Remove the file or the tree; an OSError means that something is still there."""
         with no_links():
             remove_tree_in(self.folder, path)
 
@@ -193,19 +180,15 @@ class LocalStorage:
         with no_links(), naming(target), above.opened(make=True) as folder:
             temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            where = f"{above.path}/{name}"
             try:
-                with (
-                    _naming(f"{above.path}/{name}"),
-                    open(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file,
-                ):
+                with open(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
                     facts = os.fstat(file.fileno())
                 yield _Written(folder, temporary, name, facts)
             except OSError as error:
-                error.filename, error.filename2 = where, None  # not what is open, and not ours
+                error.filename, error.filename2 = target, None  # not what is open, and not ours
                 raise
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -213,11 +196,7 @@ class LocalStorage:
 
 
 class Anchor:
-    """A file that says which folder it is in, and whether this process has seen it there.
-
-    Args:
-        path: the file.
-    """
+    """A file that marks a folder, and whether this process has seen it there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -237,10 +216,10 @@ class Anchor:
 
 
 def anchored(storage: Storage, path: str) -> Storage:
-    """Return *storage* so that it makes no folder after the file *path* was there and is gone.
+    """Return *storage* so that it makes no folder after the file *path* was seen and is gone.
 
-    A process that has seen the file never makes the folder a second time, such as below the bare
-    mount point of a filesystem that is not mounted any more. A bucket has no folders.
+    Otherwise a process would make the folder a second time, such as below the bare mount point of
+    an unmounted filesystem. A bucket has no folders.
     """
     if not isinstance(storage, LocalStorage):
         return storage
@@ -248,19 +227,8 @@ def anchored(storage: Storage, path: str) -> Storage:
     return LocalStorage(storage.folder.root, storage.folder.inside, anchor=anchor)
 
 
-@contextlib.contextmanager
-def _naming(target: str) -> Iterator[None]:
-    """Name *target* in an error of a call that knows no path, or only a temporary name."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, target) from error
-
-
 def make_folder(folder: Path) -> None:
-    """Make the folder and those above it, each flushed to the disk as a name in the one above."""
+    """Make the folder and its parents, each flushed to the disk as a name in the one above."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -270,11 +238,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in *folder* to the disk, so that they survive a loss of power.
-
-    Raises:
-        OSError: they may not be there afterwards.
-    """
+    """Flush the names in *folder* to the disk, so that they survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         flush_names(descriptor)
@@ -284,11 +248,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def no_links() -> Iterator[None]:
-    """Report what is no file, or a link, as damage of the job directory.
-
-    Raises:
-        CorruptDocumentError: the message names it.
-    """
+    """Raise CorruptDocumentError for NotAFileError: a link is damage of the job directory."""
     try:
         yield
     except NotAFileError as error:
@@ -297,7 +257,7 @@ def no_links() -> Iterator[None]:
 
 
 def _is_at(file: _Written) -> bool:
-    """Whether the file that was written has its name, whatever was answered."""
+    """Whether the file that was written has its name, whatever the system answered."""
     try:
         return os.path.samestat(os.lstat(file.name, dir_fd=file.folder), file.facts)
     except OSError:

@@ -58,7 +58,7 @@ class LocalFolder(NamedTuple):
         return LocalFolder(self.root, "/".join(_parts(f"{self.inside}/{path}")))
 
     def split(self, path: str) -> tuple[LocalFolder, str]:
-        """Return the folder that *path* under this one lies in, and its name there."""
+        """Return the parent of *path* under this folder, and its name there."""
         *above, name = _parts(f"{self.inside}/{path}") or [""]
         if name:
             return LocalFolder(self.root, "/".join(above)), name
@@ -77,7 +77,7 @@ class LocalFolder(NamedTuple):
         Raises:
             NotAFileError: a symbolic link is on the way.
             FileNotFoundError, NotADirectoryError: there is no such folder.
-            OSError: what the block raises; a name in the folder becomes a whole path.
+            OSError: an error of the block; a name in the folder becomes a whole path.
         """
         descriptor = self._descriptor(_LIST if to_list or make else _PASS, make=make)
         try:
@@ -126,14 +126,7 @@ def open_file(folder: LocalFolder, path: str, flags: int = _READ) -> int:
 
 
 def open_file_at(above: int, name: str, *, where: str, flags: int = _READ) -> int:
-    """Open a regular file in an open folder; see :func:`open_file`.
-
-    Args:
-        above: the folder's descriptor.
-        name: the file's name in it.
-        where: the path that errors name.
-        flags: of :func:`os.open`.
-    """
+    """Open a regular file in an open folder; see :func:`open_file`; errors name *where*."""
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
     except OSError as error:
@@ -149,11 +142,7 @@ def open_file_at(above: int, name: str, *, where: str, flags: int = _READ) -> in
 
 
 def remove_tree_in(folder: LocalFolder, path: str = "") -> None:
-    """Remove the file, the link or the tree; nothing happens when it is absent.
-
-    Raises:
-        OSError: something of it cannot be removed, and is still there.
-    """
+    """Remove the file, the link or the tree, if present; an OSError means: still there."""
     above, name = folder.split(path)
     try:
         with naming(f"{above.path}/{name}"), above.opened() as descriptor:
@@ -174,11 +163,7 @@ def naming(where: str) -> Iterator[None]:
 
 
 def flush_names(descriptor: int) -> None:
-    """Flush the names in an open folder to the disk, so that they survive a loss of power.
-
-    Raises:
-        OSError: they may not be there afterwards.
-    """
+    """Flush the names in an open folder to the disk, so that they survive a loss of power."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -189,7 +174,7 @@ def flush_names(descriptor: int) -> None:
 def path_of(above: int, folder: LocalFolder, name: str) -> str:
     """Return a path to a name in an open folder, for libraries that take nothing else.
 
-    On Linux the path leads through the descriptor, wherever the folder's own path leads by now.
+    On Linux the path leads through the descriptor, also when the folder's own path leads elsewhere.
     """
     return f"{path_of_file(above, folder.path)}/{name}"
 
@@ -251,7 +236,7 @@ def _is_link(name: str, above: int) -> bool:
 
 
 def _explained(error: OSError, name: str, above: int, where: str) -> OSError:
-    """Return the error of opening *name*, which says so if a symbolic link is there."""
+    """Return the error of opening *name*, which names a symbolic link if one is there."""
     if error.errno in _MAYBE_LINK and _is_link(name, above):
         msg = "is a symbolic link, which is not followed here: put what it leads to in its place"
         return NotAFileError(errno.ELOOP, msg, where)

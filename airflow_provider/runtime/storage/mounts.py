@@ -1,10 +1,9 @@
-"""Mounts: which filesystem a folder is on, and whether names are given there as on a disk.
+"""Mounts: the filesystem of a folder, and whether it gives names as a disk does.
 
-Documents need of a filesystem that ``link`` gives a name once, and that ``link`` and ``rename``
-move no bytes. A filesystem in user space is a program that says yes to both, whatever it does:
-those that show a bucket as a folder copy objects one by one, and each machine has caches of its
-own. One machine cannot find out by itself what another one would see, so all of them are refused
-but for those that are on top of a local disk.
+Documents need a filesystem on which ``link`` gives a name once, and ``link`` and ``rename`` move no
+bytes. A filesystem in user space is a program that claims both: those that show a bucket as a
+folder copy objects one by one, and each machine has caches of its own. One machine cannot find out
+what another one would see, so all of them are refused but for those on top of a local disk.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _LEAST_FREE_BYTES: Final = 64 * 1024  # what the records of a run need
 
 
 def full_disk(folders: Iterable[str]) -> str | None:
-    """Return the first folder whose disk has no room for a record; None if none is full."""
+    """Return the first folder whose disk has no room for a record, or None."""
     for folder in folders:
         with contextlib.suppress(OSError):
             found = os.statvfs(folder)
@@ -69,7 +68,7 @@ class Mount(NamedTuple):
     Attributes:
         place: the folder at which it is mounted.
         kind: the filesystem's type, such as ``ext4`` or ``fuse.s3fs``.
-        source: what is mounted, such as a device or a bucket.
+        source: such as a device or a bucket.
     """
 
     place: str
@@ -78,7 +77,7 @@ class Mount(NamedTuple):
 
 
 class MountVerdict(enum.Enum):
-    """What follows from a mount alone."""
+    """The consequence of a mount's type."""
 
     USED = "used"
     TRIED = "tried"  # a try says what it does on this machine
@@ -86,12 +85,10 @@ class MountVerdict(enum.Enum):
 
 
 def find_mount(path: str, mountinfo: str) -> Mount | None:
-    """Return the mount that a path is on; None when the list has none.
+    """Return the mount of a path without symbolic links, from the kernel's list.
 
-    Args:
-        path: absolute, without symbolic links.
-        mountinfo: the list, as :manpage:`proc_pid_mountinfo(5)` describes it. Of two mounts at one
-            place the later one covers the other.
+    The list is :manpage:`proc_pid_mountinfo(5)`. Of two mounts at one place the later one covers
+    the other.
     """
     best: Mount | None = None
     for line in mountinfo.splitlines():
@@ -104,12 +101,7 @@ def find_mount(path: str, mountinfo: str) -> Mount | None:
 
 
 def judge(mount: Mount | None, trusted: Collection[str]) -> MountVerdict:
-    """Tell what is to be done with a mount.
-
-    Args:
-        mount: it; None where the kernel has no list.
-        trusted: the mount points that the user answers for.
-    """
+    """Return the verdict on a mount, None for no list; the user answers for those in *trusted*."""
     if mount is None:
         return MountVerdict.TRIED
     if mount.place in trusted or mount.kind in _DISKS:
@@ -125,17 +117,14 @@ _known_devices: Final[set[int]] = set()
 def check_folder(folder: Path) -> None:
     """Refuse a folder whose filesystem cannot decide between two drivers, before it is written to.
 
-    Each filesystem is looked at once in a process.
-
-    Args:
-        folder: it need not exist; then the one above it counts.
+    Each filesystem is checked once in a process. For a folder that does not exist the one above
+    counts.
 
     Raises:
         UnsupportedStorageError: the message names the folder, the filesystem and the way out.
         OSError: the folder cannot be written to.
 
-    Crash safety: a hidden file may be left in the folder.
-    Idempotent.
+    Crash safety: a hidden file may be left in the folder. Idempotent.
     """
     existing, device = _nearest(folder)
     if device in _known_devices:
@@ -154,7 +143,7 @@ def check_folder(folder: Path) -> None:
 
 
 def refusal(folder: str, mount: Mount) -> str:
-    """Return what is said of a mount in user space."""
+    """Return the message about a mount in user space."""
     kind = mount.kind.lower()
     found = (address for name, address in _STORES.items() if name in kind)
     address = next(found, "s3://, gs:// or abfss://")
@@ -167,7 +156,7 @@ def refusal(folder: str, mount: Mount) -> str:
 
 
 def try_names(folder: Path) -> str | None:
-    """Try on hidden files what documents need, and return what is wrong; None when nothing is.
+    """Try on hidden files what documents need, and return what is wrong, or None.
 
     Raises:
         OSError: the folder cannot be written to.

@@ -1,10 +1,11 @@
-"""Documents in an object store: S3, Google Cloud Storage, Azure Blob Storage."""
+"""Documents in an object store (S3, Google Cloud Storage, Azure Blob Storage), or in memory."""
 
 from __future__ import annotations
 
 import errno
+import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.base.retry import Retries, RetryPolicy
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import GoOn, RemoteStorage
     from airflow_provider.runtime.storage.buckets import Bucket
 
+
 # A store that says "conflict" has another conditional write under way, which takes milliseconds.
 _IN_THE_WAY = RetryPolicy(first_s=0.05, longest_s=1.0, failures=8)
 
@@ -34,16 +36,16 @@ _Names = list[tuple[str, bool]]  # names, and whether they are folders
 class ObjectStorage:
     """A prefix of one bucket. Safe for threads and for forks, as :class:`Bucket` is.
 
-    The three stores give, by themselves, all that is promised but one thing: an object appears
-    whole, replaces another at once, and every read and listing after that shows it. The exception
-    is put-if-absent, which is a write with a condition that the store decides: ``If-None-Match: *``
-    (S3, Azure) or ``ifGenerationMatch=0`` (Google). No listing is kept anywhere.
+    The three stores give all promises but one by themselves: an object appears whole, replaces
+    another in one step, and every later read and listing shows it. The exception is put-if-absent,
+    a write with a condition that the store decides: ``If-None-Match: *`` (S3, Azure) or
+    ``ifGenerationMatch=0`` (Google). No listing is cached.
 
     Args:
         bucket: the bucket.
         root: the prefix, without slashes around it; empty for the whole bucket.
         address: the bucket's address, as the user wrote it.
-        clock: what a write waits on that met another one.
+        clock: for the pauses of a write that met another one.
     """
 
     shared = True
@@ -58,7 +60,7 @@ class ObjectStorage:
 
     @property
     def url(self) -> str:
-        """Return the prefix's address."""
+        """The prefix's address."""
         return self._where("")
 
     def at(self, path: str) -> ObjectStorage:
@@ -71,7 +73,7 @@ class ObjectStorage:
             return self._bucket.read(self._key(path))
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole object; one request, which asks for no more than may be read."""
+        """Return the whole object; one request, for no more than may be read."""
         with self._explained(path, "read"):
             data = self._bucket.read_beginning(self._key(path), at_most_bytes + 1)
         return checked_size(data, at_most_bytes, self._where(path))
@@ -84,15 +86,14 @@ class ObjectStorage:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write the object on the condition that there is none.
 
-        One request when it wins, and one more the first time in a bucket (see :meth:`_prove`);
-        two when it loses: the answer "there is one" does not mean having lost. The library repeats
-        a request whose answer got lost on the way, and then finds its own object. So a writer that
-        is refused reads what is there. Equal bytes are its own, since racing writers write
-        different ones.
+        One request when it wins, and one more the first time in a bucket (see :meth:`_prove`); two
+        when it loses: the answer "there is one" does not mean a loss. The library repeats a request
+        whose answer got lost, and then finds its own object. So a refused writer reads the object.
+        Equal bytes are its own, since racing writers write different ones.
 
         Raises:
-            UnsupportedStorageError: the store does not heed the condition.
-            OSError: the store did not decide; the object is there or not.
+            UnsupportedStorageError: the store ignores the condition.
+            OSError: the store did not decide; the object exists or not.
         """
         retries = Retries(_IN_THE_WAY, self._clock)
         while True:
@@ -114,7 +115,7 @@ class ObjectStorage:
             retries.pause()
 
     def exists(self, path: str) -> bool:
-        """Ask for the names that begin with this one; one request per 1000 of them."""
+        """List the names that begin with this one; one request per 1000 of them."""
         key = self._key(path)
         if not key:
             return bool(self.list(""))
@@ -130,8 +131,8 @@ class ObjectStorage:
     def delete(self, path: str) -> None:
         """Remove the object and all under it.
 
-        One request when there is nothing; for an object two; for a folder two, one per 1000
-        objects to find them, and one per 1000 (S3) or per object to remove them.
+        One request when there is nothing; for an object two; for a folder two, one per 1000 objects
+        to find them, and one per 1000 (S3) or per object to remove them.
         """
         key = self._key(path)
         if not key:
@@ -146,7 +147,7 @@ class ObjectStorage:
             self._bucket.remove(doomed)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove the objects without a look at them: one request per 1000 (S3), or one each."""
+        """Remove the objects unseen: one request per 1000 (S3), or one each."""
         with self._explained("", "remove"):
             self._bucket.remove([Entry(self._key(path), 0, is_folder=False) for path in paths])
 
@@ -172,24 +173,19 @@ class ObjectStorage:
         return sorted({name for name, is_folder in self._children("") if is_folder})
 
     def remove_if_empty(self) -> None:
-        """Do nothing: a prefix of which no object begins is not there."""
+        """Do nothing: a prefix without objects does not exist."""
 
     def is_beside(self, other: RemoteStorage) -> bool:
-        """Whether the store itself copies from *other* to here."""
+        """Whether the store itself copies from *other* to this place."""
         return isinstance(other, ObjectStorage) and self._bucket.store == other._bucket.store
 
     @property
     def largest_copy_bytes(self) -> int | None:
-        """Return the size of the largest object that :meth:`copy_from` takes; None: of any."""
+        """The size of the largest object that :meth:`copy_from` takes; None for no limit."""
         return self._bucket.largest_copy_bytes
 
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of the same path; no byte of it comes here.
-
-        Args:
-            source: a place that :meth:`is_beside` accepts.
-            path: the object's, in both.
-            go_on: raises to end it in the middle.
+        """Have the store copy an object of the same path from a place with :meth:`is_beside`.
 
         Raises:
             FileNotFoundError: the source is gone.
@@ -204,20 +200,15 @@ class ObjectStorage:
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 
     def copy_if_absent(self, source: str, path: str, *, go_on: GoOn) -> bool:
-        """Have the store copy an object of this place to a path of it, unless something is there.
-
-        Args:
-            source: the path of what to copy; at most 5 GiB.
-            path: where to.
-            go_on: called before the object appears; raises to end it.
+        """Have the store copy an object of at most 5 GiB of this place to a path without one.
 
         Returns:
-            Whether this call has made it. Without it, look what is there: it may be this call's as
+            Whether this call has made it. If not, look what is there: it may be this call's as
             well, whose answer got lost.
 
         Raises:
             FileNotFoundError: the source is gone.
-            OSError: the store did not decide; the object is there or not.
+            OSError: the store did not decide; the object exists or not.
 
         Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
         Idempotent: by path; :meth:`end_copies` removes what a death has left unseen.
@@ -238,18 +229,15 @@ class ObjectStorage:
                 return True
 
     def prove_writes(self, folder: str) -> None:
-        """See that the store heeds the condition of :meth:`put_if_absent`, by trying it.
+        """Try whether the store heeds the condition of :meth:`put_if_absent`, for other writers.
 
-        For writers other than this class that rely on the same condition.
-
-        Args:
-            folder: a path of this place where nobody reads.
+        *folder* is a path of this place where nobody reads.
 
         Raises:
             UnsupportedStorageError, OSError: as :meth:`put_if_absent`.
 
-        Crash safety: an object of a few bytes in *folder*, with a name of its own.
-        Idempotent: it removes what it has made.
+        Crash safety: an object of a few bytes in *folder*, with a name of its own. Idempotent: it
+        removes what it has made.
         """
         path = f"{folder}/trial-{uuid.uuid4().hex}"
         try:
@@ -258,17 +246,9 @@ class ObjectStorage:
             self.delete_all([path])
 
     def prove_copies(self, folder: str) -> None:
-        """See that the store refuses :meth:`copy_if_absent` where an object is, by trying it.
+        """Try whether the store refuses :meth:`copy_if_absent` over an object.
 
-        Args:
-            folder: a path of this place where nobody reads.
-
-        Raises:
-            UnsupportedStorageError: the store replaces the object.
-            OSError: as :meth:`copy_if_absent`.
-
-        Crash safety: two objects of a few bytes in *folder*, with names of their own.
-        Idempotent: it removes what it has made.
+        It is as safe as :meth:`prove_writes`, and raises UnsupportedStorageError if not.
         """
         source = f"{folder}/trial-{uuid.uuid4().hex}"
         target = f"{source}.copy"
@@ -281,7 +261,7 @@ class ObjectStorage:
             self.delete_all([source, target])
 
     def withdraw(self, path: str) -> None:
-        """Remove the object, and end copies to it that are on their way.
+        """Remove the object, and end pending copies to it.
 
         If their sources were removed before, no copy brings it back. Idempotent.
         """
@@ -289,12 +269,7 @@ class ObjectStorage:
             self._bucket.withdraw(self._key(path))
 
     def end_copies(self, is_wanted: Callable[[str], bool]) -> None:
-        """End copies to paths of this place that others have begun, and that nobody sees.
-
-        Args:
-            is_wanted: tells of a path whether copies to it are to be ended; of a live writer such a
-                one is begun again.
-        """
+        """End other writers' unseen copies to wanted paths; a live writer begins its copy again."""
         start = self._prefix("")
         with self._explained("", "list uploads and abort them"):
             self._bucket.end_copies(start, lambda key: is_wanted(key[len(start) :]))
@@ -307,20 +282,16 @@ class ObjectStorage:
             return next((entry.size_bytes for entry in found), None)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
-        """Write the object's bytes to a local file, which is the caller's to flush and to name.
-
-        Raises:
-            FileNotFoundError: there is no object.
-        """
+        """Write the object's bytes to a local file, which the caller flushes and names."""
         with self._explained(path, "read"):
             self._bucket.fetch(self._key(path), file, go_on=go_on)
 
     def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
         """Write or replace the object with a local file's bytes, which are read bit by bit.
 
-        Crash safety: the old object or the new one, never a part. Parts that were sent stay with
-        the store, unseen, until its rule for unfinished uploads removes them.
-        Idempotent: by path and bytes.
+        Crash safety: the old object or the new one, never a part. Parts that were sent stay in the
+        store, unseen, until its rule for unfinished uploads removes them. Idempotent: by path and
+        bytes.
         """
         with self._explained(path, "write"):
             self._bucket.send(file, self._key(path), size_bytes=size_bytes, go_on=go_on)
@@ -340,14 +311,10 @@ class ObjectStorage:
             self._bucket.create(self._key(path), data)
 
     def _prove(self, path: str, data: bytes) -> None:
-        """Ask once more for what was just done, to see that the store refuses it.
+        """Repeat a put that has won, to see that the store refuses it; once per bucket and kind.
 
         Some stores that speak S3's protocol ignore the condition and let every writer win, perhaps
-        only of an object that is sent in parts. The request is repeated once per bucket and kind,
-        with the same bytes.
-
-        Raises:
-            UnsupportedStorageError: the store did it again.
+        only of an object that is sent in parts.
         """
         kind = "in parts" if len(data) >= self._bucket.parts_from_bytes else "at once"
         if kind in self._bucket.proven:
@@ -371,3 +338,70 @@ class ObjectStorage:
 
     def _where(self, path: str) -> str:
         return "/".join(part for part in (self._address, self._key(path)) if part)
+
+
+class MemoryStorage:
+    """A prefix of fsspec's in-memory filesystem, which is one per process; for tests."""
+
+    shared = False
+    _lock = threading.Lock()  # fsspec's ``mode="create"`` looks and then writes; this makes it one
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """The prefix's address."""
+        return f"memory://{self._root}"
+
+    def at(self, path: str) -> MemoryStorage:
+        """Return the prefix *path* under this one."""
+        return MemoryStorage(self._fs, f"{self._root}/{path}")
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object."""
+        return bytes(self._fs.cat_file(self._full(path)))
+
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole object, unless it is larger."""
+        return checked_size(self.read(path), at_most_bytes, f"{self.url}/{path}")
+
+    def put(self, path: str, data: bytes) -> None:
+        """Replace the object under the lock."""
+        with self._lock:
+            self._fs.pipe_file(self._full(path), data)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Look and write under the lock."""
+        with self._lock:
+            if self._fs.exists(self._full(path)):
+                return False
+            self._fs.pipe_file(self._full(path), data)
+            return True
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object or a prefix."""
+        return bool(self._fs.exists(self._full(path)))
+
+    def list(self, path: str) -> list[str]:
+        """Return the names directly under the prefix."""
+        try:
+            found = self._fs.ls(self._full(path), detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    def delete(self, path: str) -> None:
+        """Remove the object or all under the prefix."""
+        with self._lock:
+            for found in self._fs.find(self._full(path)):  # ``rm`` takes ``*`` for a pattern
+                self._fs.rm_file(found)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove the objects, one by one."""
+        for path in paths:
+            self.delete(path)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root

@@ -1,12 +1,20 @@
-"""Opens the storage of an address, by a table of the filesystems that are safe."""
+"""Opens the storage of an address, by a table of the filesystems that are safe.
+
+Credentials for S3 that replace those of the environment hold for a block of code, in its thread or
+task: one process, such as Airflow's triggerer, opens the jobs of many people. They are never part
+of an address, which is logged and stored.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
 import errno
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.api.storages import STORAGES as STORAGE_KINDS
 from airflow_provider.runtime.base.extensions import (
@@ -17,14 +25,12 @@ from airflow_provider.runtime.base.extensions import (
 )
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
-from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.mounts import check_folder, full_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider.runtime.api.storages import RemoteStorage, Storage, StorageKind
     from airflow_provider.runtime.storage.objects import ObjectStorage
@@ -70,7 +76,6 @@ def _local(url: str) -> Storage:
 
 
 def _path_of(url: str) -> str:
-    """Return the absolute path of a local address."""
     if url.startswith("/"):  # then there is no need for fsspec, which takes long to import
         return url.rstrip("/") or "/"
     import fsspec
@@ -80,6 +85,8 @@ def _path_of(url: str) -> str:
 
 def _memory(url: str) -> Storage:
     import fsspec
+
+    from airflow_provider.runtime.storage.objects import MemoryStorage
 
     filesystem = fsspec.filesystem("memory")
     return MemoryStorage(filesystem, filesystem._strip_protocol(url))
@@ -104,7 +111,9 @@ def _objects(url: str) -> ObjectStorage:
         from airflow_provider.runtime.storage.objects import ObjectStorage
 
         credentials = credentials_in_use() if is_in_s3(url) else None
-        options = {} if credentials is None else {"credentials": credentials}
+        options = {}
+        if credentials is not None:
+            options = {"credentials": credentials.named, **credentials.options()}
         bucket, key = getattr(buckets, _STORES[scheme].open_bucket)(url, **options)
     except ImportError as error:
         extra = _STORES[scheme].extra
@@ -220,9 +229,9 @@ def open_storage(url: str) -> Storage:
 
 
 def check_place(url: str) -> None:
-    """Refuse what cannot decide between two drivers, where that is known before the first write.
+    """Refuse a place that cannot decide between two drivers, as far as known before writing.
 
-    A store is found out by its first put-if-absent.
+    A store is tested by its first put-if-absent.
 
     Raises:
         UnsupportedStorageError: the folder is on a filesystem that does not give names as a disk.
@@ -240,35 +249,27 @@ def check_place(url: str) -> None:
 
 
 def open_objects(url: str) -> ObjectStorage | None:
-    """Open the place at *url* if it is in an object store, else return None.
-
-    Raises:
-        ConfigError: as :func:`open_storage` does.
-    """
+    """Open the place at *url* if it is in an object store, else return None."""
     return _objects(url) if scheme_of(url) in _STORES else None
 
 
 def open_remote(url: str) -> RemoteStorage | None:
-    """Open the place at *url* if this machine reaches it by requests, else return None.
-
-    Raises:
-        ConfigError: as :func:`open_storage` does.
-    """
+    """Open the place at *url* if this machine reaches it by requests, else return None."""
     kind = storage_kind(url)
     return _open_by_kind(kind, url) if kind is not None else open_objects(url)
 
 
 def local_path_of(url: str) -> str | None:
-    """Return the absolute path behind *url*, or None when it is not on a local filesystem."""
+    """Return the absolute path of *url*, or None when it is not on a local filesystem."""
     if scheme_of(url) not in _FILES:
         return None
     return _path_of(url)
 
 
 def local_folder_of(place: str | Storage) -> LocalFolder | None:
-    """Return the folder behind an address or a storage; None when it is not on this machine.
+    """Return the folder of an address or a storage; None when it is not on this machine.
 
-    Of an address all parts are the user's, and links in them are followed; of a storage only its
+    All parts of an address are the user's, and links in them are followed; of a storage only its
     root.
     """
     if isinstance(place, LocalStorage):
@@ -278,11 +279,7 @@ def local_folder_of(place: str | Storage) -> LocalFolder | None:
 
 
 def check_room(url: str) -> None:
-    """Refuse an address on a disk of this machine that has no room for a record.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Raise an OSError if the address is on a disk of this machine without room for a record."""
     folder = local_path_of(url)
     if folder is not None and full_disk([folder]) is not None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
@@ -323,3 +320,63 @@ def spark_url(url: str) -> str:
         )
         raise ConfigError(msg)
     return f"{store.hadoop_scheme}://{rest}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreCredentials:
+    """Keys for S3, and its region and endpoint; None for those of the environment.
+
+    Attributes:
+        named: the name of the credentials in errors.
+        token: of a session; None without one, also if the environment has one.
+        endpoint: of another store with S3's protocol.
+    """
+
+    named: str
+    key: str
+    secret: str = dataclasses.field(repr=False)
+    token: str | None = dataclasses.field(default=None, repr=False)
+    region: str | None = None
+    endpoint: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of ``s3fs.S3FileSystem``."""
+        given = {"key": self.key, "secret": self.secret, "token": self.token}
+        place = {"region_name": self.region, "endpoint_url": self.endpoint}
+        return {**given, "client_kwargs": {name: value for name, value in place.items() if value}}
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return *environ* with these credentials, as boto, Spark and Hadoop read them there."""
+        given = {
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_SESSION_TOKEN": self.token,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+        }
+        # The token of another key would make this one invalid.
+        others = {name: value for name, value in environ.items() if name != "AWS_SESSION_TOKEN"}
+        return {**others, **{name: value for name, value in given.items() if value}}
+
+
+_in_use: Final[contextvars.ContextVar[StoreCredentials | None]] = contextvars.ContextVar(
+    "spark_stream_credentials", default=None
+)
+
+
+def credentials_in_use() -> StoreCredentials | None:
+    """Return the credentials with which S3 is opened here; None for the environment's."""
+    return _in_use.get()
+
+
+@contextlib.contextmanager
+def using(credentials: StoreCredentials | None) -> Iterator[None]:
+    """Open S3 with these credentials until the block ends; None for the environment's."""
+    before = _in_use.get()
+    _in_use.set(credentials)
+    try:
+        yield
+    finally:
+        _in_use.set(before)

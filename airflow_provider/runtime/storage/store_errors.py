@@ -39,11 +39,15 @@ _CONFLICT, _PRECONDITION, _NO_SUCH_RANGE, _NOT_IMPLEMENTED = 409, 412, 416, 501
 
 
 class ConflictError(OSError):
-    """Two conditional writes met and neither was done: to be tried again."""
+    """Two conditional writes met and neither was done: a retry may succeed."""
+
+
+class GivenUpError(Exception):
+    """Raised in workers that are cancelled because another one failed."""
 
 
 class Answer(NamedTuple):
-    """What a store has answered; without a status it has not."""
+    """A store's answer; without a status there was none."""
 
     status: int | None  # of HTTP
     code: str  # the store's own, such as NoSuchBucket
@@ -55,16 +59,16 @@ def explained(where: str, doing: str, *, credentials: str = "the credentials") -
 
     Args:
         where: the object's or folder's address.
-        doing: ``read``, ``copy`` (perhaps to where nothing is), ``write``, ``create`` (write where
-            nothing is), ``list`` or ``remove``.
-        credentials: what to call those that the store was shown.
+        doing: ``read``, ``copy`` (perhaps with a condition), ``write``, ``create`` (write with a
+            condition), ``list`` or ``remove``.
+        credentials: the name of the credentials in errors.
 
     Raises:
-        ConfigError: the bucket does not exist, or its name cannot be one.
+        ConfigError: the bucket does not exist, or its name is invalid.
         UnsupportedStorageError: the store has no conditional writes.
         FileNotFoundError: there is no such object.
-        FileExistsError: something is there already, and *doing* was ``create`` or ``copy``.
-        ConflictError: another conditional write was in the way.
+        FileExistsError: there is an object, and *doing* was ``create`` or ``copy``.
+        ConflictError: another conditional write interfered.
         PermissionError: the store refuses these credentials, or there are none.
         ConnectionError: the store cannot be reached; the libraries have retried.
         OSError: anything else that the store said.
@@ -132,7 +136,7 @@ def without_conditions(where: str, what: str = "a write") -> UnsupportedStorageE
 
 
 def answer_of(error: BaseException | None) -> Answer:
-    """Return what the store answered, from the first error of the chain that knows."""
+    """Return the store's answer, from the first error of the chain that has one."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):  # botocore
@@ -147,16 +151,12 @@ def answer_of(error: BaseException | None) -> Answer:
 
 
 def is_without_bytes(error: Exception) -> bool:
-    """Whether a store has refused a range of bytes that begins with the first: there is none."""
+    """Whether a store has refused a range of bytes because the object is empty."""
     return answer_of(error).status == _NO_SUCH_RANGE
 
 
 def checked_size(data: bytes, at_most_bytes: int, where: str) -> bytes:
-    """Return *data*, of which one byte more than allowed was asked for.
-
-    Raises:
-        CorruptDocumentError: it has that byte.
-    """
+    """Return *data*, of which one byte more than allowed was asked for, if it lacks that byte."""
     if len(data) > at_most_bytes:
         msg = f"{where}: has more than {at_most_bytes} bytes, and at most that many are read"
         raise CorruptDocumentError(msg)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.spark import jvm_environment
-from airflow_provider.runtime.spark.jvm_environment import replace_environment
+from airflow_provider.extensions.warm_drivers import standby
+from airflow_provider.extensions.warm_drivers.standby import replace_environment
 
 POOLS = {"POOL_ONLY": "of the pool", "PATH": "/pool", "LANG": "C"}
 RUNS = {"CLIENT_SECRET": "s3cr3t", "PATH": "/run", "LANG": "C"}
@@ -31,7 +31,7 @@ def test_the_runs_variables_take_the_place_of_the_pools(monkeypatch, master, shi
     of the run: on a cluster nothing, else the mark that keeps workers of the warm-up away.
     """
     table = Table({**POOLS, "SPARK_HOME": "/spark"})
-    monkeypatch.setattr(jvm_environment, "environment_table", lambda _: table)
+    monkeypatch.setattr(standby, "environment_table", lambda _: table)
     context = SimpleNamespace(master=master, environment={})
     spark: Any = SimpleNamespace(sparkContext=context)
 
