@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+import tests.airflow_home  # noqa: F401 - sets Airflow's environment
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -29,20 +27,6 @@ from services import (  # noqa: E402 - found through the path just set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# Airflow reads these once, when it is first imported, which is when test modules are collected:
-# before any fixture, so neither tmp_path_factory nor monkeypatch could come in time.
-_HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
-atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
-for name in [name for name in os.environ if name.startswith(("AIRFLOW", "_AIRFLOW"))]:
-    del os.environ[name]
-os.environ["AIRFLOW_HOME"] = str(_HOME)
-os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
-os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(ROOT / "dags")
-os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
-os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = '{"conn_type": "spark", "host": "local[1]"}'
-
 
 # Airflow reads .airflowignore with a class of pathspec that pathspec wants renamed.
 _NOT_OURS = "ignore:GitWildMatchPattern:DeprecationWarning"

@@ -9,15 +9,18 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import tests.airflow_home  # noqa: F401 - before Airflow is imported
 from airflow_provider.extensions.emr_serverless.launcher import (
+    EMR_SERVERLESS,
     EmrOptions,
     EmrServerlessLauncher,
 )
-from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
+from airflow_provider.extensions.livy.launcher import LIVY, LivyLauncher
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchStatus
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher
@@ -77,6 +80,14 @@ class ThisMachine:
         return max(said, sum(len(p.identity.processes) > 1 for p in processes))
 
 
+def livy_launcher(address: str, **connection: Any) -> LivyLauncher:
+    """Return a launcher as Airflow makes it of a connection."""
+    from airflow.sdk import Connection
+
+    made = Connection(conn_id="livy", conn_type="livy", host=address, **connection)
+    return LIVY.open(made, {"entry_point": str(PROGRAM), "runtime": "/no/runtime.zip"}, "livy")
+
+
 class LivyCluster:
     """A Livy server in a process of its own, which may die and come back."""
 
@@ -93,8 +104,7 @@ class LivyCluster:
         return f"http://127.0.0.1:{self.port}"
 
     def open(self, password: str | None = None) -> LivyLauncher:
-        options = LivyOptions(entry_point=str(PROGRAM), runtime="/no/runtime.zip")
-        return LivyLauncher(options, self.url, user=self.user, password=password or self.secrets[0])
+        return livy_launcher(self.url, login=self.user, password=password or self.secrets[0])
 
     def open_as_stranger(self) -> LivyLauncher:
         return self.open("wr0ng")
@@ -139,6 +149,19 @@ class LivyCluster:
             self.go_away()
 
 
+def emr_launcher(
+    options: dict[str, str], *login: str, extra: dict[str, Any]
+) -> EmrServerlessLauncher:
+    """Return a launcher as Airflow makes it of a connection, which it finds in the environment."""
+    from airflow.sdk import Connection
+
+    keys = dict(zip(("login", "password"), login, strict=False))
+    connection = json.dumps({"conn_type": "aws", **keys, "extra": extra})
+    conn_id = f"emr_{zlib.crc32(connection.encode())}"
+    os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = connection
+    return EMR_SERVERLESS.open(Connection(conn_id=conn_id, conn_type="aws"), options, "emr")
+
+
 class EmrCluster:
     """Moto's EMR Serverless and S3, which know one user and check every signature.
 
@@ -180,13 +203,14 @@ class EmrCluster:
             log_uri=f"s3://{BUCKET}/logs",
         )
 
-    def open(self, **changes: Any) -> EmrServerlessLauncher:
-        options = dataclasses.replace(self.options, **changes)
-        return EmrServerlessLauncher(options, session=self.keys, endpoint=self.server.address)
+    def open(self, secret: str = SECRET, **changes: Any) -> EmrServerlessLauncher:
+        extra = {"region_name": "eu-central-1", "endpoint_url": self.server.address}
+        return emr_launcher(
+            vars(dataclasses.replace(self.options, **changes)), KEY, secret, extra=extra
+        )
 
     def open_as_stranger(self) -> EmrServerlessLauncher:
-        session = self.session(KEY, "wr0ng")
-        return EmrServerlessLauncher(self.options, session=session, endpoint=self.server.address)
+        return self.open("wr0ng")
 
     def application(self, exit_code: int | None) -> Application:
         return an_application(exit_code)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.extensions.livy.launcher import LivyLauncher, LivyOptions
 from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import RetryPolicy
@@ -25,7 +24,7 @@ from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.open import open_storage
-from tests.contract.clusters import AT, PROGRAM, LivyCluster
+from tests.contract.clusters import AT, PROGRAM, LivyCluster, livy_launcher
 from tests.present import present
 
 pytestmark = pytest.mark.slow
@@ -48,8 +47,7 @@ def submit_once(url: str, job_dir: str, function: str) -> SubmissionRecord:
     )
     spec = RunSpec(**{**vars(spec), "driver_id": record.driver_id})
     what = ("driver", "run", job_dir, "r1", record.driver_id, spec.sha256())
-    options = LivyOptions(entry_point=str(PROGRAM), runtime="/no/runtime.zip")
-    launcher = LivyLauncher(options, url, user="airflow", password=LivyCluster.secrets[0])
+    launcher = livy_launcher(url, login="airflow", password=LivyCluster.secrets[0])
     submit_through(
         launcher,
         Application(arguments=what),

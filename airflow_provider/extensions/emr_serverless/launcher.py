@@ -1,32 +1,26 @@
 """Launcher ``emr-serverless``: job runs of an application of Amazon EMR Serverless.
 
-The service starts one job run for a client token. That token is forgotten some time later, and not
-every service with this protocol knows it, so a run that has the token as its name is looked for
-first. A run is neither limited in time nor started again by the service: a stream may have no end,
-and who watches it submits another driver.
+The service starts one job run for a client token. It forgets the token some time later, so the
+launcher first looks for a run that has the token as its name. The service neither limits the run's
+time nor starts it again: a stream may have no end, and Airflow's next try submits another driver.
 """
 
+# ruff: noqa: N815 - members of answers have the service's names
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
+import gzip
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_provider.extensions.emr_serverless.answers import (
-    ApplicationAnswer,
-    JobRunAnswer,
-    JobRunsAnswer,
-    JobRunState,
-    ListedRun,
-    StartedAnswer,
-)
-from airflow_provider.extensions.emr_serverless.gzip_tail import Tail, gzip_tail
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.base.typed_json import at_most
 from airflow_provider.runtime.control.spark_submit import (
     ANSWER_S,
     WrongAnswerError,
@@ -37,12 +31,15 @@ from airflow_provider.runtime.control.spark_submit import (
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
+    SparkStreamError,
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.errors.explanation import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow.sdk import Connection
 
     from airflow_provider.runtime.api.launchers import Application
 
@@ -64,16 +61,69 @@ _PASSES: Final = frozenset(
     ["ThrottlingException", "TooManyRequestsException", "ServiceQuotaExceededException"]
 )
 """Refusals that another try may not meet."""
-_NOT_THERE: Final = frozenset(["ResourceNotFoundException"])
-_NO_NEW_LOG: Final = frozenset(["304", "NoSuchKey", "NotModified"])
+_NOT_THERE: Final = frozenset(["ResourceNotFoundException", "NoSuchKey", "304", "NotModified"])
 _UNREADABLE: Final = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-    zlib.error,
+    *(gzip.BadGzipFile, zlib.error),
 )
 """The errors of boto3's parsers for values of another type, and of gzip for other bytes."""
 _MOST_PAGES: Final = 1000
+_MOST_LISTED: Final = 10_000  # job runs of one answer; the service gives fifty
 _ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here
+_KEPT_BYTES: Final = 256 << 10  # of the end of a log: some thousand lines
+_MOST_TEXT_BYTES: Final = 4 << 30  # decompressed at most: about ten seconds of one core
+_STEP_BYTES: Final = 1 << 20
+
+
+class _MissingError(SubmissionRefusedError):
+    """The service does not have what was asked for, or has nothing new."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _AutoStart:
+    enabled: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Application:
+    type: str
+    state: str
+    autoStartConfiguration: _AutoStart = _AutoStart()
+
+
+@dataclasses.dataclass(frozen=True)
+class _ApplicationAnswer:
+    application: _Application
+
+
+@dataclasses.dataclass(frozen=True)
+class _StartedAnswer:
+    jobRunId: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _JobRun:
+    state: str
+    name: str | None = None
+    stateDetails: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _JobRunAnswer:
+    jobRun: _JobRun
+
+
+@dataclasses.dataclass(frozen=True)
+class _ListedRun:
+    id: str
+    name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _JobRunsAnswer:
+    jobRuns: Annotated[tuple[_ListedRun, ...], at_most(_MOST_LISTED)] = ()
+    nextToken: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,6 +166,55 @@ class EmrOptions:
                 raise ConfigError(msg)
 
 
+class Tail(NamedTuple):
+    """The end of a text.
+
+    Attributes:
+        begin: its offset in the text, in bytes.
+        data: from there on.
+        is_whole: whether the text ends there; otherwise it was too long to be read further.
+    """
+
+    begin: int
+    data: bytes
+    is_whole: bool
+
+    def lines_from(self, offset: int) -> tuple[tuple[str, ...], int]:
+        """Return the whole lines from an offset on, as far as they are kept, and where they end."""
+        data = self.data[max(0, offset - self.begin) :]
+        if offset < self.begin:  # the first one has lost its beginning
+            data = data[data.find(b"\n") + 1 :]
+        end = data.rfind(b"\n") + 1
+        lines = tuple(data[:end].decode(errors="replace").splitlines())
+        return lines, max(offset, self.begin + len(self.data) - len(data) + end)
+
+
+def gzip_tail(
+    body: Any, *, kept_bytes: int = _KEPT_BYTES, most_text_bytes: int = _MOST_TEXT_BYTES
+) -> Tail:
+    """Return the end of a compressed text, with little memory: a few megabytes can be gigabytes.
+
+    A text that breaks off is read up to there: the writer may still be at work.
+
+    Args:
+        body: the bytes, by a method ``read``.
+        kept_bytes: how much of the end is kept.
+        most_text_bytes: how much text is decompressed at most.
+
+    Raises:
+        gzip.BadGzipFile: it is not compressed with gzip.
+        zlib.error: it is damaged.
+    """
+    kept, total, is_whole = b"", 0, True
+    with contextlib.suppress(EOFError), gzip.GzipFile(fileobj=body, mode="rb") as text:
+        while step := text.read1(_STEP_BYTES):
+            kept, total = (kept + step)[-kept_bytes:], total + len(step)
+            if total >= most_text_bytes:
+                is_whole = False
+                break
+    return Tail(total - len(kept), kept, is_whole)
+
+
 class _Stdout(NamedTuple):
     """The end of a driver's output, and the object that it was read from."""
 
@@ -128,37 +227,23 @@ class EmrServerlessLauncher:
     """Starts job runs in an application of EMR Serverless.
 
     Args:
-        options: which application, and what it starts.
-        session: arguments of ``boto3.Session``, such as keys and the region; what is not there is
-            found as boto3 does.
-        endpoint: the address of another service with this protocol; None for Amazon's.
-        s3_endpoint: the same of S3, for logs.
-
-    Raises:
-        ConfigError: boto3 is not installed, or not configured: the region is unknown.
+        options: the application, and what a job run starts.
+        open_client: returns boto3's client for ``emr-serverless`` or ``s3``, by its name.
     """
 
     kind: ClassVar[str] = "emr-serverless"
     _stdout: _Stdout | None = None  # of the driver that was asked for last
 
-    def __init__(
-        self,
-        options: EmrOptions,
-        *,
-        session: Mapping[str, Any] | None = None,
-        endpoint: str | None = None,
-        s3_endpoint: str | None = None,
-    ) -> None:
+    def __init__(self, options: EmrOptions, open_client: Callable[[str], Any]) -> None:
         self._options = options
-        self._client = _client("emr-serverless", session or {}, endpoint)
-        self._s3 = _client("s3", session or {}, s3_endpoint or endpoint)
+        self._open_client = functools.cache(open_client)
         self._named = f"emr-serverless application {options.application_id}"
 
     def check(self) -> None:
-        """Look whether the application is there and may run."""
+        """Check that the application is there and may run."""
         self._options.check()
         asked = {"applicationId": self._options.application_id}
-        application = self._ask("get_application", ApplicationAnswer, asked).application
+        application = self._ask("get_application", _ApplicationAnswer, asked).application
         if application.type.upper() != "SPARK":
             msg = f"{self._named} is one of {application.type}; name one of Spark"
             raise ConfigError(msg)
@@ -176,14 +261,13 @@ class EmrServerlessLauncher:
         self._options.check()
         found = self._find(application, token)
         if found is None:
-            files = [self._options.runtime, *application.py_files]
-            asked = self._request(application, token, files)
-            found = self._ask("start_job_run", StartedAnswer, asked).jobRunId
+            asked = self._request(application, token)
+            found = self._ask("start_job_run", _StartedAnswer, asked).jobRunId
         place = {"application_id": self._options.application_id}
         return Handle(driver_id=token, launcher=self.kind, id=found, place=place)
 
     def poll(self, handle: Handle) -> LaunchStatus:
-        """Return how the job run is, with the service's own details."""
+        """Return the job run's status, with the service's own details."""
         try:
             run = self._run(handle)
         except (ConfigError, LauncherAwayError) as error:
@@ -205,20 +289,19 @@ class EmrServerlessLauncher:
         if run.name != _name(handle.driver_id):
             msg = f"{self._named}: run {handle.id} is called {run.name!r}, so it is not ours"
             raise SubmissionRefusedError(msg)
-        asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
-        self._ask("cancel_job_run", dict[str, Any], asked)
+        self._ask("cancel_job_run", dict[str, Any], _place_of(handle))
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return what is in S3 of the driver's output, which the service brings there.
 
         Spark's Python runner writes all of Python's into the standard output; what is in the other
         file is Spark's own log. *offset* is in bytes of the text, of which only the end is kept.
-        An object that has not changed since the last look is not read again.
+        An object that has not changed since the last call is not read again.
         """
         if not self._options.log_uri:
             return LogPart((), offset)
-        place = urlsplit(self._options.log_uri)
-        folder = f"{place.path.strip('/')}/applications/{_application_of(handle)}/jobs/{handle.id}"
+        place, run = urlsplit(self._options.log_uri), _place_of(handle)
+        folder = f"{place.path.strip('/')}/applications/{run['applicationId']}/jobs/{handle.id}"
         tail = self._tail(place.netloc, f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz")
         if tail is None:
             return LogPart((), offset)
@@ -229,24 +312,24 @@ class EmrServerlessLauncher:
         return LogPart(lines, end)
 
     def _tail(self, bucket: str, key: str) -> Tail | None:
-        asked, known = {"Bucket": bucket, "Key": key}, self._stdout
-        is_known = known is not None and known.key == (bucket, key)
-        if known is not None and is_known and known.tag:
+        asked = {"Bucket": bucket, "Key": key}
+        known = self._stdout if self._stdout and self._stdout.key == (bucket, key) else None
+        if known is not None and known.tag:
             asked["IfNoneMatch"] = known.tag
-        with self._explained("get_object"):
-            answer = self._call(self._s3, "get_object", asked, missing=_NO_NEW_LOG)
-            if answer is None:
-                return known.tail if known is not None and is_known else None
-            tail = gzip_tail(answer["Body"])
+        try:
+            with self._explained("get_object"):
+                answer = self._open_client("s3").get_object(**asked)
+                tail = gzip_tail(answer["Body"])
+        except _MissingError:
+            return known and known.tail
         self._stdout = _Stdout((bucket, key), answer.get("ETag"), tail)
         return tail
 
-    def _request(self, application: Application, token: str, files: list[str]) -> dict[str, Any]:
+    def _request(self, application: Application, token: str) -> dict[str, Any]:
         options = self._options
-        conf = {**application.conf, "spark.submit.pyFiles": ",".join(files)}
-        logs: dict[str, Any] = {}
-        if options.log_uri:
-            logs = {"s3MonitoringConfiguration": {"logUri": options.log_uri}}
+        files = ",".join([options.runtime, *application.py_files])
+        conf = {**application.conf, "spark.submit.pyFiles": files}
+        logs = {"s3MonitoringConfiguration": {"logUri": options.log_uri}}
         return {
             "applicationId": options.application_id,
             "clientToken": token,
@@ -264,23 +347,23 @@ class EmrServerlessLauncher:
                 "applicationConfiguration": [
                     {"classification": "spark-defaults", "properties": conf}
                 ],
-                "monitoringConfiguration": logs,
+                "monitoringConfiguration": logs if options.log_uri else {},
             },
         }
 
     def _find(self, application: Application, token: str) -> str | None:
-        """Return the job run that has this token; None when there is none."""
-        listed = self._runs(application.intended)
-        return next((run.id for run in listed if run.name == _name(token)), None)
+        try:
+            runs = self._runs(application.intended)
+            return next((run.id for run in runs if run.name == _name(token)), None)
+        except _MissingError:  # an application that is not there: the next request reports it
+            return None
 
-    def _runs(self, intended: dt.datetime | None) -> Iterator[ListedRun]:
+    def _runs(self, intended: dt.datetime | None) -> Iterator[_ListedRun]:
         asked: dict[str, Any] = {"applicationId": self._options.application_id}
         if intended is not None:
             asked["createdAtAfter"] = intended - _CLOCKS_DIFFER
         for _ in range(_MOST_PAGES):
-            answer = self._call(self._client, "list_job_runs", asked, missing=_NOT_THERE)
-            # That the application is not there is said by what follows.
-            page = self._answer(JobRunsAnswer, answer or {}, "list_job_runs")
+            page = self._ask("list_job_runs", _JobRunsAnswer, asked)
             yield from page.jobRuns
             if not page.nextToken:
                 return
@@ -288,46 +371,24 @@ class EmrServerlessLauncher:
         msg = f"{self._named}: list_job_runs: no end after {_MOST_PAGES} answers"
         raise WrongAnswerError(msg)
 
-    def _run(self, handle: Handle) -> JobRunState | None:
-        asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
-        found = self._call(self._client, "get_job_run", asked, missing=_NOT_THERE)
-        return self._answer(JobRunAnswer, found, "get_job_run").jobRun if found else None
+    def _run(self, handle: Handle) -> _JobRun | None:
+        try:
+            return self._ask("get_job_run", _JobRunAnswer, _place_of(handle)).jobRun
+        except _MissingError:
+            return None
 
-    def _ask(self, operation: str, kind: type[T], asked: Mapping[str, Any]) -> T:
-        return self._answer(kind, self._call(self._client, operation, asked), operation)
-
-    def _answer(self, kind: type[T], answer: Any, operation: str) -> T:
-        return answer_as(kind, answer, where=f"{self._named}: {operation}")
-
-    def _call(
-        self,
-        client: Any,
-        operation: str,
-        asked: Mapping[str, Any],
-        *,
-        missing: frozenset[str] = frozenset(),
-    ) -> dict[str, Any] | None:
-        """Return the answer; None when it is one of the errors *missing*.
-
-        Raises:
-            ConfigError, LauncherAwayError: see :meth:`_explained`.
-        """
-        from botocore.exceptions import ClientError
-
+    def _ask(self, operation: str, kind: type[T], asked: dict[str, Any]) -> T:
         with self._explained(operation):
-            try:
-                return dict(getattr(client, operation)(**asked))
-            except ClientError as error:
-                if error.response.get("Error", {}).get("Code") in missing:
-                    return None
-                raise
+            answer = dict(getattr(self._open_client("emr-serverless"), operation)(**asked))
+        return answer_as(kind, answer, where=f"{self._named}: {operation}")
 
     @contextlib.contextmanager
     def _explained(self, operation: str) -> Iterator[None]:
         """Turn boto3's errors into ours.
 
         Raises:
-            ConfigError: the service refuses it, or this process has no credentials.
+            _MissingError: the service does not have it.
+            ConfigError: the service refuses it, or this process has no credentials or region.
             LauncherAwayError: no answer, an error of the service, or too many requests.
             WrongAnswerError: boto3 cannot read the answer, or it is not gzip.
         """
@@ -335,58 +396,95 @@ class EmrServerlessLauncher:
 
         try:
             yield
+        except SparkStreamError:
+            raise
         except exceptions.ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            message = error.response.get("Error", {}).get("Message") or error
-            msg = f"{self._named}: {operation}: {code}: {message}"
-            if is_transient(status) or code in _PASSES:
-                raise LauncherAwayError(msg) from None
-            msg += f"; {_way_out(code)}"
-            raise SubmissionRefusedError(msg) from None
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-            msg = f"{self._named}: {error}; give the connection keys, or this machine a role"
+            raise self._refusal(error.response, operation, str(error)) from None
+        except (
+            *(exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
+            *(exceptions.NoRegionError, exceptions.ProfileNotFound),
+        ) as error:
+            msg = f"{self._named}: {error}; complete the connection (docs/launchers.md)"
             raise ConfigError(msg) from None
         except exceptions.ParamValidationError as error:
             msg = f"{self._named}: {operation}: {first_line(str(error))}"
             raise ConfigError(msg) from None
-        except (exceptions.BotoCoreError, OSError) as error:
-            msg = f"{self._named}: does not answer: {first_line(str(error))}"
-            raise LauncherAwayError(msg) from None
         except _UNREADABLE as error:
             why = f"{type(error).__name__}: {first_line(str(error))}"
             msg = f"{self._named}: {operation}: not an answer that can be read: {why}"
             raise WrongAnswerError(msg) from None
+        except (exceptions.BotoCoreError, OSError) as error:
+            msg = f"{self._named}: does not answer: {first_line(str(error))}"
+            raise LauncherAwayError(msg) from None
 
-
-def _way_out(code: str) -> str:
-    if code in _NOT_THERE:
-        return "correct application_id, and the region of the connection"
-    if any(word in code for word in ("Access", "Client", "Signature", "Token")):
-        return "correct the connection's keys, or their rights (docs/launchers.md lists them)"
-    return "correct the operator's launcher_options"
+    def _refusal(self, response: dict[str, Any], operation: str, text: str) -> Exception:
+        code = str(response.get("Error", {}).get("Code", ""))
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        message = response.get("Error", {}).get("Message") or text
+        msg = f"{self._named}: {operation}: {code}: {message}"
+        if is_transient(status) or code in _PASSES:
+            return LauncherAwayError(msg)
+        if code in _NOT_THERE:
+            msg += "; correct application_id, and the region of the connection"
+            return _MissingError(msg)
+        if any(word in code for word in ("Access", "Client", "Signature", "Token")):
+            msg += "; correct the connection's keys, or their rights (docs/launchers.md lists them)"
+        else:
+            msg += "; correct the operator's launcher_options"
+        return SubmissionRefusedError(msg)
 
 
 def _name(token: str) -> str:
     return f"spark-stream-{token}"
 
 
-def _application_of(handle: Handle) -> str:
-    return handle.place.get("application_id", "")
+def _place_of(handle: Handle) -> dict[str, str]:
+    return {"applicationId": handle.place.get("application_id", ""), "jobRunId": handle.id}
 
 
-def _client(service: str, session: Mapping[str, Any], endpoint: str | None) -> Any:
-    require_extra("the launcher 'emr-serverless'", "emr", "boto3")
-    import boto3
+class EmrKind:
+    """See :class:`airflow_provider.hooks.api.LauncherKind`."""
+
+    api_version = 1
+    conn_types = ("aws",)
+    options = EmrOptions
+    is_experimental = True
+    reads_local_paths = False
+
+    def open(
+        self, connection: Connection, options: Mapping[str, str], named: str
+    ) -> EmrServerlessLauncher:
+        """Return the launcher with the connection's credentials."""
+        require_extra("the launcher 'emr-serverless'", "emr", "airflow.providers.amazon")
+        if not options.get("application_id"):
+            msg = "launcher 'emr-serverless': application_id is not given; see launcher_options"
+            raise ConfigError(msg)
+        clients = functools.partial(_client, connection.conn_id, named)
+        return EmrServerlessLauncher(EmrOptions(**options), clients)
+
+
+def _client(conn_id: str, named: str, service: str) -> Any:
+    """Return boto3's client with the credentials, the region and the role of a connection.
+
+    Raises:
+        ConfigError: the Amazon provider cannot use the connection.
+    """
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
 
-    # Repeated here: a run that has the token is looked for before each try.
+    from airflow_provider.airflow_versions import AirflowException
+
+    # The caller repeats a request: before each, it looks for a run that has the token.
     once = Config(
         connect_timeout=ANSWER_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1}
     )
+    hook = AwsBaseHook(aws_conn_id=conn_id, client_type=service)
     try:
-        return boto3.Session(**session).client(service, endpoint_url=endpoint, config=once)
-    except (BotoCoreError, ValueError) as error:
-        msg = f"emr-serverless: {error}; complete the connection's extra, such as region_name"
-        raise ConfigError(msg) from None
+        config = once.merge(hook.config)  # config_kwargs of the connection go first
+        return hook.get_client_type(region_name=hook.region_name, config=config)
+    except (AirflowException, NotImplementedError, ValueError) as error:
+        msg = f"{named}: {first_line(str(error))}; correct the connection"
+        raise ConfigError(msg) from error
+
+
+EMR_SERVERLESS: Final = EmrKind()

@@ -7,24 +7,16 @@ begin again when a server without recovery is started again: a batch of another 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import http.client
+import http
 import json
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    TypedDict,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.base.typed_json import NonNegative, at_most, read_json
 from airflow_provider.runtime.control.spark_submit import (
     ANSWER_S,
@@ -34,17 +26,15 @@ from airflow_provider.runtime.control.spark_submit import (
     is_transient,
     reason_in,
 )
-from airflow_provider.runtime.errors import (
-    ConfigError,
-    LauncherAwayError,
-    SubmissionRefusedError,
-)
+from airflow_provider.runtime.errors import ConfigError, LauncherAwayError, SubmissionRefusedError
 from airflow_provider.runtime.errors.explanation import first_line
 from airflow_provider.runtime.errors.redaction import shown_address
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from airflow.providers.apache.livy.hooks.livy import LivyHook
+    from airflow.sdk import Connection
 
     from airflow_provider.runtime.api.launchers import Application
     from airflow_provider.runtime.base.clock import Clock
@@ -70,8 +60,15 @@ _STATES: Final = {
     "killed": LaunchState.ENDED,
 }
 # The rest, such as ``recovering``, is UNKNOWN: the server is about to find out itself.
-_MISSING: Final = 404
-_DENIED: Final = frozenset({401, 403})
+_OUR_EXTRA: Final = frozenset({"job-root", "launcher"})
+_REQUESTS: Final = {
+    "allow_redirects": False,  # a login goes to no other server
+    "check_response": False,
+    "stream": True,
+    "timeout": ANSWER_S,
+}
+_DENIED: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
+_HEADERS: Final = {"X-Requested-By": "spark-stream"}  # a server with CSRF protection asks for it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,50 +136,36 @@ class LivyLauncher:
 
     Args:
         options: what a batch starts.
-        url: ``http://HOST:PORT`` or ``https://…``, with a path where a proxy has one.
-        user: for Basic authentication; None for none. Kerberos is not spoken.
-        password: of the user.
-        context: how certificates are verified; None for the machine's way.
-        clock: how long an answer takes; None for the machine's.
+        hook: a hook of the apache-livy provider that checks no response, follows no redirection and
+            streams: the connection's address, login and TLS options are its.
+        clock: measures how long an answer takes; None for the machine's.
 
     Raises:
-        ConfigError: *url* is no address of HTTP.
+        ConfigError: the connection has no address of HTTP, or credentials in the address.
     """
 
     kind: ClassVar[str] = "livy"
 
-    def __init__(
-        self,
-        options: LivyOptions,
-        url: str,
-        *,
-        user: str | None = None,
-        password: str | None = None,
-        context: ssl.SSLContext | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self, options: LivyOptions, hook: LivyHook, clock: Clock | None = None) -> None:
+        self._options, self._hook, self._clock = options, hook, clock or SystemClock()
         try:
-            place = urlsplit(url)
-            self._host, self._port = place.hostname or "", place.port
+            hook.get_conn()  # opens nothing: it computes the address
+            place = urlsplit(hook.base_url)
+            is_address = bool(place.hostname) and place.port != 0 and not place.username
+            is_address = is_address and place.scheme in {"http", "https"}
         except ValueError:
-            place, self._host, self._port = urlsplit(""), "", None
-        if place.scheme not in {"http", "https"} or not self._host or place.username:
-            msg = f"livy: {shown_address(url)!r}: give an address such as http://HOST:8998"
+            is_address = False
+        if not is_address:
+            shown = shown_address(hook.base_url)
+            msg = f"livy: {shown!r}: give an address such as http://HOST:8998"
             raise ConfigError(msg)
-        self._is_https, self._path = place.scheme == "https", place.path.rstrip("/")
-        self._named = f"livy {place.scheme}://{place.netloc}{self._path}"
-        self._options, self._context = options, context
-        self._headers = {"Content-Type": "application/json", "X-Requested-By": "spark-stream"}
-        if user:
-            given = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-            self._headers["Authorization"] = f"Basic {given}"
+        self._named = f"livy {hook.base_url}"
 
     def check(self) -> None:
         """Check that the server is reachable and accepts the credentials."""
         self._options.check()
         try:
-            self._ask("GET", "/batches?from=0&size=1", _Page)
+            self._ask("GET", "batches", _Page, {"from": 0, "size": 1})
         except WrongAnswerError as error:
             msg = f"{error}; is it a Livy server?"
             raise SubmissionRefusedError(msg) from None
@@ -196,7 +179,7 @@ class LivyLauncher:
         found = self._find(token)
         if found is None:
             try:
-                made = self._ask("POST", "/batches", _Batch, self._request(application, token))
+                made = self._ask("POST", "batches", _Batch, self._request(application, token))
             except SubmissionRefusedError:
                 found = self._find(token)  # such as one that another process has just made
                 if found is None:
@@ -229,7 +212,7 @@ class LivyLauncher:
         if batch is None or _STATES.get(batch.state) is LaunchState.ENDED:
             return
         with contextlib.suppress(_MissingError):
-            self._ask("DELETE", f"/batches/{_number(handle)}", dict[str, Any])
+            self._ask("DELETE", f"batches/{_number(handle)}", dict[str, Any])
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return the next lines of the server's log of the batch, of which it keeps the last ones.
@@ -263,7 +246,7 @@ class LivyLauncher:
         """
         begin = total = 0
         for number in range(_MOST_PAGES):
-            page = self._ask("GET", f"/batches?from={begin}&size={_PAGE}", _Page)
+            page = self._ask("GET", "batches", _Page, {"from": begin, "size": _PAGE})
             yield from page.sessions
             begin += len(page.sessions)
             total = total if number else page.total
@@ -278,38 +261,42 @@ class LivyLauncher:
             msg = f"{self._named}: batch {handle.id} is one of {handle.place.get('server')}"
             raise SubmissionRefusedError(msg)
         try:
-            found = self._ask("GET", f"/batches/{_number(handle)}", _Batch)
+            found = self._ask("GET", f"batches/{_number(handle)}", _Batch)
         except _MissingError:
             return None
         return found if found.name == _name(handle.driver_id) else None
 
     def _lines(self, handle: Handle, begin: int, size: int) -> tuple[int, tuple[str, ...]]:
-        path = f"/batches/{_number(handle)}/log?from={begin}&size={size}"
+        path = f"batches/{_number(handle)}/log"
         try:
-            found = self._ask("GET", path, _Log)
+            found = self._ask("GET", path, _Log, {"from": begin, "size": size})
         except _MissingError:
             return begin, ()
         return found.get("from", begin), tuple(found.get("log", ()))
 
-    def _ask(self, method: str, path: str, kind: type[T], body: Any = None) -> T:
-        """Send one request, which follows no redirection.
+    def _ask(self, method: str, path: str, kind: type[T], data: Any = None) -> T:
+        """Send one request.
 
         Args:
             method: of HTTP.
-            path: below the server's.
-            kind: what the answer has to be.
-            body: a value of JSON; None for none.
+            path: below the server's address.
+            kind: the type of the answer.
+            data: the query of a GET, the body of a POST.
 
         Raises:
             _MissingError: the server does not have it.
             SubmissionRefusedError: the server refuses it.
             LauncherAwayError: no answer, or an error of the server.
-            WrongAnswerError: not an answer of Livy's.
+            WrongAnswerError: the answer is not one of Livy's.
         """
+        from urllib3.exceptions import HTTPError
+
+        where = f"{self._named}: {method} {path}"
         try:
-            status, text = self._send(method, path, body)
-        except (OSError, http.client.HTTPException) as error:
-            msg = f"{self._named}: does not answer: {str(error) or type(error).__name__}"
+            status, text = self._send(method, path, data)
+        except (OSError, HTTPError) as error:
+            line = first_line(str(error) or type(error).__name__)
+            msg = f"{self._named}: does not answer: {line}"
             raise LauncherAwayError(msg) from None
         if is_transient(status):
             msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
@@ -317,10 +304,10 @@ class LivyLauncher:
         if status in _DENIED:
             msg = f"{self._named}: answered {status}; correct the connection's login and password"
             raise SubmissionRefusedError(msg)
-        if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
-            msg = f"{self._named}: {method} {path} answered {status}: {first_line(text)}"
-            raise _MissingError(msg) if status == _MISSING else SubmissionRefusedError(msg)
-        where = f"{self._named}: {method} {path}"
+        if not http.HTTPStatus.OK <= status < http.HTTPStatus.MULTIPLE_CHOICES:
+            msg = f"{where} answered {status}: {first_line(text)}"
+            is_missing = status == http.HTTPStatus.NOT_FOUND
+            raise _MissingError(msg) if is_missing else SubmissionRefusedError(msg)
         try:
             answer = read_json(text, at_most_bytes=_MOST_BYTES)
         except ValueError as error:
@@ -328,31 +315,18 @@ class LivyLauncher:
             raise WrongAnswerError(msg) from None
         return answer_as(kind, answer, where=where)
 
-    def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
-        connection: http.client.HTTPConnection
-        if self._is_https:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=ANSWER_S, context=self._context
-            )
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
-        try:
-            content = None if body is None else json.dumps(body)
-            connection.request(method, self._path + path, content, self._headers)
-            answer = connection.getresponse()
-            return answer.status, self._body(answer).decode(errors="replace")
-        finally:
-            connection.close()
-
-    def _body(self, answer: http.client.HTTPResponse) -> bytes:
-        """Return what comes in time, and not much more than an answer may be long."""
+    def _send(self, method: str, path: str, data: Any) -> tuple[int, str]:
+        """Return status and text of an answer: what comes in time, and not much too long."""
+        content = json.dumps(data) if method == "POST" else data
+        response = self._hook.run_method(path, method, data=content, headers=_HEADERS)
         due, found = self._clock.monotonic() + ANSWER_S, bytearray()
-        while (step := answer.read1(_STEP_BYTES)) and len(found) <= _MOST_BYTES:
-            found += step
-            if self._clock.monotonic() > due:
-                msg = f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"
-                raise TimeoutError(msg)
-        return bytes(found)
+        with response:
+            while (step := response.raw.read1(_STEP_BYTES)) and len(found) <= _MOST_BYTES:
+                found += step
+                if self._clock.monotonic() > due:
+                    msg = f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"
+                    raise TimeoutError(msg)
+        return response.status_code, found.decode(errors="replace")
 
 
 def _name(token: str) -> str:
@@ -375,3 +349,37 @@ def _saying(lines: tuple[str, ...]) -> tuple[str, ...]:
         for line in lines
         if line.strip() not in headings and not line.startswith("spark-stream: exit code")
     )
+
+
+class LivyKind:
+    """See :class:`airflow_provider.hooks.api.LauncherKind`."""
+
+    api_version = 1
+    conn_types = ("livy", "http")
+    options = LivyOptions
+    is_experimental = True
+    reads_local_paths = True
+
+    def open(self, connection: Connection, options: Mapping[str, str], named: str) -> LivyLauncher:
+        """Return the launcher at the connection's address."""
+        require_extra("the launcher 'livy'", "livy", "airflow.providers.apache.livy")
+        if not connection.host:
+            msg = f"{named}: has no host; give that of the Livy server"
+            raise ConfigError(msg)
+        return LivyLauncher(LivyOptions(**options), _hook(connection))
+
+
+def _hook(connection: Connection) -> Any:
+    """Return the provider's hook, which sends the extra as headers: so not with our part of it."""
+    import attrs
+    from airflow.providers.apache.livy.hooks.livy import LivyHook
+
+    theirs = {k: v for k, v in connection.extra_dejson.items() if k not in _OUR_EXTRA}
+    password = connection.password or ""  # requests would send "None"
+    changed = attrs.evolve(connection, password=password, extra=json.dumps(theirs))
+    hook = LivyHook(livy_conn_id=connection.conn_id, extra_options=_REQUESTS)
+    hook.get_connection = lambda _conn_id: changed  # each request asks for it
+    return hook
+
+
+LIVY: Final = LivyKind()
