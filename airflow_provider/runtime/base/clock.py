@@ -141,13 +141,11 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
 
 
 def parse_duration(value: str | float, *, name: str = "duration") -> float:
-    """Read a duration in seconds, zero or more.
+    """Read a duration in seconds, zero or more; errors name *name*.
 
-    Args:
-        value: ``"10 seconds"``, ``"1 minute 30 seconds"``, ISO 8601 such as ``"PT1M30S"``, or
-            seconds as a number or as its text. Calendar units (months, years) have no fixed length
-            and are refused.
-        name: what the duration is for, named in the error.
+    *value* is ``"10 seconds"``, ``"1 minute 30 seconds"``, ISO 8601 such as ``"PT1M30S"``, or
+    seconds as a number or as its text. Calendar units (months, years) have no fixed length and are
+    refused.
 
     Raises:
         ConfigError: the text is not a duration, or it is negative or infinite.

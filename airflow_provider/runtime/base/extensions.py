@@ -48,11 +48,7 @@ SOURCES: Final = {
 
 
 def load_known(known: dict[str, str], name: str) -> Any:
-    """Return the object that a name in one of this module's tables stands for.
-
-    Raises:
-        ConfigError: the extension is not part of this installation.
-    """
+    """Return the object that a name in one of the tables stands for, or raise ConfigError."""
     module, _, attribute = known[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -109,16 +105,9 @@ def check_api_version(extension: Any, named: str) -> None:
 
 
 def require_extra(what: str, extra: str, *modules: str, on_executors: bool = False) -> None:
-    """Raise an error that names the extra if one of *modules* cannot be imported.
+    """Raise a ConfigError with the *extra* to install if one of *modules* cannot be imported.
 
-    Args:
-        what: the subject of the message.
-        extra: the extra of the package that brings the modules.
-        modules: the modules that must be importable.
-        on_executors: whether Spark's executors need them, too.
-
-    Raises:
-        ConfigError: the message says what to install.
+    *what* is the subject of the message; Spark's executors may need the modules, too.
     """
     try:
         for module in modules:

@@ -29,7 +29,6 @@ class ProcessIdentity:
     """Processes of one machine.
 
     Attributes:
-        host: the machine's name, for people.
         space: the machine's boot, PID and time namespace (Linux), or None. A PID and a start time
             mean something only to an observer in the same space: containers share a kernel.
         processes: PID and start time (clock ticks since boot) of each, as the kernel gives them.

@@ -37,11 +37,7 @@ def is_one_part(text: str) -> bool:
 
 
 def check_name(name: str, *, what: str) -> str:
-    """Return *name* if it can name a folder everywhere.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Return *name* if it can name a folder everywhere; else raise a ConfigError about *what*."""
     if not is_name(name):
         msg = (
             f"{what} {name!r}: use letters, digits and _ . + = - only, beginning with a letter or "
@@ -74,8 +70,8 @@ _NUMBER: Final = re.compile(NUMBER)
 def number_in(name: str, suffix: str = "") -> int | None:
     """Return the number that *name* is, before *suffix*; None for any other name.
 
-    One number has one name: ``007``, ``+7`` and digits of other scripts are no numbers, since
-    a reader that looks for 7 by its name would not find them.
+    One number has one name: ``007``, ``+7`` and digits of other scripts are no numbers, since a
+    reader that looks for 7 by its name would not find them.
     """
     if not name.endswith(suffix):
         return None

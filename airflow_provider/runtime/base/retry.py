@@ -87,13 +87,10 @@ class Retries:
 
 
 class RetryBudget(Retries):
-    """Tolerates failures of the storage until they have lasted for too long.
+    """Tolerates failures of the storage until they have lasted for too long, by *clock*.
 
-    Args:
-        clock: its monotonic time counts.
-        timeout_s: from the first failure, with no success in between; at most a minute for a
-            missing file.
-        every_s: the pause between two tries of :meth:`retry`.
+    That is *timeout_s* from the first failure, with no success in between, and at most a minute for
+    a missing file.
     """
 
     def __init__(

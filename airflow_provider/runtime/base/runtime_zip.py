@@ -51,16 +51,10 @@ class Package:
 
 
 def write_package(target: Path, *, replaces: bool) -> Package:
-    """Write the zip of the runtime, and the application beside it.
+    """Write the zip of the runtime, and the application beside it; refuse other files there.
 
-    Args:
-        target: the zip, in an existing folder.
-        replaces: whether to replace files that this function has not made.
-
-    Raises:
-        ConfigError: a file is in the way, or the folder is missing; nothing was written.
-
-    Crash safety: each file is written beside its place and renamed. Idempotent: by content.
+    *replaces* allows to replace files that this function has not made. Crash safety: each file is
+    written beside its place and renamed. Idempotent: by content.
     """
     application = target.with_name(APPLICATION)
     if target.suffix != ".zip" or not target.parent.is_dir():

@@ -138,12 +138,7 @@ Address = Annotated[
 
 
 def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
-    """Return values of JSON.
-
-    Raises:
-        ValueError: it is not JSON, is larger than *at_most_bytes*, or is nested deeper than ``2 *
-            DEEPEST``.
-    """
+    """Return values of JSON; ValueError if not JSON, too large, or deeper than ``2 * DEEPEST``."""
     if len(text) > at_most_bytes:
         msg = f"{len(text)} bytes, more than {at_most_bytes}"
         raise ValueError(msg)

@@ -110,9 +110,8 @@ class Inventory:
         planned: whether the batch after it is planned in the copy, and runs again.
         format_version: of the state: 1, or 2 when its files carry unique ids.
         addressed: the files that name the checkpoint's address. The copy needs them as
-            :func:`~airflow_provider.runtime.checkpoint.operators.readdress` returns them, without
-            the checksums beside them.
-        operators: the stateful operators, by id.
+            :func:`~.checkpoint.operators.readdress` returns them, without the checksums beside
+            them.
     """
 
     batch: int
@@ -195,8 +194,7 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
     """Refuse a listing in which a file source's log ends before the offsets that refer to it.
 
     The offset log does not name the folder of a line, but no assignment exists if the n-th longest
-    log is shorter than the n-th greatest offset. A source that is read at several places has a line
-    for each, and one folder.
+    log is shorter than the n-th greatest offset. A source read at several places has one folder.
     """
     wanted = [int(found[1]) for line in offsets.sources if (found := _FILE_OFFSET.fullmatch(line))]
     ends: dict[str, int] = {}
@@ -248,10 +246,9 @@ def _take_operator(
 def _take_metadata(
     needs: RequiredFiles, number: int, files: OperatorFiles, offsets: OffsetEntry
 ) -> OperatorMetadata:
-    """Take the files of an operator as a whole; return its metadata.
+    """Take the files of an operator as a whole but later batches' entries; return its metadata.
 
-    Entries of later batches stay behind: Spark would keep them instead of writing those of the
-    batch with the same number that the copy will have.
+    Spark would keep those entries instead of writing the copy's own with the same numbers.
     """
     for other in files.own:
         schema = _SCHEMA_FILE.fullmatch(other)
@@ -281,8 +278,7 @@ def _count_partitions(
 ) -> int:
     """Return the number of partitions of an operator's state in checkpoint format 1.
 
-    The settings in the offset log decide and not the operator's metadata, which Spark does not
-    rewrite when it repartitions state.
+    The offset log's settings decide: Spark rewrites no metadata when it repartitions state.
     """
     partitions = offsets.partitions or metadata.partitions
     # Repartitioning writes an empty state for each of the others, once.

@@ -36,7 +36,6 @@ class WaitingRows(NamedTuple):
     """A part of an operator's state that waits for a watermark.
 
     Attributes:
-        what: the rows, for people.
         options: of Spark's state reader; None for all rows, which Spark reports with a batch.
         where: the waiting rows among them, in SQL; None for all.
         way_out: what the job may lack where no watermark flushes them; empty for nothing known.
@@ -60,11 +59,9 @@ class InBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OperatorKind:
-    """A kind of stateful operators.
+    """A kind of stateful operators, by Spark's name in a checkpoint.
 
     Attributes:
-        name: Spark's name in a checkpoint.
-        does: its purpose, for people.
         is_repartitionable: whether Spark can repartition its state and write rows of it.
         setting: the part of its physical node that decides which rows wait; None where the query's
             output mode does.

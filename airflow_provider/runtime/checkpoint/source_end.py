@@ -40,7 +40,6 @@ class SourceEnd:
     """The end of one source of a query.
 
     Attributes:
-        source: its name.
         place: its line in the entries of Spark's offset log.
         offset: the offset, as Spark writes it, ``-`` for nothing at all; None for files.
         log: the folder in ``sources/`` with Spark's log of read files; None where the end is an

@@ -49,13 +49,7 @@ _ZIP_VERSION = "v1"
 
 @dataclasses.dataclass
 class StoreFiles:
-    """The files of one state store of one partition.
-
-    Attributes:
-        snapshots: by state, the file that has all of it.
-        changes: by state, the file with the change that led to it.
-        others: all other files, but those that snapshots share.
-    """
+    """The files of one store of one partition: by state, and those that are unshared."""
 
     snapshots: dict[State, str] = dataclasses.field(default_factory=dict)
     changes: dict[State, str] = dataclasses.field(default_factory=dict)
@@ -72,13 +66,7 @@ class StoreFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The files from which a store restores one state.
-
-    Attributes:
-        snapshot: the newest usable snapshot; None when the changes begin with nothing.
-        changes: all changes after it, the last one first.
-        missing: a missing file without which there is no chain.
-    """
+    """The newest usable snapshot, all later changes from the last one, and any *missing* file."""
 
     snapshot: str | None
     changes: tuple[str, ...]

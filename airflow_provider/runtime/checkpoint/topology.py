@@ -55,12 +55,11 @@ class OperatorShape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The parts of a query on which its checkpoint depends.
+    """The parts of a query on which its checkpoint depends; None for anything unknown.
 
     Attributes:
-        sources: one name for each line in the offset log; None for an unknown name.
-        operators: the stateful ones, by id; None if unknown.
-        provider: the class that keeps their state, as configured; None for Spark's default.
+        sources: one name for each line in the offset log.
+        provider: the class that keeps the state, as configured; None for Spark's default.
     """
 
     sources: tuple[str | None, ...]

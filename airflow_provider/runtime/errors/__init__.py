@@ -196,9 +196,7 @@ class MissingInputError(SparkStreamError):
 class UnreachedEndError(SparkStreamError):
     """A query has no more input, and has not reached the end that its run has recorded.
 
-    Args:
-        query: the query.
-        left: by source, what is missing: addresses of files, or how far it was read.
+    *left* says by source what is missing: addresses of files, or how far it was read.
     """
 
     def __init__(self, query: str, left: Mapping[str, Sequence[str]]) -> None:
@@ -216,12 +214,8 @@ class UnreachedEndError(SparkStreamError):
 class LateRowsError(SparkStreamError):
     """A query has dropped more late rows than its run accepts; the batch is not published.
 
-    Args:
-        query: the query.
-        batch: the batch.
-        late: the run's late rows so far, by stateful operator.
-        read: the rows read so far; None if unknown.
-        limit: how many are accepted, in words; None where the watermark was held back.
+    *late* has the run's late rows so far by stateful operator, *read* the rows read so far, None if
+    unknown, and *limit* how many are accepted, in words; None where the watermark was held back.
     """
 
     exit_code = EXIT_FATAL
@@ -320,15 +314,9 @@ class IllegalTransitionError(SparkStreamError):
 
 @contextlib.contextmanager
 def refusing(where: str, doing: str) -> Iterator[None]:
-    """Turn errors about a requested checkpoint into errors of the caller.
+    """Turn errors about a requested checkpoint into ConfigErrors: it is damaged, or not permitted.
 
-    Args:
-        where: the requested location, for errors that name none.
-        doing: ``read`` or ``written``.
-
-    Raises:
-        RefusedCheckpointError: what is there is damaged, or of an unknown format.
-        ConfigError: this process lacks the permission.
+    *where* is named in errors that name no place; *doing* is ``read`` or ``written``.
     """
     try:
         yield

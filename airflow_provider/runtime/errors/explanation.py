@@ -208,11 +208,9 @@ class Failure:
         reason: the message of the error that decides the class, in one line for people.
         condition: its Spark error condition, or its type.
         host: the machine where it happened, if Spark says; else the driver's.
-        executor: Spark's name of the executor where it happened; None if unknown.
         root_cause: the innermost error, with its type.
         rule: the subject of the rule that gave the class; empty for an error of no known kind.
         restartable: whether a restart of the query in the same driver may help.
-        place: the line of the job; empty if unknown.
         remedy: what to do about it; empty for what its class says.
         details: the file with the stack traces; empty for none.
     """

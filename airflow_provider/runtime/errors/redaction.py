@@ -270,9 +270,7 @@ def redact(text: str) -> str:
 class RedactedStream:
     """A text stream whose writes pass :func:`redact`; all else is the stream's own.
 
-    Args:
-        stream: such as ``sys.stderr``.
-        name: its name in :mod:`sys`, by which a pickled function finds it in another process.
+    Its *name* in :mod:`sys` is how a pickled function finds it in another process.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -330,13 +328,10 @@ _IN_TEXT: Final = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/@'\"]*:[^\s/@'\"]*)@"
 
 
 def shown_address(address: str) -> str:
-    """Return an address for messages: without user, password and the values of its options.
+    """Return a URL or a DSN for messages: without user, password and the values of its options.
 
     A password may have any character, so everything before the last ``@`` is left out unless it is
     certainly a part of a path.
-
-    Args:
-        address: a URL, a DSN such as ``host=db password=x``, or any text given in place of one.
     """
     if _CONTAINERS.match(address):
         return _without_options(address)

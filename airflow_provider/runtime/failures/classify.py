@@ -100,16 +100,15 @@ def refusal_of(
 ) -> SparkStreamError:
     """Return the error with which a start is refused before anything was written.
 
+    It is an :class:`OutageError` for what may pass, such as a server that does not answer, an
+    :class:`AbsentInputError` for input that may be delivered, else a *mistake*.
+
     Args:
         error: what a library or the job's function raised.
         message: what is wrong; None for the error's own text.
         source: the source that it is about.
         place: the line of the job, if its traceback has none.
         mistake: the class for what no retry helps against.
-
-    Returns:
-        :class:`OutageError` for what may pass, such as a server that does not answer,
-        :class:`AbsentInputError` for input that may be delivered, else *mistake*.
     """
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
@@ -223,22 +222,16 @@ def fails_as(failure_class: FailureClass) -> Callable[[_E], _E]:
 
 @dataclasses.dataclass(frozen=True)
 class FailureOverrides:
-    """Classes of exception types by name; they come before decorators.
+    """Classes of exception types by name, with or without module; they precede decorators.
 
-    Attributes:
-        listed: by a type's name, with or without its module or package, of Python or the JVM.
-            Derived types are meant as well, where the driver knows them.
+    Derived types are meant as well, where the driver knows them.
     """
 
     listed: Mapping[str, FailureClass] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, listed: Mapping[str, str] | Iterable[str]) -> FailureOverrides:
-        """Read ``{"jobs.UnknownCurrency": "NON_RECOVERABLE"}`` or ``["NAME=CLASS", …]``.
-
-        Raises:
-            ConfigError: a name or a class is invalid.
-        """
+        """Read ``{"jobs.UnknownCurrency": "NON_RECOVERABLE"}`` or ``["NAME=CLASS", …]``."""
         pairs = listed.items() if hasattr(listed, "items") else [_pair(text) for text in listed]
         return cls({_name(name): _class(name, value) for name, value in pairs})
 
@@ -247,10 +240,7 @@ class FailureOverrides:
         return {name: listed.value for name, listed in self.listed.items()}
 
     def class_of(self, causes: Iterable[Cause]) -> tuple[FailureClass, Cause] | None:
-        """Return the class that the author gives to the outermost cause that has one.
-
-        Code that wraps an error knows what it wraps, so the outermost counts.
-        """
+        """Return the class of the outermost cause that has one, and that cause."""
         for cause in causes:
             found = self._listed_class(cause) or getattr(cause.type, _ATTRIBUTE, None)
             if found is not None:

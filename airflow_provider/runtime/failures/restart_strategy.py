@@ -213,16 +213,12 @@ _UNTIL_STOPPED: Final = "stopped"
 
 
 def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
-    """Read a restart strategy.
+    """Read a restart strategy; a ConfigError names what is wrong and what would be right.
 
-    Args:
-        value: ``"none"``, ``"exponential-delay"``, ``"fixed-delay(attempts=3, delay=10 seconds)"``,
-            or ``{"type": "fixed-delay", "attempts": 3, "delay": "10 seconds"}``. Missing parameters
-            have Flink's defaults. A mapping may have Flink's own keys, such as
-            ``restart-strategy.fixed-delay.delay``.
-
-    Raises:
-        ConfigError: the message names what is wrong and what would be right.
+    *value* is ``"none"``, ``"exponential-delay"``, ``"fixed-delay(attempts=3, delay=10 seconds)"``,
+    or ``{"type": "fixed-delay", "attempts": 3, "delay": "10 seconds"}``. Missing parameters have
+    Flink's defaults. A mapping may have Flink's own keys, such as
+    ``restart-strategy.fixed-delay.delay``.
     """
     kind, given = _of_mapping(value) if isinstance(value, Mapping) else _of_text(value)
     kind = "none" if kind in _OFF else next((n for n in _PARAMETERS if _is_same(n, kind)), kind)
@@ -389,11 +385,7 @@ FAILOVERS: Final = tuple(each.value for each in Failover)
 
 
 class Edge(NamedTuple):
-    """One query reads the table that another one writes.
-
-    Attributes:
-        committed: whether it sees only committed rows.
-    """
+    """One query reads the table that another one writes; only *committed* rows of it, or all."""
 
     upstream: str
     downstream: str
@@ -413,9 +405,6 @@ def queries_to_restart(
     A query that reads only what another has committed fails apart from it: the rows that it read do
     not change. A table without epochs shows rows of batches that may run again, so its writer and
     its reader are one region and restart together.
-
-    Raises:
-        ValueError: *failed*, or an end of an edge, is not in *queries*.
     """
     _check(queries, [failed, *(end for edge in edges for end in edge[:2])])
     restart = queries if failover is Failover.FULL else _regions_of(queries, edges)[failed]

@@ -89,10 +89,7 @@ def archive_options(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
-    """Start a process of low priority that makes the archive, unless there is one.
-
-    Never an error. Returns whether a process was started.
-    """
+    """Start a process of low priority that makes a missing archive; return whether it started."""
     archive = archive_path(environ)
     if archive is None or archive.exists() or _has_failed(archive):
         return False
@@ -117,10 +114,8 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
 def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Make the archive unless there is one; None while another process is making it.
 
-    Raises:
-        SparkStreamError: it could not be made; the message says why.
-
-    Leaves behind: the archive; those of this environment for other versions are removed.
+    Archives of this environment for other versions are removed. Raises SparkStreamError with the
+    reason.
     """
     archive = archive_path(environ)
     if archive is None:

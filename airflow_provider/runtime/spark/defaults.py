@@ -193,12 +193,9 @@ def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
 def session_defaults(
     cores: int | None, given: Mapping[str, str], *, is_batch: bool = False
 ) -> dict[str, str]:
-    """Return the settings of the session in which the queries of a run are executed.
+    """Return the chosen settings of the session in which a run's queries are executed.
 
-    Args:
-        cores: the result of :func:`known_cores`.
-        given: the settings of others; none of them is in the result.
-        is_batch: in BATCH Spark fits the number of partitions to the data, from its own 200 down.
+    In BATCH Spark fits the number of partitions to the data, from its own 200 down.
     """
     chosen = {**STATE, **FILTERS_AFTER_COUNT}
     if cores is not None and not is_batch:
@@ -212,13 +209,7 @@ def reason_of_partitions(partitions: str, chosen: Mapping[str, str]) -> str:
 
 
 def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None:
-    """Return the advice for a checkpoint with a badly wrong number of partitions, or None.
-
-    Args:
-        kept: the checkpoint's number, which Spark keeps; None if unknown.
-        chosen: the number of a new checkpoint.
-        provider: the class of the checkpoint's state store; Spark can repartition RocksDB only.
-    """
+    """Return the advice for a checkpoint with a badly wrong number of partitions, or None."""
     if kept is None or chosen / _FAR < kept < chosen * _FAR:
         return None
     if provider == STATE[PROVIDER]:
@@ -248,10 +239,7 @@ def _conf_folder(environ: Mapping[str, str]) -> Path:
 
 
 def configured(environ: Mapping[str, str], properties_file: str | None = None) -> dict[str, str]:
-    """Return the settings of ``spark-defaults.conf``, with which ``spark-submit`` starts every JVM.
-
-    *properties_file* is the file that ``spark-submit`` was given in its place.
-    """
+    """Return the settings of ``spark-defaults.conf``, or of the file given in its place."""
     file = Path(properties_file or _conf_folder(environ) / "spark-defaults.conf")
     try:
         text = file.read_text(encoding="utf-8")
@@ -279,17 +267,11 @@ _SLIPS: Final = 2  # letters; two in the other order are two
 
 
 def check_names(settings: Mapping[str, str], named: str) -> list[str]:
-    """Refuse names of settings that are certainly mistyped.
+    """Refuse names of settings that are certainly mistyped; return a line for each unsure one.
 
-    That is a name which no supported Spark knows, and which differs from a known one by at most two
-    letters; or a known one without its ``spark.``, which Spark ignores.
-
-    Returns:
-        A line for each other unknown name: it may be that of a library or a vendor, and is passed
-        on.
-
-    Raises:
-        ConfigError: a name is mistyped; the message has the right one, and the way to keep it.
+    Mistyped is a name which no supported Spark knows, and which differs from a known one by at most
+    two letters; or a known one without its ``spark.``, which Spark ignores. Others may be names of
+    a library or a vendor, and are passed on.
     """
     if str(settings.get(CHECK_NAMES, "true")).lower() == "false":
         return []
@@ -320,9 +302,6 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
     """Refuse a master and a heap with which Spark cannot start, in words of a setting.
 
     The JVM would only print its own error, and no process would be left to explain it.
-
-    Raises:
-        ConfigError: one of them has a form that Spark does not know.
     """
     if master is not None and _MASTER.fullmatch(master) is None:
         named_master = f"{of_caller('--master', 'master')} {shown_address(master)}"

@@ -24,11 +24,7 @@ _REMEDY: Final = (
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the ``java`` that Spark will start: ``$JAVA_HOME/bin/java``, else the one on ``PATH``.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the ``java`` that Spark will start: of ``$JAVA_HOME``, else the one on ``PATH``."""
     home = environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
@@ -44,10 +40,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def spark_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the Spark that ``spark-submit`` of this environment starts.
-
-    It may not exist; PySpark is not imported.
-    """
+    """Return the folder of ``spark-submit``'s Spark, which may not exist, without PySpark."""
     if home := environ.get("SPARK_HOME"):
         return Path(home)
     found = importlib.util.find_spec("pyspark")
@@ -60,11 +53,7 @@ def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a Spark that the runtime does not know, and a Java that is too old for it.
-
-    Raises:
-        ConfigError: so it is, there is no Java, or SPARK_HOME has no Spark.
-    """
+    """Refuse a Spark that the runtime does not know, and a Java that is too old for it."""
     home = spark_home(environ)
     version = version_at(home)
     if version is not None:
@@ -103,13 +92,7 @@ def check_classic(
     *,
     named: str | None = None,
 ) -> None:
-    """Refuse Spark Connect, whose client sees neither plans nor logs of the queries it starts.
-
-    *named* is the name of the master where it was given; None for the caller's word.
-
-    Raises:
-        ConfigError: the message says what asks for it.
-    """
+    """Refuse Spark Connect, whose client sees neither plans nor logs of its queries."""
     named = named or of_caller("--master", "master")
     asks = {
         f"{named} {master}": (master or "").startswith(_CONNECT),

@@ -61,14 +61,8 @@ _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
     """Start Spark, or join the JVM that ``spark-submit`` has started.
 
-    Args:
-        app_name: name of the Spark application.
-        master: Spark's master URL; None for that of ``spark-submit``, or ``local[*]``.
-        conf: further configuration.
-
-    Raises:
-        ConfigError: Spark does not know the master URL, or a setting has no such value.
-        SparkStreamError: Spark did not start.
+    Without *master* it is that of ``spark-submit``, or ``local[*]``. A master or a setting that
+    Spark does not take is a ConfigError, any other failure a SparkStreamError.
     """
     from pyspark.sql import SparkSession
 
@@ -134,8 +128,7 @@ def _stopped_by_this_process() -> Iterator[None]:
 def not_started(master: str | None, said: str) -> SparkStreamError:
     """Return the error for a Spark that did not start, from Spark's own words.
 
-    A standalone master that does not answer for a minute has none: Spark shuts itself down and then
-    fails on what it has shut down.
+    For a standalone master that does not answer Spark has none: it fails on what it has shut down.
     """
     shown = None if master is None else shown_address(master)
     if (master or "").startswith("spark://") and "NullPointerException" in said:
@@ -194,13 +187,7 @@ def ship_runtime(spark: SparkSession) -> None:
 def using_spark(
     borrowed: SparkSession | None, app_name: str, master: str | None, conf: Mapping[str, str] | None
 ) -> Iterator[SparkSession]:
-    """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end.
-
-    Raises:
-        ConfigError: there is no Java that can run Spark, the master URL is unknown or of Spark
-            Connect, or Spark is of an unsupported version.
-        SparkStreamError: Spark did not start.
-    """
+    """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end."""
     if borrowed is not None:
         check_version(borrowed.version)
         yield borrowed
@@ -232,14 +219,8 @@ def job_session(
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
     Settings that only a new JVM could get stay as they are in this one. Errors of Python workers
-    come with all their causes, unless Spark is configured otherwise.
-
-    Args:
-        spark: any session of the application.
-        conf: the run's own configuration.
-        kept: the chosen settings with which an earlier attempt has begun.
-        is_batch: whether the run is in BATCH.
-        on_disk: whether its checkpoints lie on a disk, and not in a store.
+    come with all their causes, unless Spark is configured otherwise. *kept* are the chosen settings
+    with which an earlier attempt has begun.
     """
     from pyspark.errors import AnalysisException
 
@@ -335,17 +316,10 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def check_reaches(spark: SparkSession, url: str, name: str) -> None:
-    """Refuse a job directory that Spark does not find where it will write to it.
+    """Refuse a job directory in which Spark does not find the document *name*.
 
-    Only an extension's address has another one for Spark, which nothing but a look can prove right.
-
-    Args:
-        spark: the session.
-        url: the job directory.
-        name: a document in it.
-
-    Raises:
-        ConfigError: Spark sees another place, or none.
+    Only an address of an extension's storage may be another one for Spark, which nothing but a look
+    can prove right.
     """
     kind = storage_kind(url)
     if kind is None:

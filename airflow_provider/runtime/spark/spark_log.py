@@ -166,11 +166,7 @@ _REPLACEMENT: Final = "<secret parameter>"
 
 
 def check_event_log(conf: Mapping[str, str]) -> None:
-    """Refuse settings with which Spark stores the plans of a run that has secret parameters.
-
-    Raises:
-        ConfigError: Spark would write its event log.
-    """
+    """Refuse an event log, in which Spark stores the plans of a run with secret parameters."""
     if conf.get(EVENT_LOG, "false").strip().lower() == "true":
         msg = (
             f"{EVENT_LOG}=true: Spark's event log stores the text of plans, and with it secret "
@@ -186,14 +182,10 @@ def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> 
 
 
 def keep_secrets(spark: SparkSession) -> None:
-    """Keep the secrets that this process has read out of what Spark writes.
+    """Keep the secrets that this process has read out of what Spark writes, or raise ConfigError.
 
-    Spark prints plans, and a parameter that a job uses as a literal is a part of its plan. A
-    setting of Spark's that redacts plans would be one more text with the secret, because Spark
-    stores and shows its settings. So nothing here is a setting.
-
-    Raises:
-        ConfigError: Spark writes an event log, or a log whose layout cannot leave secrets out.
+    Spark prints plans, and a parameter that a job uses as a literal is a part of its plan. Spark
+    stores and shows its settings, so no setting may redact plans.
     """
     conf = dict(spark.sparkContext.getConf().getAll())
     check_event_log(conf)
@@ -209,10 +201,8 @@ def keep_secrets(spark: SparkSession) -> None:
 def redact_log(jvm: Any) -> None:
     """Remove the secrets that this process has read from what the JVM logs from now on.
 
-    The values are in the JVM's memory alone: log4j is changed as it runs, not its configuration.
-
-    Raises:
-        ConfigError: an appender has another layout than a pattern's.
+    The values are in the JVM's memory alone: log4j is changed as it runs. An appender with another
+    layout than a pattern's is a ConfigError.
     """
     secrets = redaction.known()
     if not secrets:

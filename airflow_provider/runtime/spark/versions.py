@@ -63,15 +63,7 @@ def version_at(home: Path) -> str | None:
 
 
 def check_version(version: str, where: object = "this") -> None:
-    """Refuse a Spark that the runtime does not know.
-
-    Args:
-        version: its version.
-        where: its place, for people.
-
-    Raises:
-        ConfigError: it is older than 3.5, or 5 or newer.
-    """
+    """Refuse a Spark that the runtime does not know; *where* is its place, for people."""
     if OLDEST <= _numbers_of(version) < BELOW:
         return
     low, high = (".".join(map(str, each)) for each in (OLDEST, BELOW[:1]))
@@ -115,11 +107,7 @@ def can(spark: Any, ability: Ability) -> bool:
 
 
 def check_can(spark: Any, ability: Ability) -> None:
-    """Refuse a Spark that lacks an ability.
-
-    Raises:
-        ConfigError: the message names the version, those that have it, and the way out.
-    """
+    """Refuse a Spark that lacks an ability, with the versions that have it and the way out."""
     if can(spark, ability):
         return
     what, since, way = ability.value
@@ -130,10 +118,7 @@ def check_can(spark: Any, ability: Ability) -> None:
 def as_stored_option(spark: Any) -> str:
     """Return the option with which Spark reads state as it is stored; RocksDB's only.
 
-    Spark ignores an unknown option, so one is named only where it has it.
-
-    Raises:
-        ConfigError: this Spark has none.
+    Spark ignores an unknown option, so one is named only where it has it; else a ConfigError.
     """
     check_can(spark, Ability.REWRITE)  # which is what Spark has it for
     options = spark._jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
@@ -161,11 +146,7 @@ _SPARK_GROUP: Final = "org.apache.spark"
 
 
 def engine_class(jvm: Any, name: str) -> str:
-    """Return the full name of a class of Spark's streaming engine; 4.1 has moved them.
-
-    Raises:
-        Py4JJavaError: this Spark has none of that name.
-    """
+    """Return the full name of a class of Spark's streaming engine; 4.1 has moved them."""
     found = _FOUND.setdefault(jvm, {})
     if name not in found:
         *elsewhere, last = (f"{_ENGINE}{room}.{name}" for room in _ROOMS)
@@ -181,10 +162,7 @@ def class_named(jvm: Any, name: str) -> Any:
 
 
 def path_method(entry_class: Any) -> str:
-    """Return the method by which an entry of a file source's listing gives its path.
-
-    Before Spark 4.0 an entry is a pair.
-    """
+    """Return the method that gives the path of a listing's entry; before 4.0 it is a pair."""
     return "_1" if entry_class.getSimpleName() == "Tuple2" else "path"
 
 
@@ -221,8 +199,7 @@ def keep_filters(session: Any) -> None:
 def file_entry(text: str) -> tuple[str, int]:
     """Return path and modification time in milliseconds of a printed entry of such a listing.
 
-    It is ``NewFileEntry(<path>,<bytes>,<milliseconds>)``, before Spark 4.0
-    ``(<path>,<milliseconds>)``; any other form is a ValueError.
+    ``NewFileEntry(<path>,<bytes>,<milliseconds>)``; before Spark 4.0 ``(<path>,<milliseconds>)``.
     """
     kind, _, values = text.removesuffix(")").partition("(")
     path, *_, modified_ms = values.rsplit(",", 2 if kind else 1)
@@ -315,16 +292,12 @@ def describes_operators(settings: Mapping[str, str]) -> bool:
 
 
 def condition_of(error: BaseException) -> str | None:
-    """Return Spark's error condition of an error, or None.
-
-    Raises:
-        Exception: the JVM, which PySpark asks, is gone.
-    """
+    """Return Spark's error condition of an error, or None; any error if the JVM is gone."""
     return _asked(error, "getCondition", "getErrorClass")
 
 
 def sql_state_of(error: BaseException) -> str | None:
-    """Return the SQLSTATE of an error, or None; raises as :func:`condition_of`."""
+    """Return the SQLSTATE of an error, or None; any error if the JVM is gone."""
     return _asked(error, "getSqlState")
 
 
@@ -344,22 +317,14 @@ def silence() -> None:
 
 
 def arrow_schema(schema: Any) -> Any:
-    """Return the Arrow schema of a frame's schema, with times in UTC; 4.2 asks for the zone.
-
-    Raises:
-        PySparkException: a column's type has no counterpart.
-    """
+    """Return the Arrow schema of a frame's schema, with times in UTC; 4.2 asks for the zone."""
     convert = importlib.import_module("pyspark.sql.pandas.types").to_arrow_schema
     takes_zone = "timezone" in inspect.signature(convert).parameters
     return convert(schema, timezone="UTC") if takes_zone else convert(schema)  # UTC before 4.2
 
 
 def late_imports() -> tuple[str, ...]:
-    """Return the modules that PySpark imports when a job first writes a literal.
-
-    Spark 4 looks for NumPy through its own test helpers. An older one does not, and its helpers
-    import all of pandas on Spark.
-    """
+    """Return the modules in which Spark 4 looks for NumPy when a job first writes a literal."""
     is_later = importlib.util.find_spec("pyspark.logger") is not None
     return ("pyspark.testing.utils",) if is_later else ()
 

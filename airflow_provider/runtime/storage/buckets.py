@@ -58,12 +58,8 @@ class Bucket:
     Safe for threads: all requests run on fsspec's own event loop. Safe for forks: a child process
     gets a client of its own, because the parent's event loop does not run in it.
 
-    Args:
-        name: the bucket.
-        connect: returns the filesystem; fsspec keeps one per process and set of options.
-        credentials: the name of its credentials in errors.
-
     Attributes:
+        credentials: the name of its credentials in errors.
         proven: the kinds of writes that the store was seen to refuse for their condition.
         parts_from_bytes: the size from which :meth:`create` sends an object in parts, whose last
             request has the condition.
@@ -109,11 +105,7 @@ class Bucket:
         self.filesystem.pipe_file(self._path(key), data)
 
     def create(self, key: str, data: bytes) -> None:
-        """Write the object where none is, by the store's own condition; one request if small.
-
-        Raises:
-            FileExistsError: there is one, from any writer.
-        """
+        """Write the object by the store's own condition; raise FileExistsError if there is one."""
         self.filesystem.pipe_file(self._path(key), data, mode="create")
 
     @property
@@ -126,11 +118,7 @@ class Bucket:
         raise NotImplementedError
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of this bucket to a key without one; it appears whole.
-
-        Raises:
-            FileExistsError, or a library's own: there is an object.
-        """
+        """Have the store copy an object here to a key; FileExistsError if there is one."""
         raise NotImplementedError
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
@@ -158,18 +146,13 @@ class Bucket:
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
         """List the keys that begin with *prefix*; one request per page.
 
-        Args:
-            prefix: of whole keys; ``a`` finds ``a``, ``a/b`` and ``ab``.
-            deep: every object, or those and the folders up to the next ``/``.
+        ``a`` finds ``a``, ``a/b`` and ``ab``: every object if *deep*, else names up to the next
+        ``/``.
         """
         raise NotImplementedError
 
     def remove(self, entries: Sequence[Entry]) -> None:
-        """Remove objects, if present.
-
-        Raises:
-            OSError: some could not be removed; the others are gone.
-        """
+        """Remove objects, if present; after an OSError the removable ones are gone."""
         keys = [entry.key for entry in entries if not entry.is_folder]
         folders = [entry.key for entry in entries if entry.is_folder]
         self._remove_each(keys)

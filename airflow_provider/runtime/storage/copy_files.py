@@ -55,14 +55,7 @@ _STREAMS_AT_ONCE = 8  # each holds some 10 MiB, and fills a good part of a disk 
 
 @dataclasses.dataclass(frozen=True)
 class Copied:
-    """The result of a call.
-
-    Attributes:
-        files: the number of names; all are in the target.
-        kept_files: those of them that were there before.
-        linked_bytes: the bytes of those that now share them with the source.
-        copied_bytes: the bytes of those that were copied, by this machine or by the store.
-    """
+    """The files of a call, those kept because they were there, and the bytes linked and copied."""
 
     files: int
     kept_files: int
@@ -86,11 +79,9 @@ def copy_files(
     Raises:
         ConfigError: a folder is on a filesystem of another kind, a name leads out of it, or a file
             is larger than the store itself copies; nothing was written.
-        FileNotFoundError: a source is gone, such as one that Spark has removed.
         WrongSizeError: a source or target has another size.
-        OSError: a source is a symbolic link, lies behind one, or is no file; or any other error of
-            the filesystems. The first error ends the whole, and no work continues behind the
-            caller.
+        OSError: a source is gone, a symbolic link or no file; or any other error of the
+            filesystems. The first error ends the whole, and no work continues behind the caller.
 
     Crash safety: each file is whole or absent. A death leaves some of them, and perhaps hidden
     unfinished ones, which the next call removes. When this returns, all names and all copied bytes
@@ -180,11 +171,7 @@ def _copy_beside(source: RemoteStorage, target: RemoteStorage, file: _File, go_o
 
 
 def _pass_on(source: RemoteStorage, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
-    """Copy between stores that cannot copy from each other.
-
-    The bytes rest in a temporary file, because a store must be sent a known number of bytes: else a
-    broken read would be taken for the end.
-    """
+    """The bytes rest in a file, because a broken read would be taken for the end of a stream."""
     name, size = file
     with tempfile.NamedTemporaryFile(prefix="copy-") as resting:
         source.fetch(name, resting.name, go_on=go_on)
@@ -265,14 +252,7 @@ class WrongSizeError(OSError):
 
 
 class ArrivalFolder:
-    """A local folder that gets files, of which each is whole or absent.
-
-    There is one writer at a time; it removes what an earlier one left unfinished.
-
-    Args:
-        root: the folder; it need not exist.
-        names: the paths that will come, relative to it.
-    """
+    """A folder that gets files, each whole or absent; one writer at a time uses it."""
 
     def __init__(self, root: LocalFolder, names: Iterable[str]) -> None:
         self.folder = root
@@ -280,10 +260,7 @@ class ArrivalFolder:
         self._inside = sorted(inside | {up for folder in inside for up in _above(folder)})
 
     def prepare(self) -> dict[str, int]:
-        """Make the folders, remove what is unfinished, and return the present files and bytes.
-
-        Crash safety: some of the folders. Idempotent.
-        """
+        """Make the folders, remove what is unfinished, and return the present files and bytes."""
         top = LocalFolder(self.folder.root)
         make_folder(Path(top.root))
         there: dict[str, int] = {}
@@ -297,10 +274,7 @@ class ArrivalFolder:
 
     @contextlib.contextmanager
     def arriving(self, name: str, size_bytes: int) -> Iterator[str]:
-        """Yield a path to write to; its file becomes the file *name* at the end.
-
-        Raises:
-            WrongSizeError: it does not have *size_bytes*; nothing has arrived.
+        """Yield a path to write to, whose file becomes the file *name* if it has *size_bytes*.
 
         Crash safety: the whole file, flushed, or none, and a hidden unfinished one beside it.
         Idempotent: by name.
@@ -339,12 +313,8 @@ def link_files(
 ) -> dict[str, int]:
     """Link files that never change into a folder; return those that were linked, and their bytes.
 
-    Raises:
-        FileNotFoundError: a source is gone.
-        WrongSizeError: a source has another size; there is no link.
-        NotAFileError: a symbolic link is on the way to a source, or to its target.
-
-    Crash safety: each name exists or not.
+    A source that is gone, a symbolic link or of another size is an error. Crash safety: each name
+    exists or not.
     """
     linked: dict[str, int] = {}
     by_folder = itertools.groupby(sorted(sizes), key=lambda name: name.rpartition("/")[0])
@@ -382,10 +352,8 @@ def copy_file(source: LocalFolder, name: str, target: str, size_bytes: int, go_o
     """Copy a file's bytes and permissions, by the kernel where it can, which may share the blocks.
 
     Raises:
-        FileNotFoundError: the source is gone.
         WrongSizeError: the source has another size; there is no target.
-        FileExistsError: there is a target.
-        OSError: the source is a symbolic link, or no file.
+        OSError: the source is gone, a symbolic link or no file; or there is a target.
 
     Crash safety: a part of the target, which the caller hides.
     """
@@ -455,11 +423,10 @@ _LOOK_S: Final = 0.2
 
 
 def for_each(items: Collection[Item], work: Callable[[Item, GoOn], None], *, at_once: int) -> None:
-    """Do the work for each item in threads, *at_once* at most, and wait for all of it.
+    """Do the work for each item in threads, *at_once* at most, and raise the first failure.
 
-    Raises:
-        BaseException: the first failure, or an interrupt (Ctrl-C). Items that had not begun never
-            begin, and those that had begun have ended: no work continues behind the caller.
+    Items that had not begun then never begin, and those that had begun have ended: no work
+    continues behind the caller, also after an interrupt (Ctrl-C).
     """
     if not items:
         return

@@ -80,11 +80,7 @@ class Document:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document as plain JSON values, version first, without secrets.
-
-        Raises:
-            ConfigError: an exact document has the value of a secret parameter.
-        """
+        """Return plain JSON values without secrets; an exact document may have none."""
         values, secrets = encode(self), redaction.known()
         redacted: dict[str, Any] = secrets.redact_tree(values)
         if self.IS_EXACT and redacted != values:
@@ -131,12 +127,7 @@ class Document:
 
     @classmethod
     def read(cls: type[D], storage: Storage, path: str) -> D | None:
-        """Read the document at *path*; None when there is none.
-
-        Raises:
-            UnsupportedVersionError, CorruptDocumentError: see :meth:`from_dict`.
-            OSError: the storage does not answer.
-        """
+        """Read the document at *path*, as :meth:`from_dict` does; None when there is none."""
         where = f"{storage.url}/{path}"
         try:
             data = storage.read_small(path, at_most_bytes=cls.MOST_BYTES)

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 def files_under(place: str | Storage) -> list[tuple[str, int]]:
     """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted.
 
-    An empty object that represents a folder, and a symbolic link, are no files. All parts of an
-    address are the user's; below the root of a storage no symbolic link is followed.
-
-    Raises:
-        CorruptDocumentError: a symbolic link is on the way to it.
+    An empty object that represents a folder, and a symbolic link, are no files. Below the root of a
+    storage a symbolic link on the way is a CorruptDocumentError.
     """
     remote = open_remote(_url(place))
     if remote is not None:
@@ -68,11 +65,7 @@ def facts_under(place: str | Storage) -> dict[str, FileFacts]:
 
 @no_links()
 def _local_files(root: LocalFolder) -> list[tuple[str, os.stat_result]]:
-    """Return the files under a folder that other processes may be writing to, sorted.
-
-    Not ``os.walk`` nor fsspec's ``find``, which take several times as long: a savepoint's time is
-    that of such listings.
-    """
+    """Not ``os.walk`` nor fsspec's ``find``, which take several times as long for a savepoint."""
     folders = [""]
     files: list[tuple[str, os.stat_result]] = []
     while folders:

@@ -39,14 +39,10 @@ class _Written(NamedTuple):
 
 
 class LocalStorage:
-    """A folder of this machine, below which no symbolic link is followed.
+    """A folder of this machine, below whose *root* no symbolic link is followed; writing makes it.
 
-    Methods that read or write raise CorruptDocumentError if a symbolic link is on the way.
-
-    Args:
-        root: the folder; it need not exist, writing makes it. Links in its own path are followed.
-        inside: the part of the folder's path below the root.
-        anchor: see :func:`anchored`; None to make folders in any case.
+    Methods raise CorruptDocumentError if a symbolic link is on the way, and UnsupportedStorageError
+    if the filesystem does not give names as a disk does. With an *anchor* see :func:`anchored`.
     """
 
     shared = True
@@ -89,11 +85,7 @@ class LocalStorage:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), target) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write beside the target, flush to the disk, then rename over it.
-
-        Raises:
-            UnsupportedStorageError: the filesystem does not give names as a disk does.
-        """
+        """Write beside the target, flush to the disk, then rename over it."""
         with self._written(path, data) as file:
             at = file.folder
             try:
@@ -107,9 +99,7 @@ class LocalStorage:
         """Write beside the target, flush to the disk, then ``link`` it: the name is taken once.
 
         Raises:
-            UnsupportedStorageError: the filesystem has no hard links, or does not give names as a
-                disk does.
-            OSError: it did not say whether the name was given, or cannot keep it.
+            OSError: the filesystem did not say whether the name was given, or cannot keep it.
         """
         with self._written(path, data) as file:
             at = file.folder
@@ -203,11 +193,7 @@ class Anchor:
         self._is_seen = path.exists()
 
     def check(self) -> None:
-        """Refuse to make a folder where the file was, and is not.
-
-        Raises:
-            FileNotFoundError: the folder was removed, emptied, or unmounted.
-        """
+        """Raise FileNotFoundError if the file was seen and is gone, so that no folder is made."""
         if self._path.exists():
             self._is_seen = True
         elif self._is_seen:

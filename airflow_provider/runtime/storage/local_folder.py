@@ -38,12 +38,7 @@ class NotAFileError(OSError):
 
 
 class LocalFolder(NamedTuple):
-    """A folder of this machine.
-
-    Attributes:
-        root: the part of its path that the user named; links in it are followed.
-        inside: the rest, relative to the root, with ``/``; no part of it is a link.
-    """
+    """A folder: its *root* as the user named it, and the path *inside* it, without links."""
 
     root: str
     inside: str = ""
@@ -67,17 +62,14 @@ class LocalFolder(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self, *, to_list: bool = False, make: bool = False) -> Iterator[int]:
-        """Yield the folder's descriptor, for ``dir_fd``.
+        """Yield the folder's descriptor; NotAFileError for a symbolic link on the way.
+
+        An error of the block that names a file in the folder gets its whole path.
 
         Args:
             to_list: whether the folder is listed or flushed, which needs the right to read it.
             make: whether to make the folders below the root, each flushed to the disk as a name in
                 the one above.
-
-        Raises:
-            NotAFileError: a symbolic link is on the way.
-            FileNotFoundError, NotADirectoryError: there is no such folder.
-            OSError: an error of the block; a name in the folder becomes a whole path.
         """
         descriptor = self._descriptor(_LIST if to_list or make else _PASS, make=make)
         try:
@@ -110,15 +102,8 @@ class LocalFolder(NamedTuple):
 def open_file(folder: LocalFolder, path: str, flags: int = _READ) -> int:
     """Open a regular file below a folder, and return its descriptor.
 
-    Args:
-        folder: the folder.
-        path: relative to it, with ``/``.
-        flags: of :func:`os.open`; a new file gets the mode 0666 minus the umask.
-
     Raises:
-        NotAFileError: a symbolic link is on the way or there, or it is no regular file; a pipe is
-            not waited for.
-        FileNotFoundError, NotADirectoryError: there is none.
+        NotAFileError: it is anything else, or a symbolic link is on the way.
     """
     above, name = folder.split(path)
     with above.opened() as descriptor:
@@ -172,10 +157,7 @@ def flush_names(descriptor: int) -> None:
 
 
 def path_of(above: int, folder: LocalFolder, name: str) -> str:
-    """Return a path to a name in an open folder, for libraries that take nothing else.
-
-    On Linux the path leads through the descriptor, also when the folder's own path leads elsewhere.
-    """
+    """Return a path to a name in an open folder, through its descriptor on Linux."""
     return f"{path_of_file(above, folder.path)}/{name}"
 
 

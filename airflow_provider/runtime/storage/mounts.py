@@ -63,13 +63,7 @@ def full_disk(folders: Iterable[str]) -> str | None:
 
 
 class Mount(NamedTuple):
-    """A line of the kernel's list of mounts.
-
-    Attributes:
-        place: the folder at which it is mounted.
-        kind: the filesystem's type, such as ``ext4`` or ``fuse.s3fs``.
-        source: such as a device or a bucket.
-    """
+    """A line of the kernel's list of mounts: the folder, the filesystem's type, and the device."""
 
     place: str
     kind: str
@@ -85,10 +79,9 @@ class MountVerdict(enum.Enum):
 
 
 def find_mount(path: str, mountinfo: str) -> Mount | None:
-    """Return the mount of a path without symbolic links, from the kernel's list.
+    """Return the mount of a path without symbolic links, from :manpage:`proc_pid_mountinfo(5)`.
 
-    The list is :manpage:`proc_pid_mountinfo(5)`. Of two mounts at one place the later one covers
-    the other.
+    Of two mounts at one place the later one covers the other.
     """
     best: Mount | None = None
     for line in mountinfo.splitlines():
@@ -115,10 +108,9 @@ _known_devices: Final[set[int]] = set()
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder whose filesystem cannot decide between two drivers, before it is written to.
+    """Refuse a folder whose filesystem cannot decide between two drivers, once in a process.
 
-    Each filesystem is checked once in a process. For a folder that does not exist the one above
-    counts.
+    For a folder that does not exist the one above counts.
 
     Raises:
         UnsupportedStorageError: the message names the folder, the filesystem and the way out.
@@ -157,9 +149,6 @@ def refusal(folder: str, mount: Mount) -> str:
 
 def try_names(folder: Path) -> str | None:
     """Try on hidden files what documents need, and return what is wrong, or None.
-
-    Raises:
-        OSError: the folder cannot be written to.
 
     Crash safety: leaves a hidden file or two.
     """

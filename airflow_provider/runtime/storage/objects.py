@@ -40,12 +40,6 @@ class ObjectStorage:
     another in one step, and every later read and listing shows it. The exception is put-if-absent,
     a write with a condition that the store decides: ``If-None-Match: *`` (S3, Azure) or
     ``ifGenerationMatch=0`` (Google). No listing is cached.
-
-    Args:
-        bucket: the bucket.
-        root: the prefix, without slashes around it; empty for the whole bucket.
-        address: the bucket's address, as the user wrote it.
-        clock: for the pauses of a write that met another one.
     """
 
     shared = True
@@ -187,9 +181,6 @@ class ObjectStorage:
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of the same path from a place with :meth:`is_beside`.
 
-        Raises:
-            FileNotFoundError: the source is gone.
-
         Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
         Idempotent: by path.
         """
@@ -200,15 +191,10 @@ class ObjectStorage:
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 
     def copy_if_absent(self, source: str, path: str, *, go_on: GoOn) -> bool:
-        """Have the store copy an object of at most 5 GiB of this place to a path without one.
+        """Have the store copy an object of at most 5 GiB to a free path; return whether it did.
 
-        Returns:
-            Whether this call has made it. If not, look what is there: it may be this call's as
-            well, whose answer got lost.
-
-        Raises:
-            FileNotFoundError: the source is gone.
-            OSError: the store did not decide; the object exists or not.
+        If not, look at the path: the object may be this call's as well, whose answer got lost.
+        After an OSError the object exists or not.
 
         Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
         Idempotent: by path; :meth:`end_copies` removes what a death has left unseen.
@@ -229,15 +215,10 @@ class ObjectStorage:
                 return True
 
     def prove_writes(self, folder: str) -> None:
-        """Try whether the store heeds the condition of :meth:`put_if_absent`, for other writers.
+        """Try in *folder*, where nobody reads, whether the store heeds put-if-absent's condition.
 
-        *folder* is a path of this place where nobody reads.
-
-        Raises:
-            UnsupportedStorageError, OSError: as :meth:`put_if_absent`.
-
-        Crash safety: an object of a few bytes in *folder*, with a name of its own. Idempotent: it
-        removes what it has made.
+        It raises UnsupportedStorageError if not, and removes what it has made. Crash safety: an
+        object of a few bytes with a name of its own.
         """
         path = f"{folder}/trial-{uuid.uuid4().hex}"
         try:
@@ -289,8 +270,8 @@ class ObjectStorage:
     def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
         """Write or replace the object with a local file's bytes, which are read bit by bit.
 
-        Crash safety: the old object or the new one, never a part. Parts that were sent stay in the
-        store, unseen, until its rule for unfinished uploads removes them. Idempotent: by path and
+        Crash safety: the old object or the new one, never a part. Parts that were sent stay unseen
+        in the store until its rule for unfinished uploads removes them. Idempotent: by path and
         bytes.
         """
         with self._explained(path, "write"):

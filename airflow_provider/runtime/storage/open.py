@@ -231,12 +231,7 @@ def open_storage(url: str) -> Storage:
 def check_place(url: str) -> None:
     """Refuse a place that cannot decide between two drivers, as far as known before writing.
 
-    A store is tested by its first put-if-absent.
-
-    Raises:
-        UnsupportedStorageError: the folder is on a filesystem that does not give names as a disk.
-        ConfigError: a file is there.
-        OSError: the folder, or the one above it, cannot be written to.
+    A store is tested by its first put-if-absent. A folder that cannot be written to is an OSError.
     """
     local = local_path_of(url)
     if local is not None:
@@ -326,10 +321,8 @@ def spark_url(url: str) -> str:
 class StoreCredentials:
     """Keys for S3, and its region and endpoint; None for those of the environment.
 
-    Attributes:
-        named: the name of the credentials in errors.
-        token: of a session; None without one, also if the environment has one.
-        endpoint: of another store with S3's protocol.
+    *named* is the name of the credentials in errors. Without *token* there is none, also if the
+    environment has one.
     """
 
     named: str

@@ -32,12 +32,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # before the next look at a copy o
 
 
 async def copy_blob(origin_url: str, target: Any, *, go_on: GoOn, **condition: Any) -> None:
-    """Begin a copy in Azure under the SDK's *condition*, and wait until it has ended.
-
-    Raises:
-        FileNotFoundError: the blob to copy is gone.
-        OSError: the store could not copy it.
-    """
+    """Begin a copy in Azure under the SDK's *condition*, and wait until it has ended."""
     if await _begin(origin_url, target, condition) == "pending":
         await follow_copy(target, go_on=go_on)
 
@@ -102,10 +97,7 @@ def copy_by_upload(
     """Copy an object of at most 5 GiB within S3; *go_on* is called before it appears.
 
     Not by CopyObject: that is one step, and continues in the store when its caller is killed.
-
-    Raises:
-        ConflictError: another process has ended the upload, or another write interfered.
-        Exception: s3fs's own; one with the code PreconditionFailed if there is an object.
+    ConflictError if another process has ended the upload, or another write interfered.
 
     Crash safety: an unseen upload, for :func:`end_uploads`.
     """
@@ -162,11 +154,7 @@ def _uploads(filesystem: Any, bucket: str, prefix: str) -> Iterator[tuple[str, s
 def rewrite_to_free(
     filesystem: Any, source: ObjectLocation, target: ObjectLocation, *, go_on: GoOn
 ) -> None:
-    """Copy an object within a bucket of Google's; *go_on* is called before each request.
-
-    Raises:
-        Exception: gcsfs's own; one with the status 412 if there is an object.
-    """
+    """Copy an object within a bucket of Google's; *go_on* is called before each request."""
     token: dict[str, str] = {}
     while True:
         go_on()
@@ -192,9 +180,7 @@ async def copy_blob_to_free(origin_url: str, target: Any) -> None:
 
     Raises:
         FileExistsError: there is a blob, which is complete.
-        FileNotFoundError: the blob to copy is gone.
         ConflictError: another write interfered.
-        OSError: the store could not copy it.
 
     Crash safety: an empty blob until a pending copy is done, which the next call waits for; one
     whose copy has failed is written again.

@@ -57,16 +57,12 @@ class Answer(NamedTuple):
 def explained(where: str, doing: str, *, credentials: str = "the credentials") -> Iterator[None]:
     """Turn what the libraries raise into errors that name the place and the way out.
 
-    Args:
-        where: the object's or folder's address.
-        doing: ``read``, ``copy`` (perhaps with a condition), ``write``, ``create`` (write with a
-            condition), ``list`` or ``remove``.
-        credentials: the name of the credentials in errors.
+    *doing* is ``read``, ``copy`` (perhaps with a condition), ``write``, ``create`` (write with a
+    condition), ``list`` or ``remove``.
 
     Raises:
         ConfigError: the bucket does not exist, or its name is invalid.
         UnsupportedStorageError: the store has no conditional writes.
-        FileNotFoundError: there is no such object.
         FileExistsError: there is an object, and *doing* was ``create`` or ``copy``.
         ConflictError: another conditional write interfered.
         PermissionError: the store refuses these credentials, or there are none.
