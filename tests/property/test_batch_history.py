@@ -74,9 +74,7 @@ def grown(added: list[list[BatchEntry]]) -> BatchHistory:
 @settings(deadline=None)
 @given(streams())
 def test_a_history_stays_small_and_can_be_read(added):
-    """
-    Whatever comes, it is no larger than it may be, and is read as it was written.
-    """
+    """Whatever comes, it is no larger than it may be, and is read as it was written."""
     history = grown(added)
     data = history.to_bytes()
 

@@ -465,9 +465,7 @@ def told(found: dict[str, str]) -> str:
 
 
 def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
-    """
-    Nothing is refused, or said to be wrong, of the directory as it is before it is damaged.
-    """
+    """Nothing is refused, or said to be wrong, of the directory as it is before it is damaged."""
     assert {} == {
         name: said
         for name, call in READERS.items()
@@ -498,9 +496,7 @@ def test_damage_is_one_line(fuzzed, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mark_whole([(seed,) for seed in range(1, 21)], [0]))
 def test_much_damage_is_one_line(fuzzed, capsys, seed):
-    """
-    The same for many more cases.
-    """
+    """The same for many more cases."""
     found = fuzz(fuzzed, seed, CASES, capsys)
 
     assert {} == found, told(found)
@@ -508,9 +504,7 @@ def test_much_damage_is_one_line(fuzzed, capsys, seed):
 
 @pytest.mark.soak
 def test_other_damage_is_one_line(fuzzed, capsys):
-    """
-    The same for cases of today.
-    """
+    """The same for cases of today."""
     seed = Random().randrange(10**9)
     print(f"seed {seed}")
     found = fuzz(fuzzed, seed, 100 * CASES, capsys)
@@ -553,9 +547,7 @@ def test_every_reader_takes_ten_thousand_damaged_directories(fuzzed, capsys, see
 
 @pytest.mark.slow
 def test_every_reader_takes_some_damaged_directories(fuzzed, capsys):
-    """
-    The same for a few.
-    """
+    """The same for a few."""
     found = read_all(fuzzed, 1, QUICK_READS, capsys)
 
     assert {} == found, told(found)

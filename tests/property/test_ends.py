@@ -261,9 +261,7 @@ def test_a_job_ends_as_if_nothing_had_happened(spark, family):
 @pytest.mark.soak
 @pytest.mark.parametrize("family", FAMILIES)
 def test_jobs_end_as_if_nothing_had_happened(spark, family):
-    """
-    The same for many jobs, of up to twenty batches; ``ENDS_SEED`` repeats what was printed.
-    """
+    """The same for many jobs, of up to twenty batches; ``ENDS_SEED`` repeats what was printed."""
     chosen = int(os.environ.get("ENDS_SEED", random.randrange(1_000_000)))
     print(f"ENDS_SEED={chosen}")
 

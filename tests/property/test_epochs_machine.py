@@ -29,8 +29,6 @@ def test_what_readers_see_after_any_history():
 
 @pytest.mark.soak
 def test_what_readers_see_after_a_million_steps():
-    """
-    The same, in histories that are twice as long, as many as make a million steps.
-    """
+    """The same, in histories that are twice as long, as many as make a million steps."""
     many = settings(SETTINGS, max_examples=20_000, stateful_step_count=50)
     run_state_machine_as_test(EpochsMachine, settings=many)

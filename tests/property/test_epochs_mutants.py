@@ -135,9 +135,7 @@ def test_a_history_that_ends_well_only_with_the_guard(name, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("take_out", [take_out for take_out, _ in HISTORIES.values()])
 def test_the_model_finds_a_missing_guard_by_itself(take_out, monkeypatch):
-    """
-    Without the guard, histories that nobody has thought of end badly, too.
-    """
+    """Without the guard, histories that nobody has thought of end badly, too."""
     take_out(monkeypatch)
 
     with pytest.raises(FOUND):

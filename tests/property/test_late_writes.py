@@ -12,9 +12,7 @@ from tests.property.late_writes_model import search
     [(2_000, 0), pytest.param(100_000, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
 )
 def test_late_writes_change_no_result(steps, first):
-    """
-    Held, repeated and late writes of every file of Spark's, over any takeovers and deaths.
-    """
+    """Held, repeated and late writes of every file of Spark's, over any takeovers and deaths."""
     found = search(steps, first=first)
     print(found)
     assert [] == found.wrong
@@ -23,9 +21,7 @@ def test_late_writes_change_no_result(steps, first):
 
 
 def test_without_the_two_measures_rows_are_lost_or_doubled():
-    """
-    The model finds what it is for: without places of their own and records of the logs.
-    """
+    """The model finds what it is for: without places of their own and records of the logs."""
     found = search(1_000, places=False, logs=False)
     print(found)
     assert found.wrong

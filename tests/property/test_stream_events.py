@@ -80,9 +80,7 @@ def test_each_period_is_reported_once_and_in_order(
 
 @given(reached=st.integers(0, 100 * HOUR), every=st.sampled_from([1000, 900_000, HOUR, 86_400_000]))
 def test_the_periods_are_aligned_to_the_epoch(reached: int, every: int) -> None:
-    """
-    A period that is reported is complete, the next one is not, and each has its length.
-    """
+    """A period that is reported is complete, the next one is not, and each has its length."""
     source = CompletePeriods(every, since_ms=0)
     seen = Completeness({"q": reached or None}, None)
 

@@ -85,9 +85,7 @@ def test_a_command_that_cannot_work_is_refused_before_spark(ready, capsys, more,
     ],
 )
 def test_an_unknown_word_is_refused_with_those_that_are_known(ready, capsys, option, choices):
-    """
-    The command line refuses it with exit code 2 and lists the words there are.
-    """
+    """The command line refuses it with exit code 2 and lists the words there are."""
     assert EXIT_USAGE == main.main(command(ready, option))
 
     error = error_of(capsys)
@@ -105,17 +103,13 @@ def test_an_unknown_word_is_refused_with_those_that_are_known(ready, capsys, opt
     ],
 )
 def test_an_ask_refuses_unknown_words_as_well(ready, words, match):
-    """
-    An ask that was not typed but built says the same.
-    """
+    """An ask that was not typed but built says the same."""
     with pytest.raises(ConfigError, match=match):
         ready.ask("tumbling_window", **words)
 
 
 def test_java_that_is_missing_is_said_so(ready, capsys, monkeypatch):
-    """
-    Without any Java the error says what to install.
-    """
+    """Without any Java the error says what to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
 
@@ -128,9 +122,7 @@ def test_java_that_is_missing_is_said_so(ready, capsys, monkeypatch):
 
 
 def test_a_java_home_without_java_is_said_so(ready, capsys, monkeypatch):
-    """
-    A JAVA_HOME that is wrong is named.
-    """
+    """A JAVA_HOME that is wrong is named."""
     monkeypatch.setenv("JAVA_HOME", str(ready.root))
 
     assert EXIT_USAGE == main.main(command(ready))
@@ -140,9 +132,7 @@ def test_a_java_home_without_java_is_said_so(ready, capsys, monkeypatch):
 
 
 def test_java_that_is_too_old_is_said_so(ready, capsys, monkeypatch):
-    """
-    The error names the Java that was found, its version and the one that is needed.
-    """
+    """The error names the Java that was found, its version and the one that is needed."""
     java = ready.root / "old" / "java"
     java.parent.mkdir()
     java.write_text(
@@ -160,9 +150,7 @@ def test_java_that_is_too_old_is_said_so(ready, capsys, monkeypatch):
 
 
 def test_a_job_directory_of_a_newer_version_is_left_alone(ready, capsys):
-    """
-    A directory whose format is newer is not touched, and the error says to upgrade.
-    """
+    """A directory whose format is newer is not touched, and the error says to upgrade."""
     ready.job_dir.mkdir()
     (ready.job_dir / "job.json").write_text(json.dumps({"version": 99, "name": "later"}))
 
@@ -176,9 +164,7 @@ def test_a_job_directory_of_a_newer_version_is_left_alone(ready, capsys):
 
 @pytest.mark.parametrize("verb", ["status", "cancel"])
 def test_a_place_without_a_job_is_said_so(ready, capsys, verb):
-    """
-    Commands about a job that is not there say so and make nothing.
-    """
+    """Commands about a job that is not there say so and make nothing."""
     assert EXIT_USAGE == main.main([verb, str(ready.job_dir)])
 
     assert f"{ready.job_dir}: no job there" in error_of(capsys)

@@ -89,9 +89,7 @@ CODECS = {"lz4": lz4, "snappy": snappy, "zstd": zstd}
 
 @pytest.mark.parametrize("codec", SPARK_WROTE)
 def test_the_lineage_that_spark_wrote_is_read(codec):
-    """
-    Each version that the changelog builds on has the id that Spark gave it.
-    """
+    """Each version that the changelog builds on has the id that Spark gave it."""
     data, sixth, seventh = SPARK_WROTE[codec]
 
     lineage = read_lineage(base64.b64decode(data), where="8_x.changelog")
@@ -111,9 +109,7 @@ def test_the_lineage_that_spark_wrote_is_read(codec):
 def test_any_lineage_is_read_whatever_follows_and_wherever_it_is_cut(
     lineage, rest, codec, version, cut
 ):
-    """
-    A lineage may be long and repetitive, may be spread over blocks, and rows come after it.
-    """
+    """A lineage may be long and repetitive, may be spread over blocks, and rows come after it."""
     data = head(items(lineage), version) + rest
 
     assert lineage == read_lineage(CODECS[codec](data[:cut], data[cut:]), where="")
@@ -123,9 +119,7 @@ def test_any_lineage_is_read_whatever_follows_and_wherever_it_is_cut(
     st.binary(max_size=400) | st.lists(st.sampled_from([b"ab", b"abc", b"\0" * 90])).map(b"".join)
 )
 def test_blocks_are_unpacked_as_they_were_packed(noise):
-    """
-    Long literals, long matches and matches that overlap themselves come out as they went in.
-    """
+    """Long literals, long matches and matches that overlap themselves come out as they went in."""
     lineage = {1: noise.hex()}
     data = head(items(lineage))
 
@@ -134,9 +128,7 @@ def test_blocks_are_unpacked_as_they_were_packed(noise):
 
 
 def test_the_first_batch_builds_on_nothing():
-    """
-    The changelog of version 1 has an empty lineage.
-    """
+    """The changelog of version 1 has an empty lineage."""
     assert {} == read_lineage(lz4(head([])), where="1_x.changelog")
 
 
@@ -155,26 +147,20 @@ def test_without_a_codecs_library_the_ways_out_are_named(library, data, monkeypa
 
 
 def test_what_spark_wrote_with_lzf_is_refused_by_name():
-    """
-    No library that is maintained reads it, so another codec is the way out.
-    """
+    """No library that is maintained reads it, so another codec is the way out."""
     with pytest.raises(UnknownFormatError, match=r"^c: .*LZF.*another codec.*minBatchesToRetain"):
         read_lineage(base64.b64decode(LZF), where="c")
 
 
 def test_an_unknown_codec_is_refused_by_how_it_begins():
-    """
-    A codec of the user's own cannot be read.
-    """
+    """A codec of the user's own cannot be read."""
     with pytest.raises(UnknownFormatError, match=r"^c: compressed with a codec .* b'BZh9"):
         read_lineage(b"BZh91AY&SY", where="c")
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v5", ""])
 def test_a_changelog_of_another_version_is_refused_by_name(version):
-    """
-    Only the two versions that have a lineage are understood.
-    """
+    """Only the two versions that have a lineage are understood."""
     with pytest.raises(UnknownFormatError, match=f"^c: {version!r} is not a version of changelogs"):
         read_lineage(lz4(head([], version)), where="c")
 
@@ -195,8 +181,6 @@ def test_a_changelog_of_another_version_is_refused_by_name(version):
     ],
 )
 def test_a_damaged_head_is_refused(data):
-    """
-    Bytes that do not end where they should, or mean nothing, are refused with their address.
-    """
+    """Bytes that do not end where they should, or mean nothing, are refused with their address."""
     with pytest.raises(CorruptDocumentError, match=r"^c: not a changelog with a lineage"):
         read_lineage(data, where="c")

@@ -45,9 +45,7 @@ SPARK_WROTE = (
 
 
 def test_an_entry_is_understood():
-    """
-    The watermark and each source's end offset are read, with None for a source without one.
-    """
+    """The watermark and each source's end offset are read, with None for a source without one."""
     entry = OffsetEntry.parse(SPARK_WROTE, where="offsets/0")
 
     assert "v1" == entry.version
@@ -56,43 +54,33 @@ def test_an_entry_is_understood():
 
 
 def test_an_entry_is_written_back_as_it_was():
-    """
-    What Spark wrote survives reading and writing byte for byte.
-    """
+    """What Spark wrote survives reading and writing byte for byte."""
     assert SPARK_WROTE == OffsetEntry.parse(SPARK_WROTE, where="offsets/0").to_bytes()
 
 
 def test_only_the_watermark_changes():
-    """
-    An entry with another watermark differs from the first in that one number alone.
-    """
+    """An entry with another watermark differs from the first in that one number alone."""
     entry = OffsetEntry.parse(SPARK_WROTE, where="offsets/0").with_watermark(MAX_WATERMARK_MS)
 
     assert SPARK_WROTE.replace(b"1357016400000", str(MAX_WATERMARK_MS).encode()) == entry.to_bytes()
 
 
 def test_the_second_version_is_read():
-    """
-    An entry of version v2 is understood and keeps its version.
-    """
+    """An entry of version v2 is understood and keeps its version."""
     data = SPARK_WROTE.replace(b"v1", b"v2", 1)
 
     assert data == OffsetEntry.parse(data, where="offsets/0").to_bytes()
 
 
 def test_an_offset_that_is_not_json_is_shown_as_text():
-    """
-    A source may write its offset as it likes.
-    """
+    """A source may write its offset as it likes."""
     entry = OffsetEntry("v1", {}, ("42", "topic-1:7", "-"))
 
     assert [42, "topic-1:7", None] == entry.source_offsets()
 
 
 def test_an_entry_without_a_watermark_has_the_first_one():
-    """
-    Before any watermark the batch runs with 0.
-    """
+    """Before any watermark the batch runs with 0."""
     assert 0 == OffsetEntry.parse(b"v1\n{}\n-", where="offsets/0").watermark_ms
 
 
@@ -108,9 +96,7 @@ def test_an_entry_without_a_watermark_has_the_first_one():
     ],
 )
 def test_what_is_not_an_entry_is_refused_by_name(data, complaint):
-    """
-    Bytes that are not an offset entry are refused with their address.
-    """
+    """Bytes that are not an offset entry are refused with their address."""
     with pytest.raises(CorruptDocumentError, match=complaint) as raised:
         OffsetEntry.parse(data, where="/job/offsets/7")
 
@@ -155,9 +141,7 @@ def test_any_entry_survives_a_round_trip(version, metadata, sources):
     ],
 )
 def test_the_position_is_the_last_of_each_log(spark, planned, committed, position, open_batch):
-    """
-    The logs' ends say which batch was planned, which committed, and which is open.
-    """
+    """The logs' ends say which batch was planned, which committed, and which is open."""
     for batch in planned:
         spark.plan(batch, watermark_ms=batch)
     for batch in committed:
@@ -168,9 +152,7 @@ def test_the_position_is_the_last_of_each_log(spark, planned, committed, positio
 
 
 def test_the_position_ignores_what_is_no_batch(spark):
-    """
-    Checksums and temporary files of Hadoop's beside the entries are not entries.
-    """
+    """Checksums and temporary files of Hadoop's beside the entries are not entries."""
     spark.run(0)
     for name in ("offsets/.0.crc", "offsets/.1.a-b-c.tmp", "commits/.0.crc"):
         (spark.root / name).write_bytes(b"")
@@ -180,9 +162,7 @@ def test_the_position_ignores_what_is_no_batch(spark):
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_what_was_cut_short_before_the_first_batch_is_removed(spark, planned):
-    """
-    Beside a batch that is planned Spark minds nothing, so nothing is touched.
-    """
+    """Beside a batch that is planned Spark minds nothing, so nothing is touched."""
     if planned:
         spark.plan(0)
     for log in ("offsets", "commits"):
@@ -200,9 +180,7 @@ def test_what_was_cut_short_before_the_first_batch_is_removed(spark, planned):
 
 @pytest.mark.parametrize(("planned", "committed"), [([], [0]), ([0], [0, 1]), ([0, 1, 2], [0])])
 def test_logs_that_contradict_each_other_are_refused(spark, planned, committed):
-    """
-    A commit without a plan, or two open batches, mean that files were removed.
-    """
+    """A commit without a plan, or two open batches, mean that files were removed."""
     for batch in planned:
         spark.plan(batch)
     for batch in committed:
@@ -230,9 +208,7 @@ def test_a_batch_that_ends_between_two_looks_is_no_contradiction(spark):
 
 
 def test_the_query_id_is_sparks(spark):
-    """
-    The id in the checkpoint's metadata is the query's, and there is none before it starts.
-    """
+    """The id in the checkpoint's metadata is the query's, and there is none before it starts."""
     assert spark.logs.query_id() is None
 
     spark.begin()
@@ -242,9 +218,7 @@ def test_the_query_id_is_sparks(spark):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "v1\nnot json", "7"])
 def test_damaged_metadata_is_refused(spark, text):
-    """
-    A metadata file that is not Spark's is named as the culprit.
-    """
+    """A metadata file that is not Spark's is named as the culprit."""
     spark.storage.put("metadata", text.encode())
 
     with pytest.raises(CorruptDocumentError, match="metadata: not the metadata of a Spark query"):
@@ -253,9 +227,7 @@ def test_damaged_metadata_is_refused(spark, text):
 
 @pytest.mark.parametrize("query_id", ["", ".", "..", "a/b", "a\\u0000b", "a b"])
 def test_an_id_that_can_name_no_folder_is_refused(spark, query_id):
-    """
-    The id names the folder of the query's epochs.
-    """
+    """The id names the folder of the query's epochs."""
     spark.storage.put("metadata", b'{"id":"%s"}' % query_id.encode())
 
     with pytest.raises(CorruptDocumentError, match="is no id that Spark gives a query"):
@@ -263,17 +235,13 @@ def test_an_id_that_can_name_no_folder_is_refused(spark, query_id):
 
 
 def test_a_missing_batch_is_named(spark):
-    """
-    Asking for the offsets of a batch that was never planned says which.
-    """
+    """Asking for the offsets of a batch that was never planned says which."""
     with pytest.raises(CheckpointError, match="offsets/3: no such batch"):
         spark.logs.offsets(3)
 
 
 def test_a_batch_is_planned_once(spark):
-    """
-    The first to plan a batch wins; the second changes nothing.
-    """
+    """The first to plan a batch wins; the second changes nothing."""
     first, second = OffsetEntry("v1", {}, ("1",)), OffsetEntry("v1", {}, ("2",))
 
     assert spark.logs.put_offsets(0, first) is True
@@ -282,9 +250,7 @@ def test_a_batch_is_planned_once(spark):
 
 
 def test_whether_a_query_keeps_state(spark):
-    """
-    A query is stateful when an operator has written a folder of state.
-    """
+    """A query is stateful when an operator has written a folder of state."""
     spark.run(0)
     assert not spark.logs.is_stateful()
 
@@ -308,9 +274,7 @@ def test_the_greatest_watermark_survives_sparks_arithmetic():
 
 
 def test_a_drain_goes_as_far_as_rows_wait(spark):
-    """
-    Each further batch has a later watermark; the last one is followed by none.
-    """
+    """Each further batch has a later watermark; the last one is followed by none."""
     spark.begin().run(0)
     passed = []
     for batch in (1, 2, 3):
@@ -357,16 +321,12 @@ def test_a_drain_never_goes_back_in_event_time(spark):
     ],
 )
 def test_the_next_step_of_a_drain_follows_from_the_logs(position, stateful, step):
-    """
-    Whatever a drain has come to, its logs say how it goes on.
-    """
+    """Whatever a drain has come to, its logs say how it goes on."""
     assert step == next_drain_step(position, stateful=stateful)
 
 
 def test_a_drain_walks_through_its_steps(spark):
-    """
-    From an open batch to the end, every step leads to the next, and the last one stays.
-    """
+    """From an open batch to the end, every step leads to the next, and the last one stays."""
     spark.begin().run(0).plan(1, watermark_ms=5)
     steps = []
 
@@ -392,9 +352,7 @@ def test_a_drain_walks_through_its_steps(spark):
 
 
 def test_the_drain_batch_reads_nothing_and_flushes_all(spark):
-    """
-    The planned batch has the offsets of the last committed one and the greatest watermark.
-    """
+    """The planned batch has the offsets of the last committed one and the greatest watermark."""
     spark.begin().run(0).plan(1, sources=('{"logOffset":3}', "-")).commit(1)
 
     assert 2 == plan_drain_batch(spark.logs)
@@ -406,9 +364,7 @@ def test_the_drain_batch_reads_nothing_and_flushes_all(spark):
 
 
 def test_planning_again_changes_nothing(spark):
-    """
-    A drain that died after its plan finds the plan, as it was.
-    """
+    """A drain that died after its plan finds the plan, as it was."""
     spark.begin().run(0)
     first = plan_drain_batch(spark.logs)
     data = (spark.root / "offsets" / "1").read_bytes()
@@ -419,9 +375,7 @@ def test_planning_again_changes_nothing(spark):
 
 
 def test_a_stale_checksum_is_removed(spark):
-    """
-    A checksum that an earlier entry of that number left would make Spark refuse the new one.
-    """
+    """A checksum that an earlier entry of that number left would make Spark refuse the new one."""
     spark.begin().run(0)
     stale = spark.root / "offsets" / ".1.crc"
     stale.write_bytes(b"of another entry")
@@ -435,9 +389,7 @@ def test_a_stale_checksum_is_removed(spark):
 
 
 def test_a_drained_query_is_not_drained_again(spark):
-    """
-    A query whose drain batch has committed is refused, by its batch.
-    """
+    """A query whose drain batch has committed is refused, by its batch."""
     spark.begin().run(0).run(1, watermark_ms=MAX_WATERMARK_MS)
 
     with pytest.raises(JobDrainedError, match="drained already, by batch 1"):
@@ -446,9 +398,7 @@ def test_a_drained_query_is_not_drained_again(spark):
 
 
 def test_an_open_batch_comes_first(spark):
-    """
-    With a batch planned and not committed nothing is planned after it; the way out is said.
-    """
+    """With a batch planned and not committed nothing is planned after it; the way out is said."""
     spark.begin().run(0).plan(1)
 
     with pytest.raises(OpenBatchError, match=r"batch 1 is planned.*trigger\(once=True\)"):
@@ -457,9 +407,7 @@ def test_an_open_batch_comes_first(spark):
 
 
 def test_a_first_batch_that_is_open_comes_first(spark):
-    """
-    The same holds when no batch has ever committed.
-    """
+    """The same holds when no batch has ever committed."""
     spark.begin().plan(0)
 
     with pytest.raises(OpenBatchError, match="batch 0 is planned"):
@@ -468,9 +416,7 @@ def test_a_first_batch_that_is_open_comes_first(spark):
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_query_without_a_batch_cannot_be_drained(spark, begun):
-    """
-    Where no batch has committed there is nothing to drain, and nothing is written.
-    """
+    """Where no batch has committed there is nothing to drain, and nothing is written."""
     if begun:
         spark.begin()
 
@@ -480,9 +426,7 @@ def test_a_query_without_a_batch_cannot_be_drained(spark, begun):
 
 
 def test_two_planners_agree_on_one_batch(spark):
-    """
-    A planner that looked before another one wrote is told that the query may be running.
-    """
+    """A planner that looked before another one wrote is told that the query may be running."""
     spark.begin().run(0)
 
     class Late(CheckpointLogs):
@@ -499,9 +443,7 @@ def test_two_planners_agree_on_one_batch(spark):
 
 
 def test_a_checkpoint_explained(spark):
-    """
-    A report names the query, its batches, its open batch, its operators and its offsets.
-    """
+    """A report names the query, its batches, its open batch, its operators and its offsets."""
     spark.begin().run(0).plan(1, watermark_ms=1000).keep_state(0, 2)
 
     assert {
@@ -535,9 +477,7 @@ def test_a_checkpoint_explained(spark):
     ("committed", "drained"), [(False, False), (True, True)], ids=["planned", "committed"]
 )
 def test_a_report_says_whether_it_is_drained(spark, committed, drained):
-    """
-    A query is drained when its drain batch has committed, not when it is planned.
-    """
+    """A query is drained when its drain batch has committed, not when it is planned."""
     spark.begin().run(0).plan(1, watermark_ms=MAX_WATERMARK_MS)
     if committed:
         spark.commit(1)
@@ -546,9 +486,7 @@ def test_a_report_says_whether_it_is_drained(spark, committed, drained):
 
 
 def test_a_checkpoint_before_its_first_batch(spark):
-    """
-    A checkpoint that has only its metadata is reported as it is.
-    """
+    """A checkpoint that has only its metadata is reported as it is."""
     report = describe_checkpoint(spark.begin().storage)
 
     assert QUERY_ID == report["query_id"]
@@ -558,9 +496,7 @@ def test_a_checkpoint_before_its_first_batch(spark):
 
 
 def test_a_long_log_is_shown_by_its_end(spark):
-    """
-    Of many batches the last ten are shown.
-    """
+    """Of many batches the last ten are shown."""
     spark.begin()
     for batch in range(25):
         spark.run(batch)
@@ -571,17 +507,13 @@ def test_a_long_log_is_shown_by_its_end(spark):
 
 
 def test_no_checkpoint_there(tmp_path):
-    """
-    A folder without a checkpoint is refused by its address.
-    """
+    """A folder without a checkpoint is refused by its address."""
     with pytest.raises(UnknownJobError, match="no Spark checkpoint there"):
         describe_checkpoint(LocalStorage(str(tmp_path)))
 
 
 def test_the_report_is_plain_json(spark):
-    """
-    A report can be printed as JSON as it is.
-    """
+    """A report can be printed as JSON as it is."""
     report = describe_checkpoint(CheckpointBuilder(spark.root).begin().run(0).storage)
 
     assert report == json.loads(json.dumps(report))

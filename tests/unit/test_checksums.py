@@ -47,9 +47,7 @@ def _without_the_compiled_one(monkeypatch):
 
 
 def test_sparks_checksum_is_verified():
-    """
-    One CRC-32C over the file, written as Java's signed number, and the file's size.
-    """
+    """One CRC-32C over the file, written as Java's signed number, and the file's size."""
     assert has_spark_checksum(NINE, SPARK_WROTE, where="x.crc")
     assert not has_spark_checksum(b"123456780", SPARK_WROTE, where="x.crc")
     assert not has_spark_checksum(NINE, spark_checksum(mainFileSize=8), where="x.crc")
@@ -57,9 +55,7 @@ def test_sparks_checksum_is_verified():
 
 @pytest.mark.usefixtures("_without_the_compiled_one")
 def test_sparks_checksum_is_verified_without_the_compiled_implementation():
-    """
-    Where google_crc32c is not installed, Python does the same.
-    """
+    """Where google_crc32c is not installed, Python does the same."""
     assert has_spark_checksum(NINE, SPARK_WROTE, where="x.crc")
     assert state_files._implementation() is crc32c_in_python
 
@@ -79,25 +75,19 @@ def test_the_compiled_implementation_is_preferred(monkeypatch):
 
 @given(st.binary(max_size=300))
 def test_both_implementations_agree(data):
-    """
-    The one in Python gives what the compiled one gives.
-    """
+    """The one in Python gives what the compiled one gives."""
     assert google_crc32c.value(data) == crc32c_in_python(data) == crc32c(data)
 
 
 def test_an_unknown_algorithm_is_named():
-    """
-    Spark may choose another algorithm one day; then nothing is said about the file.
-    """
+    """Spark may choose another algorithm one day; then nothing is said about the file."""
     with pytest.raises(UnknownFormatError, match=r"x\.crc: checksum algorithm 'XXH3' is not known"):
         has_spark_checksum(NINE, spark_checksum(algorithm="XXH3"), where="x.crc")
 
 
 @pytest.mark.parametrize("checksum", [b"", b"crc\0", b"[]", b"7", b'{"algorithm":"CRC32C"}'])
 def test_what_is_not_sparks_checksum_is_refused(checksum):
-    """
-    Other bytes are not taken for a checksum that does not fit.
-    """
+    """Other bytes are not taken for a checksum that does not fit."""
     with pytest.raises(CorruptDocumentError, match=r"x\.crc: not one of Spark's checksum files"):
         has_spark_checksum(NINE, checksum, where="x.crc")
 
@@ -119,17 +109,13 @@ def test_hadoops_checksum_is_verified(size):
 
 
 def test_hadoops_checksum_as_it_was_written():
-    """
-    What Hadoop wrote is understood, and a change of one bit is noticed.
-    """
+    """What Hadoop wrote is understood, and a change of one bit is noticed."""
     assert has_hadoop_checksum(bytes(100), HADOOP_WROTE, where=".x.crc")
     assert not has_hadoop_checksum(bytes(99) + b"\1", HADOOP_WROTE, where=".x.crc")
 
 
 @pytest.mark.parametrize("checksum", [b"", b"crc\0\0\0\0\0", b"crc\1\0\0\2\0", SPARK_WROTE])
 def test_what_is_not_hadoops_checksum_is_refused(checksum):
-    """
-    Other bytes are not taken for a checksum that does not fit.
-    """
+    """Other bytes are not taken for a checksum that does not fit."""
     with pytest.raises(CorruptDocumentError, match=r"\.x\.crc: not one of Hadoop's checksum files"):
         has_hadoop_checksum(NINE, checksum, where=".x.crc")

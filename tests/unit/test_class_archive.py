@@ -104,9 +104,7 @@ def an_archive(environ: Mapping[str, str]) -> Path:
 
 @pytest.mark.parametrize(("java", "can"), [("1.8.0_392", False), ("11.0.21", False), ("13", True)])
 def test_an_older_java_has_no_archive(environ, java, can):
-    """
-    Before Java 13 there is no such option, and a JVM that gets it does not start.
-    """
+    """Before Java 13 there is no such option, and a JVM that gets it does not start."""
     release = Path(environ["JAVA_HOME"]) / "release"
     release.write_text(f'IMPLEMENTOR="Debian"\nJAVA_VERSION="{java}"\n')
 
@@ -115,9 +113,7 @@ def test_an_older_java_has_no_archive(environ, java, can):
 
 
 def test_the_same_spark_and_java_have_the_same_archive(environ):
-    """
-    Its name does not depend on when it is asked for; it lies in the user's cache.
-    """
+    """Its name does not depend on when it is asked for; it lies in the user's cache."""
     assert path_of(environ) == path_of(dict(environ))
     assert Path(environ["SPARK_STREAM_CACHE"]) == path_of(environ).parent
     assert ".jsa" == path_of(environ).suffix
@@ -136,9 +132,7 @@ def test_the_same_spark_and_java_have_the_same_archive(environ):
     ids=["Java's release", "no release", "a jar more", "a jar less", "its size", "its time"],
 )
 def test_another_spark_or_java_has_another_archive(environ, tmp_path, change):
-    """
-    A JVM would refuse an archive that was made with other classes, or by another Java.
-    """
+    """A JVM would refuse an archive that was made with other classes, or by another Java."""
     before = path_of(environ)
     change(tmp_path)
 
@@ -147,9 +141,7 @@ def test_another_spark_or_java_has_another_archive(environ, tmp_path, change):
 
 
 def test_another_environment_has_another_archive(environ, monkeypatch):
-    """
-    Two environments of Python on one machine do not remove each other's.
-    """
+    """Two environments of Python on one machine do not remove each other's."""
     before = path_of(environ)
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
 
@@ -158,9 +150,7 @@ def test_another_environment_has_another_archive(environ, monkeypatch):
 
 @pytest.mark.parametrize("missing", ["JAVA_HOME", "SPARK_HOME"])
 def test_without_java_or_spark_there_is_no_archive(environ, tmp_path, missing):
-    """
-    Nothing is made or used, and to make one is an error that says so.
-    """
+    """Nothing is made or used, and to make one is an error that says so."""
     environ[missing] = str(tmp_path / "none")
 
     assert archive_path(environ) is None
@@ -171,9 +161,7 @@ def test_without_java_or_spark_there_is_no_archive(environ, tmp_path, missing):
 
 
 def test_archives_can_be_switched_off(environ):
-    """
-    None is used although there is one, and none is made.
-    """
+    """None is used although there is one, and none is made."""
     an_archive(environ)
     environ["SPARK_STREAM_CACHE"] = "off"
 
@@ -190,9 +178,7 @@ def test_archives_can_be_switched_off(environ):
     ],
 )
 def test_archives_are_in_the_users_cache(variables, expected):
-    """
-    The folder is named, or is where a user's caches are.
-    """
+    """The folder is named, or is where a user's caches are."""
     assert Path(expected) == cache_folder(variables)
 
 
@@ -200,9 +186,7 @@ def test_archives_are_in_the_users_cache(variables, expected):
 
 
 def test_an_archive_is_used_when_it_is_there(environ):
-    """
-    The JVM is silent, and starts without it, where it does not fit.
-    """
+    """The JVM is silent, and starts without it, where it does not fit."""
     assert [] == archive_options(environ)
     path = an_archive(environ)
 
@@ -213,9 +197,7 @@ def test_an_archive_is_used_when_it_is_there(environ):
 @pytest.mark.parametrize("which", ["file", "folder"])
 @pytest.mark.parametrize("bit", [stat.S_IWGRP, stat.S_IWOTH])
 def test_an_archive_that_others_can_write_is_ignored(environ, which, bit):
-    """
-    A JVM runs what it maps, so nobody else may write it, or replace it.
-    """
+    """A JVM runs what it maps, so nobody else may write it, or replace it."""
     path = an_archive(environ)
     target = path if which == "file" else path.parent
     target.chmod(stat.S_IMODE(target.stat().st_mode) | bit)
@@ -224,9 +206,7 @@ def test_an_archive_that_others_can_write_is_ignored(environ, which, bit):
 
 
 def test_an_archive_of_another_user_is_ignored(environ):
-    """
-    Only the user's own, and root's, count.
-    """
+    """Only the user's own, and root's, count."""
     path = an_archive(environ)
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -239,9 +219,7 @@ def test_an_archive_of_another_user_is_ignored(environ):
 
 
 def test_an_archive_is_made_once(environ, maker):
-    """
-    It and its folder are the user's alone, nothing else is left, and it is not made again.
-    """
+    """It and its folder are the user's alone, nothing else is left, and it is not made again."""
     maker(MAKES)
     path = present(make_archive(environ))
 
@@ -273,9 +251,7 @@ def test_a_failure_is_an_error_and_is_kept(environ, maker, source, said):
 
 
 def test_a_maker_that_hangs_is_ended(environ, maker, monkeypatch):
-    """
-    It counts as a failure, like any other.
-    """
+    """It counts as a failure, like any other."""
     maker(SLEEPS)
     monkeypatch.setattr(class_archive, "_TIMEOUT_S", 0.2)
 
@@ -285,9 +261,7 @@ def test_a_maker_that_hangs_is_ended(environ, maker, monkeypatch):
 
 
 def test_after_a_failure_nothing_is_started_for_a_day(environ, maker):
-    """
-    The next attempt would fail, too; after a day it is made again, and forgets the failure.
-    """
+    """The next attempt would fail, too; after a day it is made again, and forgets the failure."""
     maker(FAILS)
     with pytest.raises(SparkStreamError):
         make_archive(environ)
@@ -302,9 +276,7 @@ def test_after_a_failure_nothing_is_started_for_a_day(environ, maker):
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(environ, tmp_path):
-    """
-    The message names the archive.
-    """
+    """The message names the archive."""
     (tmp_path / "cache").write_text("a file")
 
     with pytest.raises(SparkStreamError, match=r"\.jsa: .* could not be made: "):
@@ -312,9 +284,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(environ, tmp_path):
 
 
 def test_two_processes_do_not_make_it_at_once(environ, maker, tmp_path):
-    """
-    The second one leaves it to the first, at once; the lock ends with its process.
-    """
+    """The second one leaves it to the first, at once; the lock ends with its process."""
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     for fifo in (begun, go_on):
         os.mkfifo(fifo)
@@ -335,9 +305,7 @@ def test_two_processes_do_not_make_it_at_once(environ, maker, tmp_path):
 
 
 def test_older_archives_of_the_environment_are_removed(environ, maker, tmp_path):
-    """
-    After an upgrade one archive is left; those of other environments, and other files, stay.
-    """
+    """After an upgrade one archive is left; those of other environments, and other files, stay."""
     maker(MAKES)
     older = present(make_archive(environ))
     others = older.with_name(f"00000000-{older.name.partition('-')[2]}")
@@ -359,9 +327,7 @@ def test_older_archives_of_the_environment_are_removed(environ, maker, tmp_path)
 
 @pytest.mark.slow
 def test_an_archive_is_made_in_the_background(environ, tmp_path):
-    """
-    A process of the lowest priority starts Java while the caller goes on; this Java fails.
-    """
+    """A process of the lowest priority starts Java while the caller goes on; this Java fails."""
     java = tmp_path / "java" / "bin" / "java"
     java.write_text('#!/bin/sh\nnice > "$NICE"\nexit 1\n')
     environ["NICE"] = str(tmp_path / "nice")

@@ -120,25 +120,19 @@ def test_an_error_has_a_class(error, failure_class):
     ],
 )
 def test_a_cause_decides_as_well(error, failure_class):
-    """
-    What is wrapped, however deep, decides the class.
-    """
+    """What is wrapped, however deep, decides the class."""
     assert failure_class is classify(error).failure_class
 
 
 def test_the_machine_comes_before_the_program():
-    """
-    An error of the machine's that shows up as another one is the machine's.
-    """
+    """An error of the machine's that shows up as another one is the machine's."""
     error = caused(TypeError("half a file"), OSError(28, "No space left on device"))
 
     assert ENVIRONMENT is classify(error).failure_class
 
 
 def test_causes_that_go_in_a_circle_end():
-    """
-    An exception that is its own cause's cause is classified all the same.
-    """
+    """An exception that is its own cause's cause is classified all the same."""
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
 
@@ -159,9 +153,7 @@ def test_what_a_failure_says():
 
 
 def test_an_error_without_words_or_condition():
-    """
-    Without a message and a condition the exception's type stands for both.
-    """
+    """Without a message and a condition the exception's type stands for both."""
     failure = classify(SparkError(None))
 
     assert ("SparkError", "SparkError") == (failure.condition, failure.reason)
@@ -178,9 +170,7 @@ def test_an_error_without_words_or_condition():
     ],
 )
 def test_only_a_hopeless_failure_is_final(failure_class, exit_code):
-    """
-    The exit code says whether the same command is worth another try.
-    """
+    """The exit code says whether the same command is worth another try."""
     errors = {
         NON_RECOVERABLE: TypeError("t"),
         DATA_MISSING: SparkError(None, "FileNotFoundException"),
@@ -194,9 +184,7 @@ def test_only_a_hopeless_failure_is_final(failure_class, exit_code):
 
 
 def test_a_failure_is_plain_json():
-    """
-    A failure is stored in the attempt's document.
-    """
+    """A failure is stored in the attempt's document."""
     raw = classify(TypeError("t"), query="q").to_dict()
 
     assert raw == json.loads(json.dumps(raw))
@@ -204,9 +192,7 @@ def test_a_failure_is_plain_json():
 
 
 def test_a_failed_run_says_its_failure():
-    """
-    The error of a failed run reads as its failure does.
-    """
+    """The error of a failed run reads as its failure does."""
     failure = classify(TypeError("t"), query="q")
 
     assert failure.describe() == str(RunFailedError(failure))
@@ -226,9 +212,7 @@ def test_a_failed_run_says_its_failure():
     ],
 )
 def test_an_outage_at_the_start_is_no_mistake_of_the_caller(error, expected):
-    """
-    What does not answer before anything is written may answer a retry; a mistake never will.
-    """
+    """What does not answer before anything is written may answer a retry; a mistake never will."""
     refused = refusal_of(error, "the thing, and the way out")
 
     assert expected is type(refused)

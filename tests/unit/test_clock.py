@@ -20,9 +20,7 @@ from airflow_provider.runtime.base.clock import SystemClock, millis_to_iso, to_i
     ],
 )
 def test_a_moment_is_written_in_utc(moment, text):
-    """
-    Every moment is written in UTC with milliseconds and a final Z.
-    """
+    """Every moment is written in UTC with milliseconds and a final Z."""
     assert text == to_iso(moment)
 
 
@@ -41,16 +39,12 @@ def test_a_moment_is_written_in_utc(moment, text):
     ],
 )
 def test_sparks_milliseconds_are_written_alike(millis, text):
-    """
-    A watermark is written to the millisecond, also of years that a datetime cannot hold.
-    """
+    """A watermark is written to the millisecond, also of years that a datetime cannot hold."""
     assert text == millis_to_iso(millis)
 
 
 def test_the_machines_clock_is_in_utc_and_only_grows():
-    """
-    The real clock gives aware UTC times and seconds that never go back.
-    """
+    """The real clock gives aware UTC times and seconds that never go back."""
     clock = SystemClock()
     before = clock.monotonic()
     clock.sleep(0)

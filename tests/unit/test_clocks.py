@@ -162,9 +162,7 @@ def all_comparisons() -> list[Comparison]:
     ],
 )
 def test_orders_by_times_are_found(source):
-    """
-    Each way to put things in the order of their times is noticed.
-    """
+    """Each way to put things in the order of their times is noticed."""
     assert 1 == len(list(comparisons_in(source, "x.py")))
 
 
@@ -180,9 +178,7 @@ def test_orders_by_times_are_found(source):
     ],
 )
 def test_other_orders_are_let_through(source):
-    """
-    Tokens, names, identity, and one process's own monotonic clock are no times of others.
-    """
+    """Tokens, names, identity, and one process's own monotonic clock are no times of others."""
     assert [] == list(comparisons_in(source, "x.py"))
 
 
@@ -196,7 +192,5 @@ def test_no_order_is_decided_by_clocks():
 
 @pytest.mark.slow
 def test_what_is_allowed_is_there():
-    """
-    An exception whose code is gone is gone as well.
-    """
+    """An exception whose code is gone is gone as well."""
     assert set() == set(ALLOWED) - {found.where for found in all_comparisons()}

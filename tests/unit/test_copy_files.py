@@ -126,9 +126,7 @@ def flushed(monkeypatch) -> list[int]:
 
 
 def test_files_on_one_device_are_linked(source, target):
-    """
-    On one device nothing is written: each file gets a second name, in folders that are made.
-    """
+    """On one device nothing is written: each file gets a second name, in folders that are made."""
     names = written(source)
 
     copied = copy_files(str(source), f"file://{target}", names)
@@ -140,9 +138,7 @@ def test_files_on_one_device_are_linked(source, target):
 
 
 def test_only_what_is_named_is_brought(source, target):
-    """
-    Other files of the source stay where they are; other files of the target stay.
-    """
+    """Other files of the source stay where they are; other files of the target stay."""
     names = written(source)
     target.mkdir(parents=True)
     (target / "other").write_bytes(b"other")
@@ -153,9 +149,7 @@ def test_only_what_is_named_is_brought(source, target):
 
 
 def test_a_second_call_keeps_what_is_there(source, target):
-    """
-    What has arrived with the right size is neither linked nor copied again.
-    """
+    """What has arrived with the right size is neither linked nor copied again."""
     names = written(source)
     copy_files(str(source), str(target), names[:2])
     (target / "offsets").mkdir()
@@ -171,9 +165,7 @@ def test_a_second_call_keeps_what_is_there(source, target):
 
 
 def test_a_file_of_another_size_is_replaced(source, target):
-    """
-    A target that is not what it should be is replaced by a whole file.
-    """
+    """A target that is not what it should be is replaced by a whole file."""
     names = written(source)
     target.mkdir(parents=True)
     (target / "offsets").mkdir()
@@ -186,9 +178,7 @@ def test_a_file_of_another_size_is_replaced(source, target):
 
 
 def test_nothing_named_is_nothing_done(source, target):
-    """
-    Without names no folder is made.
-    """
+    """Without names no folder is made."""
     copied = copy_files(str(source), str(target), [])
 
     assert Copied(files=0, kept_files=0, linked_bytes=0, copied_bytes=0) == copied
@@ -196,9 +186,7 @@ def test_nothing_named_is_nothing_done(source, target):
 
 
 def test_names_of_any_kind(source, target):
-    """
-    Blanks, escapes, patterns and letters of any alphabet are only letters of a name.
-    """
+    """Blanks, escapes, patterns and letters of any alphabet are only letters of a name."""
     names = written(source, ["a b/c d", "a%20b", "[a]*?", "k=é/ß", "-", ".hidden/.x", "#1"])
 
     copy_files(str(source), str(target), names)
@@ -222,9 +210,7 @@ def test_each_folder_is_flushed_once(source, target, flushed):
 
 
 def test_files_for_another_device_are_copied(source, elsewhere):
-    """
-    Where no link can be, bytes and permissions are copied, and nothing else stays there.
-    """
+    """Where no link can be, bytes and permissions are copied, and nothing else stays there."""
     names = written(source)
     (source / "offsets/7").chmod(0o640)
     (source / "1.delta").chmod(0o444)
@@ -240,9 +226,7 @@ def test_files_for_another_device_are_copied(source, elsewhere):
 
 @pytest.mark.parametrize("why", ["EXDEV", "EPERM", "EMLINK", "ENOTSUP", "ENOSYS"])
 def test_files_that_cannot_be_linked_are_copied(source, target, monkeypatch, why):
-    """
-    Whatever the reason why a filesystem makes no link, the file is copied.
-    """
+    """Whatever the reason why a filesystem makes no link, the file is copied."""
     names = written(source)
 
     def refuse(*_args, **_folders):
@@ -257,9 +241,7 @@ def test_files_that_cannot_be_linked_are_copied(source, target, monkeypatch, why
 
 
 def test_other_errors_of_links_are_raised(source, target, monkeypatch):
-    """
-    A disk that fails is not answered with a copy.
-    """
+    """A disk that fails is not answered with a copy."""
     names = written(source)
 
     def fail(*_args, **_folders):
@@ -272,9 +254,7 @@ def test_other_errors_of_links_are_raised(source, target, monkeypatch):
 
 @pytest.mark.parametrize("then", ["refuses", "stops", "fails"])
 def test_a_kernel_that_does_not_copy_all(source, target, monkeypatch, without_links, then):
-    """
-    What the kernel has not copied is copied by hand; a disk that fails is an error.
-    """
+    """What the kernel has not copied is copied by hand; a disk that fails is an error."""
     names = written(source)
     kernel_copy, calls = os.copy_file_range, []
 
@@ -298,9 +278,7 @@ def test_a_kernel_that_does_not_copy_all(source, target, monkeypatch, without_li
 
 
 def test_a_kernel_that_cannot_copy(source, target, monkeypatch, without_links):
-    """
-    A system without the call copies by hand.
-    """
+    """A system without the call copies by hand."""
     names = written(source)
     monkeypatch.delattr(os, "copy_file_range")
 
@@ -310,9 +288,7 @@ def test_a_kernel_that_cannot_copy(source, target, monkeypatch, without_links):
 
 
 def test_copies_are_flushed(source, target, without_links, flushed):
-    """
-    Each copied file is flushed before it gets its name, and each folder once.
-    """
+    """Each copied file is flushed before it gets its name, and each folder once."""
     names = written(source)
 
     copy_files(str(source), str(target), names)
@@ -323,9 +299,7 @@ def test_copies_are_flushed(source, target, without_links, flushed):
 
 @pytest.mark.parametrize("link", ["way", "inside/way"], ids=["file", "folder"])
 def test_a_symbolic_link_is_refused(source, target, tmp_path, link):
-    """
-    It may lead to what was never to be copied: nothing behind it arrives.
-    """
+    """It may lead to what was never to be copied: nothing behind it arrives."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/way").write_bytes(b"data")
     source.mkdir()
@@ -342,9 +316,7 @@ def test_a_symbolic_link_is_refused(source, target, tmp_path, link):
 
 
 def test_a_pipe_is_refused(source, target):
-    """
-    Nobody waits for what may come out of it.
-    """
+    """Nobody waits for what may come out of it."""
     source.mkdir()
     os.mkfifo(source / "pipe")
 
@@ -357,9 +329,7 @@ def test_a_pipe_is_refused(source, target):
 
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_a_source_that_is_gone_is_named(source, target, request, how):
-    """
-    A file that was removed meanwhile is a missing file, by its name.
-    """
+    """A file that was removed meanwhile is a missing file, by its name."""
     if how == "copy":
         request.getfixturevalue("without_links")
     names = written(source)
@@ -375,9 +345,7 @@ def test_a_source_that_is_gone_is_named(source, target, request, how):
 @pytest.mark.parametrize("bytes_now", [3, 30])
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_a_source_of_another_size_is_named(source, target, request, how, bytes_now):
-    """
-    A source that is shorter or longer than was said is refused, and does not arrive.
-    """
+    """A source that is shorter or longer than was said is refused, and does not arrive."""
     if how == "copy":
         request.getfixturevalue("without_links")
     names = written(source)
@@ -393,9 +361,7 @@ def test_a_source_of_another_size_is_named(source, target, request, how, bytes_n
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a"])
 def test_a_name_that_leads_out_is_refused(source, target, name):
-    """
-    A name that is no path inside a folder is an error before anything is written.
-    """
+    """A name that is no path inside a folder is an error before anything is written."""
     written(source)
 
     with pytest.raises(ConfigError, match="not a path inside a folder"):
@@ -405,9 +371,7 @@ def test_a_name_that_leads_out_is_refused(source, target, name):
 
 
 def test_other_filesystems_are_refused(source):
-    """
-    A place of another kind is an error that says which kinds there are.
-    """
+    """A place of another kind is an error that says which kinds there are."""
     with pytest.raises(ConfigError, match="memory://x: files are copied between local folders"):
         copy_files(str(source), "memory://x", [])
     with pytest.raises(ConfigError, match="memory://x"):
@@ -415,9 +379,7 @@ def test_other_filesystems_are_refused(source):
 
 
 def test_a_file_where_a_folder_should_be(source, target):
-    """
-    A file in the way of a folder is named, and stays.
-    """
+    """A file in the way of a folder is named, and stays."""
     names = written(source)
     target.mkdir(parents=True)
     (target / "state").write_bytes(b"in the way")
@@ -433,9 +395,7 @@ def test_a_file_where_a_folder_should_be(source, target):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("forbidden", ["source", "target"])
 def test_what_may_not_be_done_is_named(tmp_path, source, target, forbidden):
-    """
-    A user who may not read the source or write the target is told which.
-    """
+    """A user who may not read the source or write the target is told which."""
     written(source, ["a"])
     (source / "a").write_bytes(b"1")
     target.mkdir(parents=True)
@@ -483,9 +443,7 @@ def test_the_next_call_completes_what_a_dead_one_began(source, target, what, tim
 
 
 def test_what_is_hidden_and_not_ours_stays(source, target):
-    """
-    Only what this kind of writer leaves unfinished is removed.
-    """
+    """Only what this kind of writer leaves unfinished is removed."""
     names = written(source)
     target.mkdir(parents=True)
     for name in (".tmp-0123", ".tmp-0123.part", ".1.delta.crc", "x.part"):
@@ -503,9 +461,7 @@ def test_what_is_hidden_and_not_ours_stays(source, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_thousands_of_small_files(source, target, request, how):
-    """
-    Five thousand files in two hundred folders, as a query's state has, take seconds.
-    """
+    """Five thousand files in two hundred folders, as a query's state has, take seconds."""
     if how == "copy":
         request.getfixturevalue("without_links")
     names = written(source, [f"state/0/{n % 200}/{n}.delta" for n in range(5000)])
@@ -553,9 +509,7 @@ def test_links_take_a_twentieth_of_the_time_of_copies(source, tmp_path):
 
 
 def test_a_file_of_another_size_does_not_arrive(tmp_path):
-    """
-    What was brought and is cut short is not put in its place, and nothing of it is left.
-    """
+    """What was brought and is cut short is not put in its place, and nothing of it is left."""
     folder = ArrivalFolder(LocalFolder(str(tmp_path / "to")), ["a/b"])
     folder.prepare()
 

@@ -20,18 +20,14 @@ present(present(_SPEC).loader).exec_module(schemas)
 
 
 def test_every_document_declares_its_contents():
-    """
-    A class says in its own body whether its documents may have lines of a log.
-    """
+    """A class says in its own body whether its documents may have lines of a log."""
     assert [] == [kind.__name__ for kind in schemas.documents() if "CONTENTS" not in vars(kind)]
     of_logs = {ExitRecord, LaunchStatusRecord}
     assert of_logs == {kind for kind in schemas.documents() if kind.CONTENTS is Contents.LOG}
 
 
 def test_the_page_knows_every_document_that_has_a_place():
-    """
-    A document without a place of its own never lies in a job directory.
-    """
+    """A document without a place of its own never lies in a job directory."""
     documents = schemas.documents()
 
     assert KINDS == {kind for kind in documents if kind.PLACES}
@@ -42,9 +38,7 @@ def test_the_page_knows_every_document_that_has_a_place():
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
 def test_a_document_needs_the_right_that_its_class_declares(kind):
-    """
-    At each of its places, in a job directory and in one inside it.
-    """
+    """At each of its places, in a job directory and in one inside it."""
     for place in kind.PLACES:
         path = re.sub(r"\{\w+\}|\*", "7", place)
 
@@ -56,7 +50,5 @@ def test_a_document_needs_the_right_that_its_class_declares(kind):
     ["runs/r1/submissions/d.exit.json", "runs/r1/unknown.json", "x.json", "", "job.json.bak"],
 )
 def test_what_is_no_known_document_may_have_a_log(path):
-    """
-    A file of an unknown kind is shown only to users who may read logs.
-    """
+    """A file of an unknown kind is shown only to users who may read logs."""
     assert Contents.LOG is contents_at(path)

@@ -157,9 +157,7 @@ _DOCUMENTS = st.builds(
 
 @given(_DOCUMENTS)
 def test_every_document_survives_a_round_trip(document):
-    """
-    A document with members of any kind is read back as it was written, version first.
-    """
+    """A document with members of any kind is read back as it was written, version first."""
     raw = json.loads(document.to_bytes())
 
     assert document == Everything.from_dict(raw, where="doc.json")
@@ -168,9 +166,7 @@ def test_every_document_survives_a_round_trip(document):
 
 @given(_DOCUMENTS, st.data())
 def test_a_damaged_member_is_an_error_of_one_line_or_another_document(document, data):
-    """
-    Whatever a member is replaced by, the document is read or refused in one line.
-    """
+    """Whatever a member is replaced by, the document is read or refused in one line."""
     raw = document.to_dict()
     raw[data.draw(st.sampled_from([*raw]))] = data.draw(_JSON)
     said = "doc.json: read"
@@ -216,9 +212,7 @@ def test_a_damaged_member_is_an_error_of_one_line_or_another_document(document, 
     ],
 )
 def test_what_a_member_should_have_been_is_said(member, value, said):
-    """
-    The error names the member, what it should have been, and what it is, in short.
-    """
+    """The error names the member, what it should have been, and what it is, in short."""
     raw = {**Everything().to_dict(), member: value}
 
     with pytest.raises(CorruptDocumentError) as raised:
@@ -229,9 +223,7 @@ def test_what_a_member_should_have_been_is_said(member, value, said):
 
 
 def test_what_walks_through_a_document_ends():
-    """
-    JSON so deep that a parser, or whoever walks through it, would fall over is refused.
-    """
+    """JSON so deep that a parser, or whoever walks through it, would fall over is refused."""
     storage = MemoryStorage(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
     for member in (b"anything", b"unknown"):
         for depth in (2 * DEEPEST, 60_000):
@@ -244,9 +236,7 @@ def test_what_walks_through_a_document_ends():
 
 @pytest.mark.parametrize("least", [b"0", b""])
 def test_any_value_is_as_deep_as_it_may_be(storage, least):
-    """
-    A value without a type of its own is read up to its depth, and one level more is refused.
-    """
+    """A value without a type of its own is read up to its depth, and one level more is refused."""
     for depth, is_read in ((DEEPEST, True), (DEEPEST + 1, False)):
         deep = b"[" * depth + least + b"]" * depth
         storage.put("a.json", b'{"version": 1, "anything": ' + deep + b"}")
@@ -255,9 +245,7 @@ def test_any_value_is_as_deep_as_it_may_be(storage, least):
 
 
 def test_json_is_not_parsed_when_it_is_larger_than_any():
-    """
-    Its values take many times its size, so the bound comes before the parser.
-    """
+    """Its values take many times its size, so the bound comes before the parser."""
     assert [1, 2] == read_json("[1,2]", at_most_bytes=5)
     with pytest.raises(ValueError, match="6 bytes, more than 5"):
         read_json("[1,2] ", at_most_bytes=5)
@@ -265,9 +253,7 @@ def test_json_is_not_parsed_when_it_is_larger_than_any():
 
 @pytest.mark.parametrize("text", [b"1e999", b"NaN", b"9" * 5000, b'"\\ud800"', b'"\\u0000"', b"-0"])
 def test_strange_values_of_json_are_read_or_refused(storage, text):
-    """
-    What JSON's grammar lets through is no crash.
-    """
+    """What JSON's grammar lets through is no crash."""
     for member in ("text", "number", "real", "anything", "where", "id"):
         storage.put("a.json", b'{"version": 1, "%s": %s}' % (member.encode(), text))
         with contextlib.suppress(CorruptDocumentError):
@@ -275,9 +261,7 @@ def test_strange_values_of_json_are_read_or_refused(storage, text):
 
 
 def test_a_copy_under_another_name_is_refused(storage):
-    """
-    A document that names its place is read there and nowhere else.
-    """
+    """A document that names its place is read there and nowhere else."""
     Everything(id="one").put(storage, "places/one.json")
     Everything(id="one").put(storage, "places/two.json")
     Everything(id="one").put(storage, "else/two.json")
@@ -290,9 +274,7 @@ def test_a_copy_under_another_name_is_refused(storage):
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_every_documents_annotations_are_understood(kind):
-    """
-    No annotation of a document is of a type that the decoder does not know.
-    """
+    """No annotation of a document is of a type that the decoder does not know."""
     with pytest.raises(CorruptDocumentError, match="expected a value, found none"):
         kind.from_dict({"version": 1}, where="doc.json")
 
@@ -319,9 +301,7 @@ def test_what_is_no_file_is_no_document(tmp_path):
 
 
 def test_a_document_is_put_and_read(storage):
-    """
-    A stored document is read from where it was put; where nothing is, None.
-    """
+    """A stored document is read from where it was put; where nothing is, None."""
     record = JobRecord(name="job", created="2026-01-01T00:00:00.000Z")
     assert JobRecord.read(storage, "job.json") is None
 
@@ -333,27 +313,21 @@ def test_a_document_is_put_and_read(storage):
 
 
 def test_a_stored_document_is_text_for_people(storage):
-    """
-    A document is JSON on lines of its own, ending with a newline.
-    """
+    """A document is JSON on lines of its own, ending with a newline."""
     JobRecord(name="job", created="now").put(storage, "job.json")
 
     assert b'{\n "version": 1,\n "name": "job",\n "created": "now"\n}\n' == storage.read("job.json")
 
 
 def test_members_of_a_later_writer_are_ignored():
-    """
-    A document of the same version may carry members that this reader does not know.
-    """
+    """A document of the same version may carry members that this reader does not know."""
     raw = {"version": 1, "name": "job", "created": "now", "colour": {"new": True}}
 
     assert JobRecord(name="job", created="now") == JobRecord.from_dict(raw, where="job.json")
 
 
 def test_a_newer_version_is_refused(storage):
-    """
-    A document of a newer format names itself, both versions and the way out.
-    """
+    """A document of a newer format names itself, both versions and the way out."""
     storage.put("job.json", b'{"version": 2, "name": "job", "created": "now"}')
 
     with pytest.raises(UnsupportedVersionError) as raised:
@@ -380,9 +354,7 @@ def test_a_newer_version_is_refused(storage):
     ],
 )
 def test_what_is_not_the_document_is_refused(storage, data):
-    """
-    Damaged, foreign or incomplete JSON is refused by its address.
-    """
+    """Damaged, foreign or incomplete JSON is refused by its address."""
     storage.put("job.json", data)
 
     with pytest.raises(CorruptDocumentError) as raised:
@@ -405,17 +377,13 @@ def test_what_is_not_the_document_is_refused(storage, data):
     ],
 )
 def test_a_value_of_another_shape_is_named(kind, raw, says):
-    """
-    What is no list, object or time is said to be none, and never taken to pieces.
-    """
+    """What is no list, object or time is said to be none, and never taken to pieces."""
     with pytest.raises(Mismatch, match=says):
         decode(kind, raw)
 
 
 def test_a_document_is_not_read_when_it_is_larger_than_any(tmp_path):
-    """
-    A file that somebody has put in the place of a document does not fill the memory.
-    """
+    """A file that somebody has put in the place of a document does not fill the memory."""
     storage = LocalStorage(tmp_path)
     with (tmp_path / "job.json").open("wb") as file:
         file.truncate(JobRecord.MOST_BYTES + 1)

@@ -41,9 +41,7 @@ def test_a_timer_waits_if_it_was_there_or_a_row_set_it(timers, fed, left):
 
 
 def test_what_cannot_be_counted_stays_as_it_is():
-    """
-    Rows without timers, and timers that this Spark cannot read, wait for a later watermark.
-    """
+    """Rows without timers, and timers that this Spark cannot read, wait for a later watermark."""
     found = [Unflushed(0, AGGREGATION, 5, "groups"), Unflushed(1, TIMERS, None, "timers")]
 
     assert found == _by_origin(found, {}, fed=frozenset())

@@ -42,9 +42,7 @@ from airflow_provider.runtime.errors import ConfigError
     ],
 )
 def test_a_duration_is_read(value, seconds):
-    """
-    Words, ISO 8601 and plain seconds all come to the same seconds.
-    """
+    """Words, ISO 8601 and plain seconds all come to the same seconds."""
     assert seconds == parse_duration(value)
 
 
@@ -84,9 +82,7 @@ def test_a_duration_is_read(value, seconds):
     ],
 )
 def test_what_is_not_a_duration_is_refused(value):
-    """
-    Anything else is refused by what it is for, with examples of what to write.
-    """
+    """Anything else is refused by what it is for, with examples of what to write."""
     with pytest.raises(ConfigError) as raised:
         parse_duration(value, name="--trigger")
 
@@ -107,18 +103,14 @@ def test_what_is_not_a_duration_is_refused(value):
     ],
 )
 def test_a_duration_out_of_all_bounds_is_refused(value):
-    """
-    An empty, doubled or impossibly long duration is refused like any other mistake.
-    """
+    """An empty, doubled or impossibly long duration is refused like any other mistake."""
     with pytest.raises(ConfigError):
         parse_duration(value)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 59), st.integers(0, 59))
 def test_all_ways_to_write_a_duration_agree(hours, minutes, seconds):
-    """
-    The same duration in words, in ISO 8601 and in seconds is the same number.
-    """
+    """The same duration in words, in ISO 8601 and in seconds is the same number."""
     total = hours * 3600 + minutes * 60 + seconds
     words = f"{hours} hours {minutes} minutes {seconds} seconds"
 
@@ -133,9 +125,7 @@ def test_all_ways_to_write_a_duration_agree(hours, minutes, seconds):
     st.none() | st.decimals(0, 9999, places=3),
 )
 def test_iso_8601_is_read_as_pendulum_reads_it(numbers, seconds):
-    """
-    What stands beside Airflow and what travels to a cluster mean the same.
-    """
+    """What stands beside Airflow and what travels to a cluster mean the same."""
     weeks, days, hours, minutes = numbers
     day = "".join(f"{n}{unit}" for n, unit in ((weeks, "W"), (days, "D")) if n is not None)
     units = ((hours, "H"), (minutes, "M"), (seconds, "S"))
@@ -151,9 +141,7 @@ def test_iso_8601_is_read_as_pendulum_reads_it(numbers, seconds):
 
 @given(st.text(max_size=30))
 def test_no_text_breaks_the_parser(text):
-    """
-    Every text is either a number of seconds, zero or more, or refused.
-    """
+    """Every text is either a number of seconds, zero or more, or refused."""
     try:
         seconds = parse_duration(text)
     except ConfigError:

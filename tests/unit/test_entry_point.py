@@ -43,34 +43,26 @@ def write(folder, name: str, text: str) -> str:
     ],
 )
 def test_an_entry_has_two_parts(entry, parts):
-    """
-    The function's name stands after the last colon.
-    """
+    """The function's name stands after the last colon."""
     assert parts == split_entry(entry)
 
 
 @pytest.mark.parametrize("entry", ["", ":", "a.py", "a.py:", ":job", "a.py:1st", "a.py:a b"])
 def test_what_is_no_entry_is_refused(entry):
-    """
-    A text that is not an entry point is shown, with how to write one.
-    """
+    """A text that is not an entry point is shown, with how to write one."""
     with pytest.raises(ConfigError, match=r"write FILE\.py:FUNCTION or package\.module:FUNCTION"):
         split_entry(entry)
 
 
 def test_a_function_in_a_file(tmp_path):
-    """
-    The function of a file is loaded, wherever the file lies.
-    """
+    """The function of a file is loaded, wherever the file lies."""
     place = write(tmp_path, "job.py", "def daily(ctx):\n    return ['daily', ctx]\n")
 
     assert ["daily", 1] == load_entry(f"{place}:daily")(1)
 
 
 def test_a_function_in_a_module(tmp_path, monkeypatch):
-    """
-    The function of an importable module is loaded by the module's name.
-    """
+    """The function of an importable module is loaded by the module's name."""
     write(tmp_path / "entry_pkg", "__init__.py", "")
     write(tmp_path / "entry_pkg", "mod.py", "def daily(ctx):\n    return 'daily'\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,9 +71,7 @@ def test_a_function_in_a_module(tmp_path, monkeypatch):
 
 
 def test_a_file_imports_its_neighbours(tmp_path):
-    """
-    A job file can import the modules beside it, as when it is run by Python itself.
-    """
+    """A job file can import the modules beside it, as when it is run by Python itself."""
     write(tmp_path, "entry_neighbour.py", "WORD = 'hello'\n")
     place = write(
         tmp_path, "job.py", "from entry_neighbour import WORD\ndef job(ctx):\n    return WORD\n"
@@ -91,9 +81,7 @@ def test_a_file_imports_its_neighbours(tmp_path):
 
 
 def test_two_files_of_one_name_are_two_jobs(tmp_path):
-    """
-    Two jobs in one process may both be called ``job.py``.
-    """
+    """Two jobs in one process may both be called ``job.py``."""
     first = write(tmp_path / "a", "job.py", "def job(ctx):\n    return 'a'\n")
     second = write(tmp_path / "b", "job.py", "def job(ctx):\n    return 'b'\n")
     jobs = [load_entry(f"{place}:job") for place in (first, second)]
@@ -102,9 +90,7 @@ def test_two_files_of_one_name_are_two_jobs(tmp_path):
 
 
 def test_a_file_that_was_changed_is_loaded_anew(tmp_path):
-    """
-    A process that runs a job again runs the program as it is now.
-    """
+    """A process that runs a job again runs the program as it is now."""
     place = write(tmp_path, "job.py", "def job(ctx):\n    return 'old'\n")
     load_entry(f"{place}:job")
     write(tmp_path, "job.py", "def job(ctx):\n    return 'newer'\n")
@@ -129,9 +115,7 @@ def test_a_file_that_was_changed_is_loaded_anew(tmp_path):
     ],
 )
 def test_an_entry_that_does_not_load_says_why(tmp_path, text, entry, complaint):
-    """
-    A missing file, module or function, or a program that does not import, is one clear error.
-    """
+    """A missing file, module or function, or a program that does not import, is one clear error."""
     if text is not None:
         write(tmp_path, "job.py", text)
 
@@ -142,9 +126,7 @@ def test_an_entry_that_does_not_load_says_why(tmp_path, text, entry, complaint):
 
 
 def test_a_file_that_exits_when_it_is_imported(tmp_path):
-    """
-    A job file that calls ``sys.exit`` while it is imported is an error, not the driver's end.
-    """
+    """A job file that calls ``sys.exit`` while it is imported is an error, not the driver's end."""
     place = write(tmp_path, "job.py", "import sys\nsys.exit(0)\n")
 
     with pytest.raises(ConfigError):
@@ -190,9 +172,7 @@ def test_an_entry_that_starts_spark_is_refused(tmp_path, monkeypatch):
 
 
 def test_an_error_in_the_function_has_its_line(tmp_path):
-    """
-    The line is the innermost one in the job's own file, however deep the error has come from.
-    """
+    """The line is the innermost one in the job's own file, however deep the error has come from."""
     place = write(
         tmp_path,
         "job.py",

@@ -20,17 +20,13 @@ CLASSES = [
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)
 def test_every_error_says_what_it_means(error):
-    """
-    Each class has a docstring of one line or more, and an exit code of the interface.
-    """
+    """Each class has a docstring of one line or more, and an exit code of the interface."""
     assert error.__doc__
     assert error.exit_code in {2, 3, 4, 5}
 
 
 def test_a_mistake_is_a_value_error():
-    """
-    A wrong value can be caught as Python's own.
-    """
+    """A wrong value can be caught as Python's own."""
     assert issubclass(errors.ConfigError, ValueError)
 
 
@@ -40,9 +36,7 @@ def test_a_mistake_is_a_value_error():
     ids=lambda e: type(e).__name__,
 )
 def test_an_error_can_travel_between_processes(error):
-    """
-    An error survives pickling with its message.
-    """
+    """An error survives pickling with its message."""
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
     assert type(error) is type(copy)
@@ -59,7 +53,5 @@ def test_an_error_can_travel_between_processes(error):
     ids=lambda e: type(e).__name__,
 )
 def test_an_error_is_one_line(error):
-    """
-    Ends of lines in the names of files are escaped, so that an error is one line of a log.
-    """
+    """Ends of lines in the names of files are escaped, so that an error is one line of a log."""
     assert len(str(error).splitlines()) == 1

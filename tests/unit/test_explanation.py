@@ -44,9 +44,7 @@ CALLED = """[DIVIDE_BY_ZERO] Division by zero.
 
 
 def test_a_screen_says_what_where_why_and_what_to_do():
-    """
-    Each has its line, and the last one is where the rest is.
-    """
+    """Each has its line, and the last one is where the rest is."""
     assert [
         "spark-stream: error: there is no column `usr`",
         "  where: sessions.py:42, query 'sessions', batch 3, source 'clicks', input /data/a.csv",
@@ -58,9 +56,7 @@ def test_a_screen_says_what_where_why_and_what_to_do():
 
 
 def test_a_source_is_named_once():
-    """
-    What begins with the source does not say it again as the place.
-    """
+    """What begins with the source does not say it again as the place."""
     about = Explanation(what="source 'a' (csv) cannot be read", place="jobs.py:2", source="a")
 
     assert "jobs.py:2: source 'a' (csv) cannot be read" == about.line
@@ -69,9 +65,7 @@ def test_a_source_is_named_once():
 
 
 def test_a_screen_is_a_dozen_short_lines_whatever_it_has_to_say():
-    """
-    A plan of a thousand lines is cut where nobody reads on; its file has the rest.
-    """
+    """A plan of a thousand lines is cut where nobody reads on; its file has the rest."""
     long = "+- Project [usr]\n" * 1000
     screen = Explanation(what=long, place=long, why=long, remedy=long).screen(4, "no", "/x")
 
@@ -81,9 +75,7 @@ def test_a_screen_is_a_dozen_short_lines_whatever_it_has_to_say():
 
 
 def test_the_line_of_a_screen_is_the_one_of_the_exception():
-    """
-    A watcher that has only the driver's log says the same as the driver's own record.
-    """
+    """A watcher that has only the driver's log says the same as the driver's own record."""
     log = ["INFO x", *FULL.screen(2, "nothing was written", "/x"), "spark-stream: exit code 2"]
 
     assert FULL.line == line_in(log)
@@ -91,9 +83,7 @@ def test_the_line_of_a_screen_is_the_one_of_the_exception():
 
 
 def test_an_error_of_a_record_has_the_same_parts():
-    """
-    A failure shows its condition once, and its cause without the package.
-    """
+    """A failure shows its condition once, and its cause without the package."""
     failure = Failure(
         FailureClass.NON_RECOVERABLE,
         "'b'",
@@ -113,16 +103,12 @@ def test_an_error_of_a_record_has_the_same_parts():
     [(WORKER, "sessions.py:17"), (CALLED, "sessions.py:23"), ("Lost task 0.0", "")],
 )
 def test_the_line_of_the_job_is_found_in_what_spark_says(text, line):
-    """
-    A worker's traceback and Spark's call sites have it, between lines of libraries.
-    """
+    """A worker's traceback and Spark's call sites have it, between lines of libraries."""
     assert line == line_in_text(text)
 
 
 def test_a_mistake_keeps_its_line_and_its_source():
-    """
-    What is said first stays: an error that passes another frame is not moved.
-    """
+    """What is said first stays: an error that passes another frame is not moved."""
     error = ConfigError("the thing; correct it")
     error.at("job.py:3")
     error.at("job.py:9")
@@ -135,9 +121,7 @@ def test_a_mistake_keeps_its_line_and_its_source():
 
 
 def test_a_failure_over_a_file_whose_name_is_no_unicode_can_be_shown():
-    """
-    Each text of it is encoded by a terminal, a log and the page's answers.
-    """
+    """Each text of it is encoded by a terminal, a log and the page's answers."""
     name = os.fsdecode(b"/in/caf\xe9.csv")
     texts = {
         field.name: name

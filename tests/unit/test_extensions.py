@@ -54,9 +54,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_extension_that_cannot_be_used_is_named(name, install):
-    """
-    Importing another one's package may raise anything.
-    """
+    """Importing another one's package may raise anything."""
     code, message = BROKEN[name]
     install(LAUNCHERS, name, code)
 
@@ -66,9 +64,7 @@ def test_an_extension_that_cannot_be_used_is_named(name, install):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_launcher_does_not_fail_tasks_of_another_one(name, install, caplog):
-    """
-    The type of a connection is compared with those of all launchers.
-    """
+    """The type of a connection is compared with those of all launchers."""
     install(LAUNCHERS, name, BROKEN[name][0])
 
     refuse_other(Connection(conn_id="spark", conn_type="http"), "conn_id 'spark'")
@@ -80,9 +76,7 @@ def test_a_broken_launcher_does_not_fail_tasks_of_another_one(name, install, cap
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_command_does_not_take_the_others_away(name, install, capsys, caplog):
-    """
-    The list of commands has those that can be imported.
-    """
+    """The list of commands has those that can be imported."""
     install(COMMANDS, name, BROKEN[name][0])
 
     with pytest.raises(SystemExit) as exits:
@@ -104,9 +98,7 @@ TABLES = {
     ("table", "name"), [(table, name) for table, names in TABLES.items() for name in names]
 )
 def test_each_name_leads_to_an_object(table, name):
-    """
-    The strings of the tables are checked by no type checker.
-    """
+    """The strings of the tables are checked by no type checker."""
     assert extensions.load_known(TABLES[table], name) is not None
 
 
@@ -125,9 +117,7 @@ def test_known_sources_implement_the_protocol(name):
 
 
 def test_an_extension_that_is_not_installed_is_named(monkeypatch):
-    """
-    A package may be built without some of the folders.
-    """
+    """A package may be built without some of the folders."""
     for module in [
         each for each in sys.modules if each.startswith("airflow_provider.extensions.hdfs")
     ]:

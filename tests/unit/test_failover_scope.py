@@ -53,16 +53,12 @@ HYBRID = [*kept("15", "25", "35", "56"), *streamed("45")]
     ],
 )
 def test_a_query_that_resumes_disturbs_its_region_only(edges, failed, restarts):
-    """
-    A query goes on from its checkpoint: what others have read of its commits does not change.
-    """
+    """A query goes on from its checkpoint: what others have read of its commits does not change."""
     assert tuple(restarts) == queries_to_restart(SIX, edges, failed)
 
 
 def test_what_has_finished_is_left_alone():
-    """
-    A query that was drained does not run again, be it in the region or when all is restarted.
-    """
+    """A query that was drained does not run again, be it in the region or when all is restarted."""
     assert tuple("34") == queries_to_restart(SIX, CHAIN, "3", finished="12")
     assert ("2",) == queries_to_restart(SIX, CHAIN, "2", finished="1")
     everything = queries_to_restart(SIX, CHAIN, "3", failover=Failover.FULL, finished="12")
@@ -70,9 +66,7 @@ def test_what_has_finished_is_left_alone():
 
 
 def test_full_means_all_that_has_not_ended():
-    """
-    Flink's RestartAllFailoverStrategy, in the job's order.
-    """
+    """Flink's RestartAllFailoverStrategy, in the job's order."""
     assert SIX == queries_to_restart(SIX, CROSSED, "6", failover=Failover.FULL)
 
 
@@ -80,8 +74,6 @@ def test_full_means_all_that_has_not_ended():
     ("failed", "edges"), [("7", []), ("1", kept("17"))], ids=["the failed one", "an edge"]
 )
 def test_an_unknown_query_is_a_mistake(failed, edges):
-    """
-    A name that is not the job's is not taken for one that needs nothing.
-    """
+    """A name that is not the job's is not taken for one that needs nothing."""
     with pytest.raises(ValueError, match="'7': no query of '1'"):
         queries_to_restart(SIX, edges, failed)

@@ -29,9 +29,7 @@ for number in range(3):
 
 
 def test_every_failpoint_in_the_source_is_listed():
-    """
-    A crash point that no test can reach is a hole, so the list and the source agree.
-    """
+    """A crash point that no test can reach is a hole, so the list and the source agree."""
     found = Counter(
         name
         for path in SOURCE.parent.rglob("*.py")
@@ -43,9 +41,7 @@ def test_every_failpoint_in_the_source_is_listed():
 
 
 def test_the_crash_table_says_what_a_crash_at_each_failpoint_leaves():
-    """
-    Each failpoint has a comment beside its declaration, of which the page is made.
-    """
+    """Each failpoint has a comment beside its declaration, of which the page is made."""
     said = crash_table.sentences()
 
     assert list(failpoints.ALL) == list(said)
@@ -65,9 +61,7 @@ def test_the_crash_table_says_what_a_crash_at_each_failpoint_leaves():
     ],
 )
 def test_an_armed_process_dies_at_the_wanted_hit(monkeypatch, armed, exit_code, printed):
-    """
-    A process dies at the hit that was asked for, as by ``kill -9``, and at no other.
-    """
+    """A process dies at the hit that was asked for, as by ``kill -9``, and at no other."""
     monkeypatch.delenv("SPARK_STREAM_FAILPOINT", raising=False)
     if armed is not None:
         monkeypatch.setenv("SPARK_STREAM_FAILPOINT", armed)

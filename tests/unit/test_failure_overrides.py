@@ -41,16 +41,12 @@ def caused(error, cause):
     ],
 )
 def test_a_marked_type_decides(error, failure_class):
-    """
-    A mark counts for derived types, at any depth, before the table, and the outermost first.
-    """
+    """A mark counts for derived types, at any depth, before the table, and the outermost first."""
     assert failure_class is classify(error).failure_class
 
 
 def test_only_exception_types_can_be_marked():
-    """
-    A mark on anything else would never count.
-    """
+    """A mark on anything else would never count."""
     with pytest.raises(TypeError, match="fails_as marks exception types"):
 
         @fails_as(FailureClass.RECOVERABLE)
@@ -59,9 +55,7 @@ def test_only_exception_types_can_be_marked():
 
 
 def test_what_is_listed_comes_before_decorators():
-    """
-    Whoever runs a job may say otherwise than its author.
-    """
+    """Whoever runs a job may say otherwise than its author."""
     name = f"{UnknownCurrencyError.__module__}.UnknownCurrencyError"
     marks = FailureOverrides.parse({name: "ENVIRONMENT"})
 
@@ -71,9 +65,7 @@ def test_what_is_listed_comes_before_decorators():
 
 
 def test_a_derived_type_may_be_listed_beside_its_base():
-    """
-    The most particular name counts, in whatever order they are listed.
-    """
+    """The most particular name counts, in whatever order they are listed."""
     marks = FailureOverrides.parse(["LookupError=RECOVERABLE", "KeyError=NON_RECOVERABLE"])
 
     assert FailureClass.NON_RECOVERABLE is classify(KeyError("k"), marks=marks).failure_class
@@ -81,9 +73,7 @@ def test_a_derived_type_may_be_listed_beside_its_base():
 
 
 def test_types_of_a_jobs_file_are_listed_by_the_files_name():
-    """
-    A job's file is imported under a name with digits, which nobody has to know.
-    """
+    """A job's file is imported under a name with digits, which nobody has to know."""
     bad_row = type("BadRow", (Exception,), {"__module__": "jobs_0a1b2c3d"})
     marks = FailureOverrides.parse({"jobs.BadRow": "DATA_MISSING"})
 
@@ -100,8 +90,6 @@ def test_types_of_a_jobs_file_are_listed_by_the_files_name():
     ],
 )
 def test_a_listing_that_cannot_be_meant_is_refused(listed, said):
-    """
-    The error names the thing and the way out.
-    """
+    """The error names the thing and the way out."""
     with pytest.raises(ConfigError, match=said):
         FailureOverrides.parse(listed)

@@ -102,18 +102,14 @@ OSError: x
 
 
 def test_a_worker_tells_its_causes_the_outermost_first():
-    """
-    Of a chained traceback each error is known, in the order of those of this process.
-    """
+    """Of a chained traceback each error is known, in the order of those of this process."""
     assert [("OSError", "x"), ("KeyError", "'EUR'"), ("jobs.NoRateError", "no rate")] == [
         told[:2] for told in errors_in(WORKER_CHAIN)
     ]
 
 
 def test_the_table_names_conditions_that_spark_has(spark_conditions):
-    """
-    A condition that Spark has given up, or that is misspelt, decides nothing.
-    """
+    """A condition that Spark has given up, or that is misspelt, decides nothing."""
     listed = {name for rule in RULES for name in rule.conditions} - OF_CONNECTORS - TOO_NEW
     known = {n for n in listed if any(fnmatchcase(c, n) for c in spark_conditions)}
 
@@ -122,9 +118,7 @@ def test_the_table_names_conditions_that_spark_has(spark_conditions):
 
 
 def test_sql_states_of_the_table_are_spark_s(spark_conditions):
-    """
-    A class of SQLSTATEs in which Spark has no condition is a mistake.
-    """
+    """A class of SQLSTATEs in which Spark has no condition is a mistake."""
     listed = {state for rule in RULES for state in rule.sql_states}
 
     known = {s for s in listed if any(k.startswith(s) for k in spark_conditions.values())}
@@ -280,9 +274,7 @@ def test_what_is_only_told_has_a_class(text, failure_class, condition):
     ids=repr,
 )
 def test_an_error_of_the_driver_has_a_class(error, failure_class):
-    """
-    Our own errors, the operating system's numbers and Python's types decide without Spark.
-    """
+    """Our own errors, the operating system's numbers and Python's types decide without Spark."""
     assert failure_class is classify(error).failure_class
 
 
@@ -306,9 +298,7 @@ def test_a_jvm_that_does_not_listen_any_more_is_gone():
     ("answer", "expected"), [("", True), ("xsTraceback", False)], ids=["cut off", "whole"]
 )
 def test_an_answer_that_is_cut_off_says_that_the_jvm_has_ended(answer, expected):
-    """
-    Of a JVM that is killed in the middle of a call Py4J says nothing but which call it was.
-    """
+    """Of a JVM that is killed in the middle of a call Py4J says nothing but which call it was."""
     with pytest.raises(Py4JError) as raised:
         get_return_value(answer, None, "o125", "isActive")
     failure = classify(raised.value)
@@ -318,9 +308,7 @@ def test_an_answer_that_is_cut_off_says_that_the_jvm_has_ended(answer, expected)
 
 
 def test_an_error_that_cannot_speak_any_more_is_named():
-    """
-    PySpark's errors ask the JVM for their text, which may be gone: the type is left.
-    """
+    """PySpark's errors ask the JVM for their text, which may be gone: the type is left."""
 
     def ask_the_jvm(_):
         raise ConnectionRefusedError
@@ -337,9 +325,7 @@ def test_an_error_that_cannot_speak_any_more_is_named():
 
 
 def test_what_pyspark_does_not_know_is_called_after_the_jvms_type():
-    """
-    Its text says of which type it is; one that does not is left as it is.
-    """
+    """Its text says of which type it is; one that does not is left as it is."""
     unknown = type("UnknownException", (Exception,), {})
     told, untold = unknown("a.b.OddException: it"), unknown("it")
 
@@ -348,18 +334,14 @@ def test_what_pyspark_does_not_know_is_called_after_the_jvms_type():
 
 
 def test_a_failed_run_keeps_its_failure():
-    """
-    What has been classified is not classified again.
-    """
+    """What has been classified is not classified again."""
     failure = classify(recorded("disk_full"), query="daily", batch=7)
 
     assert failure is classify(RunFailedError(failure))
 
 
 def test_a_failure_comes_back_from_its_document():
-    """
-    What is read is what was written, and documents of other versions are read, too.
-    """
+    """What is read is what was written, and documents of other versions are read, too."""
     failure = classify(recorded("executor_killed"), query="daily", batch=7)
     old = {
         "failure_class": "ENVIRONMENT",
@@ -409,16 +391,12 @@ def test_a_failure_is_described_in_one_line():
     ],
 )
 def test_where_it_happened(text, host, executor):
-    """
-    The machine and the executor that a text blames; a lost fetch blames the one fetched from.
-    """
+    """The machine and the executor that a text blames; a lost fetch blames the one fetched from."""
     assert (host, executor) == place_in(text)
 
 
 def test_frames_are_no_errors():
-    """
-    Types that stand in the frames of a trace did not fail.
-    """
+    """Types that stand in the frames of a trace did not fail."""
     text = (
         "failed\n\tat org.apache.spark.SparkException$.internalError(SparkException.scala:107)\n"
         "\tat java.io.FileNotFoundException.<init>(X.java:1)\nCaused by: a.b.RealError: it"
@@ -428,9 +406,7 @@ def test_frames_are_no_errors():
 
 
 def test_no_rule_is_hidden_behind_the_ones_before():
-    """
-    Every rule decides something that no earlier one does: its first sign, alone, finds it.
-    """
+    """Every rule decides something that no earlier one does: its first sign, alone, finds it."""
     for rule in RULES:
         signs = [*rule.types, *(f"[{c}]" for c in rule.conditions if "*" not in c), *rule.words]
         if not signs:
@@ -449,9 +425,7 @@ def find_rule_of(sign: str) -> str | None:
 
 
 def test_the_documentation_leads_to_the_table():
-    """
-    docs/failures.md links the rules, of which the site shows the table.
-    """
+    """docs/failures.md links the rules, of which the site shows the table."""
     shown = (ROOT / "docs" / "failures.md").read_text("utf-8")
 
     assert "(../airflow_provider/runtime/failures/rules.py)" in shown

@@ -28,9 +28,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
 
 @pytest.mark.parametrize("outcome", [FINISHED, SUSPENDED])
 def test_what_is_so_is_believed(job, outcome):
-    """
-    With the batch in Spark's log and the epoch published, the final checkpoint holds.
-    """
+    """With the batch in Spark's log and the epoch published, the final checkpoint holds."""
     job.ran(2)
     final = a_final(outcome=outcome, batch=2, epoch=2)
 
@@ -38,9 +36,7 @@ def test_what_is_so_is_believed(job, outcome):
 
 
 def test_an_empty_input_is_believed(job):
-    """
-    A query that never had a batch has no epoch either, and holds.
-    """
+    """A query that never had a batch has no epoch either, and holds."""
     final = a_final(batch=None, epoch=None)
 
     assert final is verify_final(job.directory, final)
@@ -49,9 +45,7 @@ def test_an_empty_input_is_believed(job):
 @pytest.mark.parametrize("outcome", [FINISHED, SUSPENDED])
 @pytest.mark.parametrize("claimed", [1, 7])
 def test_a_batch_that_spark_has_not_committed(job, outcome, claimed):
-    """
-    A final checkpoint ahead of Spark's commit log is refused, with both batches.
-    """
+    """A final checkpoint ahead of Spark's commit log is refused, with both batches."""
     job.ran(0)
     job.spark.plan(1)
 
@@ -63,17 +57,13 @@ def test_a_batch_that_spark_has_not_committed(job, outcome, claimed):
 
 
 def test_a_checkpoint_that_is_gone(job):
-    """
-    A final checkpoint whose Spark checkpoint was removed is refused.
-    """
+    """A final checkpoint whose Spark checkpoint was removed is refused."""
     with pytest.raises(CheckpointError, match="commit log ends with -1"):
         verify_final(job.directory, a_final(batch=0, epoch=None))
 
 
 def test_a_suspended_job_may_run_on(job):
-    """
-    After a suspended run another one may have committed more.
-    """
+    """After a suspended run another one may have committed more."""
     job.ran(5)
     final = a_final(outcome=SUSPENDED, batch=2, epoch=2)
 
@@ -81,9 +71,7 @@ def test_a_suspended_job_may_run_on(job):
 
 
 def test_a_finished_job_may_not_run_on(job):
-    """
-    A batch after the drain means that another program used the checkpoint.
-    """
+    """A batch after the drain means that another program used the checkpoint."""
     job.ran(5)
 
     with pytest.raises(CheckpointError, match="by hand or by another program"):
@@ -91,9 +79,7 @@ def test_a_finished_job_may_not_run_on(job):
 
 
 def test_an_epoch_that_is_not_published(job):
-    """
-    A final checkpoint whose last epoch waits to be published is refused, with the sink.
-    """
+    """A final checkpoint whose last epoch waits to be published is refused, with the sink."""
     job.ran(0, published=False)
 
     with pytest.raises(CheckpointError, match="published epoch 0 to files:/out, but its record"):
@@ -101,9 +87,7 @@ def test_an_epoch_that_is_not_published(job):
 
 
 def test_an_epoch_without_a_record(job):
-    """
-    A final checkpoint whose last epoch nobody recorded is refused.
-    """
+    """A final checkpoint whose last epoch nobody recorded is refused."""
     job.spark.begin().run(0)
 
     with pytest.raises(CheckpointError, match="its record says otherwise"):
@@ -138,9 +122,7 @@ def test_every_epoch_of_the_run_is_looked_for(job, folded):
     ],
 )
 def test_a_final_checkpoint_of_another_run_job_or_query(job, changed, said):
-    """
-    It must name the run and the job in whose directory it lies, and each of their queries.
-    """
+    """It must name the run and the job in whose directory it lies, and each of their queries."""
     job.ran(0)
 
     with pytest.raises(CheckpointError, match=said):
@@ -148,9 +130,7 @@ def test_a_final_checkpoint_of_another_run_job_or_query(job, changed, said):
 
 
 def test_an_epoch_beyond_the_commit_log(job):
-    """
-    A commit that was removed by hand after its epoch was published is noticed.
-    """
+    """A commit that was removed by hand after its epoch was published is noticed."""
     job.ran(3)
     (job.spark.root / "commits" / "3").unlink()
 
@@ -185,9 +165,7 @@ def test_a_job_that_was_restored_since(job):
 
 
 def test_a_job_that_is_being_restored(job, tmp_path):
-    """
-    Its checkpoint is not there yet; what a run of before has committed is as true as it was.
-    """
+    """Its checkpoint is not there yet; what a run of before has committed is as true as it was."""
     job.ran(2)
     job.spark.storage.put("sources/0/0", b"v1")
     source = job_source(job.storage.url, FakeClock())

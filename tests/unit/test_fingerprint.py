@@ -87,9 +87,7 @@ def test_the_page_has_each_change_with_its_verdict():
 
 
 def test_each_attribute_has_a_row():
-    """
-    No attribute of a fingerprint is compared without being in the table, or left uncompared.
-    """
+    """No attribute of a fingerprint is compared without being in the table, or left uncompared."""
     changed = set()
     for now in ROWS.values():
         for kept, found in ((KEPT, now), (KEPT.operators[0], now.operators[0])):
@@ -105,9 +103,7 @@ def test_each_attribute_has_a_row():
 
 
 def test_a_column_that_does_not_fit_explains_its_function():
-    """
-    An added aggregate is one that does not fit, and not one that would mix results.
-    """
+    """An added aggregate is one that does not fit, and not one that would mix results."""
     now = with_operator(
         functions=("sum(v)", "max(v)"),
         columns=(StateColumn("sum", "bigint"), StateColumn("max", "int")),
@@ -145,9 +141,7 @@ def test_what_is_not_known_is_not_compared():
 
 @pytest.mark.parametrize(("changes", "lines"), [(1, 2), (25, 22)])
 def test_the_table_fits_on_a_screen(changes, lines):
-    """
-    Long texts show where they differ, and further changes are counted.
-    """
+    """Long texts show where they differ, and further changes are counted."""
     long = "concat(" + "a, " * 60
     made = [
         Change("0 stateStoreSave", "keys", f"{long}b)", f"{long}c)", Verdict.MIXES_RESULTS)
@@ -160,9 +154,7 @@ def test_the_table_fits_on_a_screen(changes, lines):
 
 
 def test_a_dropped_operator_leaves_the_fingerprint():
-    """
-    The operators that stay get the numbers that they have without it.
-    """
+    """The operators that stay get the numbers that they have without it."""
     second = dataclasses.replace(OPERATOR, id=1, window="window(time, 1 hour)")
     both = with_query(operators=(OPERATOR, second))
     assert [(0, "window(time, 1 hour)")] == [

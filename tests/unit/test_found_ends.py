@@ -112,16 +112,12 @@ MORE = "PythonMicroBatchStreamWithMore"
     ],
 )
 def test_who_is_asked(stream, asked, found):
-    """
-    What Spark reads to its end in the first batch is not asked again, nor what the job knows.
-    """
+    """What Spark reads to its end in the first batch is not asked again, nor what the job knows."""
     assert ([] if found is None else [found]) == offsets(stream, PLANNED, asked)
 
 
 def test_nothing_there_is_an_end():
-    """
-    A source of which nothing was planned ends before its first row.
-    """
+    """A source of which nothing was planned ends before its first row."""
     stream = Stream("KafkaMicroBatchStream")
 
     assert (["-"], []) == (offsets(stream, "-", source()), stream.asked)
@@ -135,9 +131,7 @@ def test_nothing_there_is_an_end():
     ],
 )
 def test_offsets_that_do_not_fit_are_refused(line, ends, why):
-    """
-    A partition that was forgotten would be read to no end that anybody knows.
-    """
+    """A partition that was forgotten would be read to no end that anybody knows."""
     with pytest.raises(ConfigError, match=why):
         offsets(Stream("KafkaMicroBatchStream"), line, source(ends=ends))
 
@@ -156,9 +150,7 @@ def test_another_version_of_spark_has_no_ends(caplog):
 
 
 def test_sources_that_cannot_be_told_apart_have_no_ends(caplog):
-    """
-    Another number of sources than there are lines: none of them is taken for another.
-    """
+    """Another number of sources than there are lines: none of them is taken for another."""
     stream = Stream("KafkaMicroBatchStream", LATEST)
 
     with caplog.at_level(logging.WARNING):

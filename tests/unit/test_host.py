@@ -26,17 +26,13 @@ def child():
 
 
 def test_a_living_process_is_not_gone(child):
-    """
-    A process that runs is not gone, and neither is this one.
-    """
+    """A process that runs is not gone, and neither is this one."""
     assert not identify([child.pid]).is_gone()
     assert not identify_this().is_gone()
 
 
 def test_a_killed_process_is_gone(child):
-    """
-    A process that was killed and collected is gone.
-    """
+    """A process that was killed and collected is gone."""
     identity = identify([child.pid])
     child.kill()
     child.wait()
@@ -45,9 +41,7 @@ def test_a_killed_process_is_gone(child):
 
 
 def test_a_zombie_is_gone(child):
-    """
-    A process that has died and whose parent has not asked yet is gone.
-    """
+    """A process that has died and whose parent has not asked yet is gone."""
     identity = identify([child.pid])
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # waits, but leaves the zombie
@@ -67,9 +61,7 @@ def test_it_is_gone_when_all_its_processes_are(child):
 
 
 def test_a_pid_used_again_is_another_process(child):
-    """
-    A process with the same PID and another start time is not the one that was named.
-    """
+    """A process with the same PID and another start time is not the one that was named."""
     identity = identify([child.pid])
     ((pid, start),) = identity.processes
     earlier = dataclasses.replace(identity, processes=((pid, start - 1),))
@@ -79,9 +71,7 @@ def test_a_pid_used_again_is_another_process(child):
 
 @pytest.mark.parametrize("space", [None, "another-boot/pid:[1]"])
 def test_of_another_machine_nothing_is_known(child, space):
-    """
-    A PID of another machine, boot or container is never called gone.
-    """
+    """A PID of another machine, boot or container is never called gone."""
     identity = dataclasses.replace(identify([child.pid]), space=space)
     child.kill()
     child.wait()
@@ -90,9 +80,7 @@ def test_of_another_machine_nothing_is_known(child, space):
 
 
 def test_a_process_that_cannot_be_named_is_not_gone(child):
-    """
-    Where a start time is missing nothing can be proven.
-    """
+    """Where a start time is missing nothing can be proven."""
     child.kill()
     child.wait()
     identity = identify([child.pid])
@@ -102,9 +90,7 @@ def test_a_process_that_cannot_be_named_is_not_gone(child):
 
 
 def test_an_identity_survives_json(child):
-    """
-    An identity is stored in documents and read by other processes.
-    """
+    """An identity is stored in documents and read by other processes."""
     identity = identify_this(child.pid)
 
     assert identity == ProcessIdentity.from_dict(json.loads(json.dumps(identity.to_dict())))
@@ -127,9 +113,7 @@ def test_a_process_that_may_not_be_seen_is_not_gone(child, hidden, alive):
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_where_the_kernel_cannot_be_asked_nothing_is_gone(child, alive):
-    """
-    Without a free file descriptor nothing is known of any process.
-    """
+    """Without a free file descriptor nothing is known of any process."""
     identity = identify([child.pid])
     assert not identity.is_gone()  # what it keeps for good is read by now
     if not alive:
@@ -146,18 +130,14 @@ def test_where_the_kernel_cannot_be_asked_nothing_is_gone(child, alive):
 
 
 def test_numbers_that_no_process_can_have_are_not_gone(child):
-    """
-    A number that the kernel cannot be asked about is no proof of an end.
-    """
+    """A number that the kernel cannot be asked about is no proof of an end."""
     identity = identify([child.pid])
     for pid in (0, -1, 2**40):
         assert not dataclasses.replace(identity, processes=((pid, 1),)).is_gone()
 
 
 def test_of_a_foreign_proc_nothing_is_known():
-    """
-    Where /proc is that of another PID namespace its numbers mean other processes.
-    """
+    """Where /proc is that of another PID namespace its numbers mean other processes."""
     ask = (
         "from airflow_provider.runtime.base.host import identify_this; print(identify_this().space)"
     )

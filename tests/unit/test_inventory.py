@@ -219,9 +219,7 @@ def test_a_query_without_state(tree):
 
 
 def test_the_first_batch_has_none_before_it(tree):
-    """
-    After batch 0 there is one entry in each log.
-    """
+    """After batch 0 there is one entry in each log."""
     tree.log(0)
 
     assert ["commits/0", "metadata", "offsets/0"] == [file.path for file in tree.take(0).files]
@@ -241,9 +239,7 @@ def test_a_planned_batch_is_taken_when_asked_for(tree):
 
 
 def test_the_entry_before_is_not_needed_with_a_plan(tree):
-    """
-    Spark reads the last two entries of the offset log, and a plan is one of them.
-    """
+    """Spark reads the last two entries of the offset log, and a plan is one of them."""
     tree.log(5, 6)
     tree.put("offsets/7", data=tree.files["offsets/6"])
     del tree.files["offsets/5"], tree.files["commits/5"]
@@ -265,9 +261,7 @@ def test_what_is_unknown_is_copied_as_it_is(tree):
 
 
 def test_what_is_being_written_is_left_out(tree):
-    """
-    Files under temporary names come and go while a query runs.
-    """
+    """Files under temporary names come and go while a query runs."""
     stateful(tree, 0)
     tree.deltas(1)
     before = tree.take(0)
@@ -311,9 +305,7 @@ def test_checksums_come_with_their_files(tree):
 
 
 def test_deltas_from_the_first_one_on(tree):
-    """
-    Without a snapshot all changes since version 1 are needed, and none after the batch's.
-    """
+    """Without a snapshot all changes since version 1 are needed, and none after the batch's."""
     stateful(tree, 0, 1, 2, 3)
     tree.deltas(1, 2, 3, 4)
 
@@ -322,9 +314,7 @@ def test_deltas_from_the_first_one_on(tree):
 
 
 def test_the_newest_snapshot_and_the_deltas_after_it(tree):
-    """
-    What leads to the snapshot is not needed, nor is a snapshot of a later batch.
-    """
+    """What leads to the snapshot is not needed, nor is a snapshot of a later batch."""
     stateful(tree, 8, 9)
     tree.put(*[f"state/0/0/{version}.snapshot" for version in (4, 8, 11)])
     tree.deltas(4, 5, 6, 7, 8, 9, 10, 11)
@@ -334,9 +324,7 @@ def test_the_newest_snapshot_and_the_deltas_after_it(tree):
 
 
 def test_a_snapshot_of_the_batch_itself_is_enough(tree):
-    """
-    A state that is stored as a whole needs no changes.
-    """
+    """A state that is stored as a whole needs no changes."""
     stateful(tree, 8, 9)
     tree.put("state/0/0/10.snapshot")
 
@@ -347,9 +335,7 @@ def test_a_snapshot_of_the_batch_itself_is_enough(tree):
 
 
 def test_a_snapshot_comes_with_the_files_that_it_names(tree):
-    """
-    Of what snapshots share, only the files that the needed one names are taken.
-    """
+    """Of what snapshots share, only the files that the needed one names are taken."""
     stateful(tree, 2, 3)
     tree.zip(3, "1-a", "2-a")
     tree.zip(4, "2-a", "3-a", logs=["8-a"])
@@ -363,9 +349,7 @@ def test_a_snapshot_comes_with_the_files_that_it_names(tree):
 
 
 def test_an_empty_snapshot_names_no_files(tree):
-    """
-    A store without rows has no SST files.
-    """
+    """A store without rows has no SST files."""
     stateful(tree, 0)
     tree.zip(1)
 
@@ -373,9 +357,7 @@ def test_an_empty_snapshot_names_no_files(tree):
 
 
 def test_changelogs_after_the_snapshot(tree):
-    """
-    With changelogs a snapshot is uploaded now and then, and the changes after it are needed.
-    """
+    """With changelogs a snapshot is uploaded now and then, and the changes after it are needed."""
     stateful(tree, 5, 6)
     tree.zip(3, "1-a")
     tree.zip(5, "2-a")
@@ -387,9 +369,7 @@ def test_changelogs_after_the_snapshot(tree):
 
 
 def test_changelogs_before_the_first_snapshot(tree):
-    """
-    Before the first upload all changes since version 1 are needed.
-    """
+    """Before the first upload all changes since version 1 are needed."""
     stateful(tree, 0, 1)
     tree.changelogs(1, 2)
 
@@ -400,9 +380,7 @@ def test_changelogs_before_the_first_snapshot(tree):
 
 
 def test_each_partition_has_a_chain_of_its_own(tree):
-    """
-    Snapshots are uploaded for each partition alone, at different times.
-    """
+    """Snapshots are uploaded for each partition alone, at different times."""
     stateful(tree, 1, 2, partitions=3)
     tree.changelogs(1, 2, 3)
     tree.zip(2, "1-a", folder="state/0/1")
@@ -416,9 +394,7 @@ def test_each_partition_has_a_chain_of_its_own(tree):
 
 
 def test_a_join_has_four_stores_in_each_partition(tree):
-    """
-    Each of a join's stores lies in a folder of its own, with its schema.
-    """
+    """Each of a join's stores lies in a folder of its own, with its schema."""
     stateful(tree, 0, name="symmetricHashJoin", stores=JOIN_STORES, partitions=2)
     for partition in (0, 1):
         for store in JOIN_STORES:
@@ -432,9 +408,7 @@ def test_a_join_has_four_stores_in_each_partition(tree):
 
 
 def test_operators_that_follow_each_other(tree):
-    """
-    Every stateful operator of the plan has state of the same version.
-    """
+    """Every stateful operator of the plan has state of the same version."""
     stateful(tree, 0)
     tree.operator(1, "dedupe")
     tree.deltas(1)
@@ -450,9 +424,7 @@ def test_operators_that_follow_each_other(tree):
 
 @pytest.mark.parametrize("schema", [KEYLESS, LIMIT], ids=["aggregation", "limit"])
 def test_an_operator_without_keys_has_one_partition_whatever_was_planned(tree, schema):
-    """
-    All rows of an aggregation without keys, or of a limit, meet in partition 0.
-    """
+    """All rows of an aggregation without keys, or of a limit, meet in partition 0."""
     stateful(tree, 0, partitions=3, schema=schema)
     tree.deltas(1)
 
@@ -460,9 +432,7 @@ def test_an_operator_without_keys_has_one_partition_whatever_was_planned(tree, s
 
 
 def test_other_partitions_of_an_operator_without_keys_are_of_a_repartitioning(tree):
-    """
-    It has written an empty state to each, once; the query goes on with partition 0 alone.
-    """
+    """It has written an empty state to each, once; the query goes on with partition 0 alone."""
     stateful(tree, 2, 3, 4, partitions=3, schema=KEYLESS)
     tree.deltas(1, 2, 3, 4, 5)
     for partition in (1, 2):
@@ -472,9 +442,7 @@ def test_other_partitions_of_an_operator_without_keys_are_of_a_repartitioning(tr
 
 
 def test_a_schema_that_cannot_be_read_does_not_excuse_missing_partitions(tree):
-    """
-    Only a key without columns explains why there is one partition where three were planned.
-    """
+    """Only a key without columns explains why there is one partition where three were planned."""
     stateful(tree, 0, partitions=3, schema=b"?{")
     tree.deltas(1)
 
@@ -492,9 +460,7 @@ def test_a_schema_that_cannot_be_read_does_not_excuse_missing_partitions(tree):
     ],
 )
 def test_repartitioned_state_has_as_many_partitions_as_the_offset_log_says(tree, conf):
-    """
-    Spark does not write an operator's metadata anew; what is left of partitions stays behind.
-    """
+    """Spark does not write an operator's metadata anew; what is left of partitions stays behind."""
     stateful(tree, 1, 2, partitions=3)
     tree.log(2, conf=conf)
     for partition in (0, 1, 2):
@@ -508,9 +474,7 @@ def test_repartitioned_state_has_as_many_partitions_as_the_offset_log_says(tree,
 
 
 def test_a_planned_repartitioning_does_not_count_yet(tree):
-    """
-    The state of the committed batch has the partitions that this batch had.
-    """
+    """The state of the committed batch has the partitions that this batch had."""
     stateful(tree, 0, partitions=2)
     tree.log(0, conf={"spark.sql.shuffle.partitions": "2"})
     tree.deltas(1)
@@ -525,9 +489,7 @@ def test_a_planned_repartitioning_does_not_count_yet(tree):
 
 
 def test_the_commit_says_whose_state_counts(tree):
-    """
-    Of several attempts of a batch, the commit log names the one that counts.
-    """
+    """Of several attempts of a batch, the commit log names the one that counts."""
     tree.log_ids(4, {0: [["d"], ["e"]]})
     tree.log_ids(5, {0: [["f"], ["g"]]})
     tree.operator(partitions=7)
@@ -559,9 +521,7 @@ def test_older_commits_say_whose_changes_count(tree):
 
 
 def test_beyond_the_commit_log_the_lineage_says_it(tree):
-    """
-    When older commits are gone, one changelog tells of all changes before it.
-    """
+    """When older commits are gone, one changelog tells of all changes before it."""
     tree.log_ids(5, {0: [["e"]]})
     tree.log_ids(6, {0: [["f"]]})
     tree.operator()
@@ -578,9 +538,7 @@ def test_beyond_the_commit_log_the_lineage_says_it(tree):
 
 
 def test_changes_since_the_first_batch(tree):
-    """
-    A store without a snapshot yet is restored from nothing and all changes.
-    """
+    """A store without a snapshot yet is restored from nothing and all changes."""
     tree.log_ids(0, {0: [["a"]]})
     tree.log_ids(1, {0: [["b"]]})
     tree.operator()
@@ -590,9 +548,7 @@ def test_changes_since_the_first_batch(tree):
 
 
 def test_a_commit_that_vanishes_is_made_up_for_by_the_lineage(tree):
-    """
-    Spark may remove an older commit between the listing and the reading.
-    """
+    """Spark may remove an older commit between the listing and the reading."""
     tree.log_ids(0, {0: [["a"]]})
     tree.log_ids(1, {0: [["b"]]})
     tree.log_ids(2, {0: [["c"]]})
@@ -609,9 +565,7 @@ def test_a_commit_that_vanishes_is_made_up_for_by_the_lineage(tree):
 
 
 def test_each_store_of_a_join_has_an_id(tree):
-    """
-    The ids of a partition's stores are in the order of the operator's stores.
-    """
+    """The ids of a partition's stores are in the order of the operator's stores."""
     tree.log_ids(0, {0: [["a", "b", "c", "d"]]})
     tree.operator(name="symmetricHashJoin", stores=JOIN_STORES)
     for store, writer in zip(JOIN_STORES, "abcd", strict=True):
@@ -624,9 +578,7 @@ def test_each_store_of_a_join_has_an_id(tree):
 
 
 def test_the_newest_description_up_to_the_batch_is_taken(tree):
-    """
-    Each run describes the operator anew; the batch that is running now may have done so, too.
-    """
+    """Each run describes the operator anew; the batch that is running now may have done so, too."""
     tree.log(8, 9)
     tree.evolving_operator(0, 0, 7, 10)
     tree.deltas(*range(1, 11))
@@ -641,9 +593,7 @@ def test_the_newest_description_up_to_the_batch_is_taken(tree):
 
 
 def test_a_schema_file_that_is_named_must_be_there(tree):
-    """
-    The schemas are named by the operator's description, wherever it was written.
-    """
+    """The schemas are named by the operator's description, wherever it was written."""
     tree.log(0)
     tree.evolving_operator(0, 0)
     tree.deltas(1)
@@ -653,9 +603,7 @@ def test_a_schema_file_that_is_named_must_be_there(tree):
 
 
 def test_a_description_is_readdressed(tree):
-    """
-    In a copy it names the copy's own schema files, and nothing else changes.
-    """
+    """In a copy it names the copy's own schema files, and nothing else changes."""
     tree.evolving_operator(0, 0, 7)
     data = tree.files["state/0/_metadata/v2/7"]
 
@@ -669,9 +617,7 @@ def test_a_description_is_readdressed(tree):
 
 
 def test_a_description_without_an_address_stays_as_it_is(tree):
-    """
-    Operators whose schema cannot change name no files.
-    """
+    """Operators whose schema cannot change name no files."""
     tree.operator()
     data = tree.files["state/0/_metadata/metadata"]
 
@@ -679,9 +625,7 @@ def test_a_description_without_an_address_stays_as_it_is(tree):
 
 
 def test_a_schema_file_outside_of_the_checkpoint_is_refused(tree):
-    """
-    A copy could not contain it.
-    """
+    """A copy could not contain it."""
     tree.evolving_operator(0, 0)
     data = tree.files["state/0/_metadata/v2/0"].replace(b"/state/0/", b"/elsewhere/")
 
@@ -716,9 +660,7 @@ def rocksdb(tree: Tree) -> Tree:
     ],
 )
 def test_a_needed_file_that_is_not_there_is_named(tree, gone, named):
-    """
-    Spark may have cleaned it up meanwhile, so the message says what to do.
-    """
+    """Spark may have cleaned it up meanwhile, so the message says what to do."""
     rocksdb(tree)
     del tree.files[gone]
 
@@ -730,9 +672,7 @@ def test_a_needed_file_that_is_not_there_is_named(tree, gone, named):
 
 
 def test_a_whole_partition_that_is_missing_is_noticed(tree):
-    """
-    The number of partitions is known, whatever the listing shows.
-    """
+    """The number of partitions is known, whatever the listing shows."""
     rocksdb(tree)
     tree.files = {p: d for p, d in tree.files.items() if not p.startswith("state/0/1/")}
 
@@ -740,9 +680,7 @@ def test_a_whole_partition_that_is_missing_is_noticed(tree):
 
 
 def test_a_whole_operator_that_is_missing_is_noticed(tree):
-    """
-    Operators are numbered from 0, and in format 2 the commit names them.
-    """
+    """Operators are numbered from 0, and in format 2 the commit names them."""
     tree.log(0)
     tree.operator(2)
     tree.deltas(1, folder="state/2/0")
@@ -768,9 +706,7 @@ def test_a_folder_with_a_huge_number_is_no_count_of_operators(tree):
 
 
 def test_a_huge_number_of_partitions_is_not_counted_up(tree):
-    """
-    The offset log may say anything, too.
-    """
+    """The offset log may say anything, too."""
     stateful(tree, 0)
     tree.log(0, conf={"spark.sql.shuffle.partitions": str(10**9)})
     tree.deltas(1)
@@ -782,18 +718,14 @@ def test_a_huge_number_of_partitions_is_not_counted_up(tree):
 
 
 def test_a_batch_that_wrote_no_state_is_refused(tree):
-    """
-    A foreachBatch that does not touch its rows commits a batch whose state was never written.
-    """
+    """A foreachBatch that does not touch its rows commits a batch whose state was never written."""
     stateful(tree, 0, partitions=2)
 
     assert ("state/0/0/1.*", "state/0/1/1.*") == tree.missing(0)
 
 
 def test_many_missing_files_are_counted(tree):
-    """
-    The message names three and counts the others; the error has them all.
-    """
+    """The message names three and counts the others; the error has them all."""
     stateful(tree, 0, partitions=9)
 
     with pytest.raises(MissingStateError, match=r"state/0/2/1\.\* and 6 more\. ") as raised:
@@ -804,9 +736,7 @@ def test_many_missing_files_are_counted(tree):
 @pytest.mark.parametrize("changed", ["commits/6", "state/0/_metadata/metadata", "state/0/1/5.zip"])
 @pytest.mark.parametrize("how", [None, b"another"], ids=["gone", "changed"])
 def test_a_file_that_is_not_as_it_was_listed_is_named(tree, changed, how):
-    """
-    What is read may have vanished, or been written anew, since it was listed.
-    """
+    """What is read may have vanished, or been written anew, since it was listed."""
     rocksdb(tree)
     listing = tree.listing()
     if how is None:
@@ -820,9 +750,7 @@ def test_a_file_that_is_not_as_it_was_listed_is_named(tree, changed, how):
 
 
 def test_a_truncated_file_is_named_with_both_sizes(tree):
-    """
-    A snapshot knows how long the files are that it names.
-    """
+    """A snapshot knows how long the files are that it names."""
     rocksdb(tree)
     tree.files["state/0/1/SSTs/1-a.sst"] = b"ss"
 
@@ -845,9 +773,7 @@ def test_a_truncated_file_is_named_with_both_sizes(tree):
     ],
 )
 def test_an_unknown_version_is_named(tree, path, data, complaint):
-    """
-    A newer Spark may write what is not understood here; nothing is guessed.
-    """
+    """A newer Spark may write what is not understood here; nothing is guessed."""
     rocksdb(tree).files[path] = data
 
     with pytest.raises(UnknownFormatError, match=f"^/cp/{path}: {complaint}"):
@@ -855,9 +781,7 @@ def test_an_unknown_version_is_named(tree, path, data, complaint):
 
 
 def test_an_unknown_version_of_a_snapshot_is_named(tree):
-    """
-    The metadata in a snapshot has a version of its own.
-    """
+    """The metadata in a snapshot has a version of its own."""
     rocksdb(tree).zip(7, "1-a", folder="state/0/1", head="v2")
 
     with pytest.raises(UnknownFormatError, match=r"^/cp/state/0/1/7.zip: 'v2' is not a known"):
@@ -865,9 +789,7 @@ def test_an_unknown_version_of_a_snapshot_is_named(tree):
 
 
 def test_a_provider_of_somebody_elses_is_named(tree):
-    """
-    State in files that are not known cannot be copied safely.
-    """
+    """State in files that are not known cannot be copied safely."""
     stateful(tree, 0)
     tree.log(0, conf={"spark.sql.streaming.stateStore.providerClass": "com.example.Store"})
     tree.put("state/0/0/1.sqlite")
@@ -901,9 +823,7 @@ def zipped(name: str, data: bytes) -> bytes:
     ],
 )
 def test_what_cannot_be_read_is_named(tree, path, data):
-    """
-    A file that is not what its name says is the culprit.
-    """
+    """A file that is not what its name says is the culprit."""
     rocksdb(tree).files[path] = data
 
     with pytest.raises(CorruptDocumentError, match=f"^/cp/{path}: "):
@@ -911,9 +831,7 @@ def test_what_cannot_be_read_is_named(tree, path, data):
 
 
 def test_a_commit_without_an_id_for_a_store_is_refused(tree):
-    """
-    In format 2 no file can be chosen without one.
-    """
+    """In format 2 no file can be chosen without one."""
     tree.log_ids(0, {0: [["a"]]})
     tree.operator(stores=("default", "second"))
     tree.changelogs("1_a")
@@ -923,9 +841,7 @@ def test_a_commit_without_an_id_for_a_store_is_refused(tree):
 
 
 def test_a_lineage_that_ends_too_early_is_refused(tree):
-    """
-    Spark could not restore the state, either.
-    """
+    """Spark could not restore the state, either."""
     tree.log_ids(6, {0: [["f"]]})
     tree.log_ids(7, {0: [["g"]]})
     tree.operator()
@@ -958,9 +874,7 @@ def test_a_lineage_that_ends_too_early_is_refused(tree):
     ],
 )
 def test_a_file_sources_log_must_reach_the_offset(tree, sources, entries, missing):
-    """
-    A listing that was begun before the batch was planned may lack what its offsets refer to.
-    """
+    """A listing that was begun before the batch was planned may lack what its offsets refer to."""
     tree.log(0, sources=sources)
     tree.put(*[f"sources/{entry}" for entry in entries])
 

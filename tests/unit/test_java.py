@@ -27,33 +27,25 @@ def install(folder, text: str, *, exit_code: int = 0) -> dict[str, str]:
 
 @pytest.mark.parametrize(("major", "text"), SAYS.items())
 def test_the_version_is_read(major, text):
-    """
-    Old and new ways of writing Java's version give its major number.
-    """
+    """Old and new ways of writing Java's version give its major number."""
     assert major == java_major(text)
 
 
 @pytest.mark.parametrize("text", ["", "command not found", 'version "unknown"'])
 def test_no_version_is_none(text):
-    """
-    What does not name a version has none.
-    """
+    """What does not name a version has none."""
     assert java_major(text) is None
 
 
 @pytest.mark.parametrize("major", [17, 21, 25])
 def test_a_new_java_is_accepted(tmp_path, major):
-    """
-    Java 17 and newer pass.
-    """
+    """Java 17 and newer pass."""
     check_java(install(tmp_path, SAYS[major]))
 
 
 @pytest.mark.parametrize("major", [8, 11])
 def test_an_old_java_is_refused(tmp_path, major):
-    """
-    An older Java is refused with its version, its place and what to install.
-    """
+    """An older Java is refused with its version, its place and what to install."""
     with pytest.raises(ConfigError) as raised:
         check_java(install(tmp_path, SAYS[major]))
 
@@ -65,26 +57,20 @@ def test_an_old_java_is_refused(tmp_path, major):
 
 @pytest.mark.parametrize(("text", "exit_code"), [("garbage", 0), ("", 0), (SAYS[17], 1)])
 def test_a_java_that_does_not_answer_is_refused(tmp_path, text, exit_code):
-    """
-    A ``java`` that fails or says nothing of use is refused, with what it said.
-    """
+    """A ``java`` that fails or says nothing of use is refused, with what it said."""
     with pytest.raises(ConfigError, match="did not answer with a version"):
         check_java(install(tmp_path, text, exit_code=exit_code))
 
 
 @pytest.mark.parametrize("environ", [{}, {"PATH": ""}, {"PATH": "/nowhere"}])
 def test_no_java_is_refused(environ):
-    """
-    Without Java the error says what to install.
-    """
+    """Without Java the error says what to install."""
     with pytest.raises(ConfigError, match="there is none on PATH; install a Java runtime 17"):
         find_java(environ)
 
 
 def test_java_home_comes_first(tmp_path):
-    """
-    ``JAVA_HOME`` decides, whatever is on ``PATH``, as it does for Spark.
-    """
+    """``JAVA_HOME`` decides, whatever is on ``PATH``, as it does for Spark."""
     on_path = install(tmp_path / "path", SAYS[8])
     install(tmp_path / "java-home", SAYS[17])
     environ = {**on_path, "JAVA_HOME": str(tmp_path / "java-home")}
@@ -95,9 +81,7 @@ def test_java_home_comes_first(tmp_path):
 
 @pytest.mark.parametrize("made", ["nothing", "an empty folder", "a file that cannot run"])
 def test_a_broken_java_home_is_refused(tmp_path, made):
-    """
-    A ``JAVA_HOME`` without a runnable Java is named, even when another Java is on ``PATH``.
-    """
+    """A ``JAVA_HOME`` without a runnable Java is named, even when another Java is on ``PATH``."""
     environ = {**install(tmp_path / "path", SAYS[17]), "JAVA_HOME": str(tmp_path / "java-home")}
     if made != "nothing":
         (tmp_path / "java-home" / "bin").mkdir(parents=True)
@@ -109,9 +93,7 @@ def test_a_broken_java_home_is_refused(tmp_path, made):
 
 
 def test_an_empty_java_home_is_none(tmp_path):
-    """
-    An empty ``JAVA_HOME`` is as good as none.
-    """
+    """An empty ``JAVA_HOME`` is as good as none."""
     environ = {**install(tmp_path, SAYS[17]), "JAVA_HOME": ""}
 
     assert f"{tmp_path}/bin/java" == find_java(environ)

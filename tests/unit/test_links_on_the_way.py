@@ -76,9 +76,7 @@ READS: dict[str, tuple[str, Callable[[Job], object]]] = {
 
 @pytest.mark.parametrize("what", READS)
 def test_a_link_that_comes_and_goes_is_never_followed(job, tmp_path, what):
-    """
-    Who exchanges a name for a link while it is read reaches no file beyond the job directory.
-    """
+    """Who exchanges a name for a link while it is read reaches no file beyond the job directory."""
     name, read = READS[what]
     (tmp_path / "secret/of-another.json").write_text(OTHERS)
     target = job.secret / "a.json" if name.endswith(".json") else job.secret
@@ -101,9 +99,7 @@ def test_a_link_that_comes_and_goes_is_never_followed(job, tmp_path, what):
 
 @pytest.mark.parametrize("way", ["runs", "runs/r"])
 def test_nothing_is_read_written_or_removed_behind_a_link(job, tmp_path, way):
-    """
-    Each use of a folder that a link has replaced is refused by one line that names the link.
-    """
+    """Each use of a folder that a link has replaced is refused by one line that names the link."""
     (job.root / way).rename(tmp_path / "moved")
     (job.root / way).symlink_to(tmp_path / "moved")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
@@ -132,9 +128,7 @@ def test_nothing_is_read_written_or_removed_behind_a_link(job, tmp_path, way):
 
 
 def test_a_link_as_the_last_part_is_no_document(job):
-    """
-    A document that is a link is damage: it is neither absent nor what the link leads to.
-    """
+    """A document that is a link is damage: it is neither absent nor what the link leads to."""
     (job.root / "job.json").symlink_to(job.secret / "a.json")
 
     with pytest.raises(CorruptDocumentError, match=r"job/job\.json: is a symbolic link"):
@@ -146,9 +140,7 @@ def test_a_link_as_the_last_part_is_no_document(job):
 
 
 def test_the_job_directory_itself_may_be_a_link(job, tmp_path):
-    """
-    Where a job directory lies is its user's choice; links that lead to it are followed.
-    """
+    """Where a job directory lies is its user's choice; links that lead to it are followed."""
     (tmp_path / "link").symlink_to(job.root)
     linked = LocalStorage(str(tmp_path / "link"))
 
@@ -158,9 +150,7 @@ def test_the_job_directory_itself_may_be_a_link(job, tmp_path):
 
 
 def test_no_path_leads_out_of_its_folder(job):
-    """
-    A path goes down only, whatever has written it.
-    """
+    """A path goes down only, whatever has written it."""
     with pytest.raises(OSError, match="leads out of its folder"):
         job.storage.read("runs/../../secret/a.json")
     with pytest.raises(OSError, match="leads out of its folder"):
@@ -183,8 +173,6 @@ def test_a_pipe_is_not_waited_for_and_nothing_stays_open(job):
 
 
 def test_a_tree_that_has_no_end_is_an_error(job):
-    """
-    A path longer than the system takes is refused before it is walked.
-    """
+    """A path longer than the system takes is refused before it is walked."""
     with pytest.raises(OSError, match="name too long"):
         job.storage.list("x/" * 5_000)

@@ -108,9 +108,7 @@ def test_folders_that_a_document_needs_are_on_the_disk_as_well(tmp_path, calls, 
 @pytest.mark.parametrize("how", ["put", "put_if_absent"])
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_a_flush_that_fails_is_an_error(tmp_path, calls, what, how):
-    """
-    A disk that cannot say that the bytes, or the name, are safe has not written them.
-    """
+    """A disk that cannot say that the bytes, or the name, are safe has not written them."""
     (tmp_path / "leases").mkdir()
     calls.failing[what] = AN_ERROR
 
@@ -134,9 +132,7 @@ def test_a_filesystem_that_cannot_flush_folders_is_used(tmp_path, calls, number)
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
 def test_other_errors_of_a_folder_are_told(tmp_path, calls, number):
-    """
-    A folder that may not be on the disk is never taken for one that is.
-    """
+    """A folder that may not be on the disk is never taken for one that is."""
     calls.failing["folder"] = OSError(number, "no")
 
     with pytest.raises(OSError, match="no"):
@@ -144,9 +140,7 @@ def test_other_errors_of_a_folder_are_told(tmp_path, calls, number):
 
 
 def test_staged_files_are_on_the_disk_with_their_folders(tmp_path, calls):
-    """
-    Staged files are flushed, and each folder down to them, and the name of the topmost.
-    """
+    """Staged files are flushed, and each folder down to them, and the name of the topmost."""
     (tmp_path / "staging" / "a" / "b").mkdir(parents=True)
     (tmp_path / "staging" / "a" / "b" / "part").write_bytes(b"row")
 
@@ -174,9 +168,7 @@ def test_published_files_are_on_the_disk_with_their_folders(tmp_path, calls):
 
 
 def test_flushing_leaves_nothing_open(tmp_path, calls):
-    """
-    A driver flushes for months: no descriptor stays, also when a flush fails.
-    """
+    """A driver flushes for months: no descriptor stays, also when a flush fails."""
     place = tmp_path / "out"
     place.mkdir()
     (place / "part").write_bytes(b"row")
@@ -251,9 +243,7 @@ def test_a_lost_answer_to_a_link_is_no_lost_race(tmp_path, monkeypatch, error):
 
 
 def test_a_driver_is_not_locked_out_by_itself(storage, monkeypatch):
-    """
-    The winner of a lease whose answer was lost holds it.
-    """
+    """The winner of a lease whose answer was lost holds it."""
     give_then_fail(monkeypatch, "link", LOST[0])
 
     lease = take_lease(storage, FakeClock())
@@ -262,18 +252,14 @@ def test_a_driver_is_not_locked_out_by_itself(storage, monkeypatch):
 
 
 def test_anothers_file_of_the_same_bytes_is_anothers(tmp_path):
-    """
-    Whose file it is, is told by the file and not by its bytes, which two writers may share.
-    """
+    """Whose file it is, is told by the file and not by its bytes, which two writers may share."""
     storage = LocalStorage(str(tmp_path))
 
     assert [True, False] == [storage.put_if_absent("a", b"same") for _ in range(2)]
 
 
 def test_a_link_that_was_not_made_is_an_error(tmp_path, monkeypatch):
-    """
-    Where nobody has the name, an error stays an error.
-    """
+    """Where nobody has the name, an error stays an error."""
 
     def refuse(*_, **__) -> None:
         raise AN_ERROR
@@ -289,9 +275,7 @@ def test_a_link_that_was_not_made_is_an_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), AN_ERROR], ids=["ENOENT", "EIO"])
 def test_a_lost_answer_to_a_rename_is_no_error(tmp_path, monkeypatch, error):
-    """
-    The same of a rename: what lies there in the end is this writer's file.
-    """
+    """The same of a rename: what lies there in the end is this writer's file."""
     give_then_fail(monkeypatch, "replace", error)
     storage = LocalStorage(str(tmp_path))
 
@@ -300,9 +284,7 @@ def test_a_lost_answer_to_a_rename_is_no_error(tmp_path, monkeypatch, error):
 
 
 def test_a_rename_that_did_not_happen_is_an_error(tmp_path, monkeypatch):
-    """
-    Where the old document still lies, the new one was not put.
-    """
+    """Where the old document still lies, the new one was not put."""
     storage = LocalStorage(str(tmp_path))
     storage.put("progress.json", b"old")
 
@@ -328,9 +310,7 @@ def give_then_fail(monkeypatch, name: str, error: OSError) -> None:
 
 
 def test_a_tree_that_cannot_be_removed_is_not_taken_for_gone(tmp_path, monkeypatch):
-    """
-    Whoever removes a tree learns that some of it is still there.
-    """
+    """Whoever removes a tree learns that some of it is still there."""
     storage = LocalStorage(str(tmp_path))
     storage.put("tree/a/b", b"")
 

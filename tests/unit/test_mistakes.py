@@ -53,9 +53,7 @@ def test_a_mistake_is_explained_on_one_screen_before_spark(mistake, tmp_path, ca
 
 
 def test_there_are_forty_mistakes_and_each_is_one_screen():
-    """
-    A newcomer's mistakes each have a heading, at most a dozen lines, and something to do.
-    """
+    """A newcomer's mistakes each have a heading, at most a dozen lines, and something to do."""
     assert len(MISTAKES) >= 40
     assert len(MISTAKES) == len({mistake.what for mistake in MISTAKES})
     for mistake in MISTAKES:
@@ -66,9 +64,7 @@ def test_there_are_forty_mistakes_and_each_is_one_screen():
 
 
 def test_the_page_of_errors_has_the_table():
-    """
-    What the documentation shows of each mistake is what the tests have seen.
-    """
+    """What the documentation shows of each mistake is what the tests have seen."""
     assert "\n".join(table()) in PAGE.read_text(encoding="utf-8")
 
 

@@ -55,16 +55,12 @@ a line that is none
     ],
 )
 def test_the_mount_of_a_path(path, expected):
-    """
-    A path is on the mount that is nearest above it, and of two at one place on the later one.
-    """
+    """A path is on the mount that is nearest above it, and of two at one place on the later one."""
     assert expected == find_mount(path, MOUNTINFO)
 
 
 def test_a_list_without_the_path():
-    """
-    Where the kernel has no list of mounts, or none that fits, nothing is known.
-    """
+    """Where the kernel has no list of mounts, or none that fits, nothing is known."""
     assert None is find_mount("/srv", "")
     assert MountVerdict.TRIED is judge(None, ())
 
@@ -125,9 +121,7 @@ def test_a_refusal_names_the_way_out(place, kind, address):
 
 
 def test_a_folder_of_a_disk_does_what_is_needed(tmp_path):
-    """
-    On a disk the try finds nothing wrong, and leaves nothing behind.
-    """
+    """On a disk the try finds nothing wrong, and leaves nothing behind."""
     assert None is try_names(tmp_path)
     assert [] == os.listdir(tmp_path)
 
@@ -194,9 +188,7 @@ def test_a_filesystem_without_links_is_refused_before_anything_is_written(unknow
 
 
 def test_a_filesystem_is_tried_once(unknown, monkeypatch):
-    """
-    A process tries a filesystem with its first document, and not with each.
-    """
+    """A process tries a filesystem with its first document, and not with each."""
     calls: list[Path] = []
     monkeypatch.setattr(mounts, "try_names", calls.append)
     storage = LocalStorage(str(unknown))
@@ -207,9 +199,7 @@ def test_a_filesystem_is_tried_once(unknown, monkeypatch):
 
 
 def test_a_full_disk_is_not_refused_for_good(unknown, monkeypatch):
-    """
-    What a disk says of this moment is told as it is, and the next document tries again.
-    """
+    """What a disk says of this moment is told as it is, and the next document tries again."""
 
     def fail(*_args) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

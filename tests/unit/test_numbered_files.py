@@ -23,18 +23,14 @@ STRANGE = ["²", "007", "+7", "-7", "७", "7 ", " 7", "7_0", "1e3", "", ".DS_St
     ("name", "number"), [("0", 0), ("7", 7), ("10", 10), ("9" * 19, 10**19 - 1)]
 )
 def test_a_number_is_written_in_one_way(name, number):
-    """
-    Digits without a zero before them are a number, also before a suffix.
-    """
+    """Digits without a zero before them are a number, also before a suffix."""
     assert number == number_in(name) == number_in(f"{name}.json", ".json")
     assert number_in(f"{name}.json") is None
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_other_names_are_no_numbers(name):
-    """
-    What Python would take for a number, and would not be found by its name, is none.
-    """
+    """What Python would take for a number, and would not be found by its name, is none."""
     assert number_in(name) is None
     assert [3, 12] == numbers_in(["12.json", f"{name}.json", "3.json", "3"], ".json")
 

@@ -28,9 +28,7 @@ AZURE = "container@account.dfs.core.windows.net"
 
 @pytest.mark.parametrize("url", ["{}", "{}/", "file://{}", "local://{}"])
 def test_a_local_folder_is_opened(tmp_path, url):
-    """
-    A plain path and its URLs are the same folder, and opening makes nothing.
-    """
+    """A plain path and its URLs are the same folder, and opening makes nothing."""
     storage = open_storage(url.format(tmp_path / "job"))
 
     assert isinstance(storage, LocalStorage)
@@ -39,27 +37,21 @@ def test_a_local_folder_is_opened(tmp_path, url):
 
 
 def test_a_relative_path_becomes_absolute(tmp_path, monkeypatch):
-    """
-    A driver in another working directory must find the same folder.
-    """
+    """A driver in another working directory must find the same folder."""
     monkeypatch.chdir(tmp_path)
 
     assert str(tmp_path / "jobs" / "a") == open_storage("jobs/a").url
 
 
 def test_the_home_folder_is_understood(tmp_path, monkeypatch):
-    """
-    A path that begins with a tilde lies in the user's home.
-    """
+    """A path that begins with a tilde lies in the user's home."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert str(tmp_path / "job") == open_storage("~/job").url
 
 
 def test_memory_is_opened():
-    """
-    Memory is a storage of this process, for tests.
-    """
+    """Memory is a storage of this process, for tests."""
     storage = open_storage("memory://opening/job")
 
     assert isinstance(storage, MemoryStorage)
@@ -71,9 +63,7 @@ def test_memory_is_opened():
     ["ftp://host/job", "http://host/job", "oss://bucket/job", "dbfs://x/job"],
 )
 def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
-    """
-    A scheme without a tested put-if-absent is refused by name, with those that have one.
-    """
+    """A scheme without a tested put-if-absent is refused by name, with those that have one."""
     with pytest.raises(UnsupportedStorageError) as raised:
         open_storage(url)
 
@@ -84,9 +74,7 @@ def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
 
 @pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "swebhdfs"])
 def test_other_addresses_of_hdfs_are_refused_with_the_right_one(scheme):
-    """
-    An address that only Hadoop understands is refused in one line that has the one to write.
-    """
+    """An address that only Hadoop understands is refused in one line that has the one to write."""
     with pytest.raises(
         UnsupportedStorageError, match="write webhdfs://namenode:9870/path"
     ) as raised:
@@ -98,9 +86,7 @@ def test_other_addresses_of_hdfs_are_refused_with_the_right_one(scheme):
 
 @pytest.mark.parametrize("path", ["/a/job", "/a//job/", "/a/job/"])
 def test_a_folder_of_hdfs_is_opened(path):
-    """
-    A folder in HDFS is opened without asking for it.
-    """
+    """A folder in HDFS is opened without asking for it."""
     storage = open_storage(f"webhdfs://namenode.example:9870{path}")
 
     assert isinstance(storage, HdfsStorage)
@@ -121,9 +107,7 @@ def test_a_folder_of_hdfs_is_opened(path):
     ],
 )
 def test_an_address_that_hdfs_cannot_have(url, said):
-    """
-    What is missing or impossible in an address of HDFS is said before anything is asked.
-    """
+    """What is missing or impossible in an address of HDFS is said before anything is asked."""
     with pytest.raises(ConfigError, match=re.escape(said)) as raised:
         open_storage(url)
 
@@ -142,9 +126,7 @@ def test_an_address_that_hdfs_cannot_have(url, said):
     ],
 )
 def test_no_refusal_shows_the_credentials_of_an_address(url):
-    """
-    Whatever else is wrong with an address, what lets somebody in is left out of the message.
-    """
+    """Whatever else is wrong with an address, what lets somebody in is left out of the message."""
     with pytest.raises(ConfigError) as raised:
         open_storage(url)
 
@@ -165,9 +147,7 @@ def test_a_user_in_an_address_of_hdfs_is_refused():
     "url", ["dbfs:/x", "hdfs:/x", "s3:/bucket/x", "S3:/x", "gs:/x", "abfss:/x", "memory:/x"]
 )
 def test_a_scheme_with_one_slash_is_no_folder(url, tmp_path, monkeypatch):
-    """
-    What Hadoop takes for another filesystem is not made as a folder beside the driver.
-    """
+    """What Hadoop takes for another filesystem is not made as a folder beside the driver."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as raised:
         open_storage(url)
@@ -190,26 +170,20 @@ def test_a_scheme_with_one_slash_is_no_folder(url, tmp_path, monkeypatch):
     ],
 )
 def test_a_colon_alone_makes_no_scheme(url, folder, tmp_path, monkeypatch):
-    """
-    A folder's name may have a colon; a letter before one is a drive where there are drives.
-    """
+    """A folder's name may have a colon; a letter before one is a drive where there are drives."""
     monkeypatch.chdir(tmp_path)
 
     assert folder.format(tmp_path) == open_storage(url).url == local_path_of(url)
 
 
 def test_a_bucket_with_one_slash_is_refused_everywhere():
-    """
-    A sink's or a savepoint's address is looked at as the job directory's is.
-    """
+    """A sink's or a savepoint's address is looked at as the job directory's is."""
     with pytest.raises(ConfigError, match="s3:/bucket/x: "):
         open_objects("s3:/bucket/x")
 
 
 def test_supported_schemes_can_be_listed():
-    """
-    The schemes that work are listed, sorted, for messages and documents.
-    """
+    """The schemes that work are listed, sorted, for messages and documents."""
     stores = ("abfs", "abfss", "az", "gcs", "gs", "s3", "s3a")
 
     assert tuple(sorted([*stores, "file", "local", "memory", "webhdfs"])) == supported_schemes()
@@ -273,9 +247,7 @@ def test_azure_is_asked_again_while_a_lease_lasts(account):
     ],
 )
 def test_a_missing_package_is_named_by_its_extra(monkeypatch, url, package, extra):
-    """
-    Without the store's package the error says what to install.
-    """
+    """Without the store's package the error says what to install."""
     monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(ConfigError, match=f"needs the extra '{extra}'") as raised:
@@ -289,9 +261,7 @@ def test_a_missing_package_is_named_by_its_extra(monkeypatch, url, package, extr
     ["s3://id:hidden@bucket/job", "gs://hidden@bucket/job", "az://c:hidden@account/job"],
 )
 def test_credentials_in_an_address_are_refused(url):
-    """
-    An address is logged and stored, so a secret in it is refused, and not repeated.
-    """
+    """An address is logged and stored, so a secret in it is refused, and not repeated."""
     with pytest.raises(ConfigError, match="credentials do not belong in an address") as raised:
         open_storage(url)
 
@@ -299,17 +269,13 @@ def test_credentials_in_an_address_are_refused(url):
 
 
 def test_an_address_without_a_bucket_is_refused():
-    """
-    A store's address names at least a bucket.
-    """
+    """A store's address names at least a bucket."""
     with pytest.raises(ConfigError, match="names no bucket or container; write s3://bucket/path"):
         open_storage("s3:///job")
 
 
 def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
-    """
-    What a store's library lacks, here Azure's account, is said with the address.
-    """
+    """What a store's library lacks, here Azure's account, is said with the address."""
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
     monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
 
@@ -336,26 +302,20 @@ def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
     ],
 )
 def test_the_address_for_spark(url, address):
-    """
-    Spark knows the same places, some by another scheme.
-    """
+    """Spark knows the same places, some by another scheme."""
     assert address == spark_url(url)
 
 
 @pytest.mark.parametrize("own", ["hdfs://nameservice1", "hdfs://nameservice1/"])
 def test_sparks_address_of_hdfs_can_be_given(monkeypatch, own):
-    """
-    Which nameservice a namenode serves only Hadoop's configuration knows.
-    """
+    """Which nameservice a namenode serves only Hadoop's configuration knows."""
     monkeypatch.setenv("SPARK_STREAM_HDFS", own)
 
     assert "hdfs://nameservice1/a/out" == spark_url("webhdfs://namenode:9870/a/out")
 
 
 def test_spark_needs_the_storage_account():
-    """
-    An address in Azure without the account means nothing to Spark.
-    """
+    """An address in Azure without the account means nothing to Spark."""
     with pytest.raises(ConfigError, match="abfss://container@account.dfs.core.windows.net/path"):
         spark_url("az://container/job")
 
@@ -372,9 +332,7 @@ def test_spark_needs_the_storage_account():
     ],
 )
 def test_the_local_path_behind_a_url(url, path):
-    """
-    A URL of a local filesystem has a path, any other has none.
-    """
+    """A URL of a local filesystem has a path, any other has none."""
     assert path == local_path_of(url)
 
 
@@ -390,7 +348,5 @@ def test_the_local_path_behind_a_url(url, path):
     ],
 )
 def test_letters_that_a_uri_must_escape(url, escapes):
-    """
-    As Java's ``URI`` does, which leaves other alphabets as they are.
-    """
+    """As Java's ``URI`` does, which leaves other alphabets as they are."""
     assert escapes is has_escapes(url)

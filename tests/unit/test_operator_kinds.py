@@ -20,9 +20,7 @@ NO_FRAME: Any = None
 
 
 def test_each_row_is_found():
-    """
-    No two rows have one name or one class of nodes, so none hides another.
-    """
+    """No two rows have one name or one class of nodes, so none hides another."""
     assert list(KINDS) == [kind_named(kind.name) for kind in KINDS]
     assert [k for k in KINDS if k.node] == [kind_of_node(k.node) for k in KINDS if k.node]
 
@@ -41,9 +39,7 @@ def test_a_kind_without_a_row_is_keyed_state_and_nothing_else():
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_each_layout_has_tables(kind):
-    """
-    Keyed state is one table, a join has two sides, and what has variables has only theirs.
-    """
+    """Keyed state is one table, a join has two sides, and what has variables has only theirs."""
     expected = {StateLayout.SIDES: ["left", "right"], StateLayout.VARIABLES: []}
 
     found = [table.name for table in tables_of(kind.name, (), {})]
@@ -76,17 +72,13 @@ def test_each_layout_has_tables(kind):
     ],
 )
 def test_the_rows_that_wait_for_a_watermark(name, setting, expected):
-    """
-    What a watermark sets off waits for it, and nothing else that an operator keeps.
-    """
+    """What a watermark sets off waits for it, and nothing else that an operator keeps."""
     assert expected == [rows.what for rows in kind_named(name).waiting.get(setting, ())]
 
 
 @pytest.mark.parametrize(("timing", "expected"), [("ProcessingTime", True), ("EventTime", False)])
 def test_timers_and_timeouts_of_the_clock(timing, expected):
-    """
-    A query goes by the clock when time alone sets off what one of its operators emits.
-    """
+    """A query goes by the clock when time alone sets off what one of its operators emits."""
     nodes = [kind.node for kind in KINDS if kind.setting is Setting.TIME_MODE]
     operations = [*(f"{node}:{timing}" for node in nodes), f"{timing}Timeout"]
 

@@ -12,9 +12,7 @@ from tests.present import present
 
 
 def test_every_item_is_worked_on_and_so_many_at_once():
-    """
-    Each item is worked on once, and as many at the same time as was asked for.
-    """
+    """Each item is worked on once, and as many at the same time as was asked for."""
     done = []
     all_here = threading.Barrier(3, timeout=10)
 
@@ -28,9 +26,7 @@ def test_every_item_is_worked_on_and_so_many_at_once():
 
 
 def test_never_more_at_once():
-    """
-    No more threads work at the same time than was asked for.
-    """
+    """No more threads work at the same time than was asked for."""
     lock = threading.Lock()
     now, most = 0, 0
 
@@ -48,9 +44,7 @@ def test_never_more_at_once():
 
 
 def test_nothing_to_do_is_done():
-    """
-    Without items nothing happens.
-    """
+    """Without items nothing happens."""
     for_each([], lambda *_: pytest.fail("there is no work"), at_once=4)
 
 
@@ -90,9 +84,7 @@ def interruptible():
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_all():
-    """
-    Ctrl-C ends what is running, begins nothing more, and comes through.
-    """
+    """Ctrl-C ends what is running, begins nothing more, and comes through."""
     ended = []
 
     def work(item, go_on):

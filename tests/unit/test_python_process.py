@@ -42,9 +42,7 @@ def run_in(folder: Path, command: list[str]) -> str:
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 11)], ids=["3.10", "3.11"])
 def test_a_module_is_run_without_the_working_directory(planted, monkeypatch, version):
-    """
-    A module of Python's own comes from Python, whatever lies in the folder, in each version.
-    """
+    """A module of Python's own comes from Python, whatever lies in the folder, in each version."""
     if version == (3, 11) and sys.version_info < version:
         pytest.skip("this Python has no -P")
     monkeypatch.setattr(sys, "version_info", version)
@@ -68,9 +66,7 @@ def test_no_process_of_ours_runs_what_lies_in_its_folder(planted, module):
 
 
 def test_every_process_of_python_is_started_so():
-    """
-    No other part of the package runs a module by itself.
-    """
+    """No other part of the package runs a module by itself."""
     others = [path for path in PACKAGE.rglob("*.py") if path.name != "host.py"]
     found = [str(p) for p in others if re.search(r"executable,\s*\"-m\"", p.read_text("utf-8"))]
 
@@ -79,9 +75,7 @@ def test_every_process_of_python_is_started_so():
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o007])
 def test_the_umask_is_read_without_a_change(umask):
-    """
-    The umask of this process is what files get, also where the system has no list of it.
-    """
+    """The umask of this process is what files get, also where the system has no list of it."""
     before = os.umask(umask)
     try:
         assert umask == current_umask()

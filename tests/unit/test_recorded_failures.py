@@ -87,9 +87,7 @@ def rowjob(monkeypatch):
 
 
 def test_every_recorded_failure_is_expected_to_be_something():
-    """
-    No record lies about that no test reads.
-    """
+    """No record lies about that no test reads."""
     assert sorted(RECORDED) == sorted(EXPECTED)
 
 
@@ -118,9 +116,7 @@ def test_a_real_failure_has_class_condition_and_reason(name):
     ],
 )
 def test_the_root_cause_is_the_innermost_error(name, root_cause):
-    """
-    However deep the JVM hides it, the first error of all is in the record.
-    """
+    """However deep the JVM hides it, the first error of all is in the record."""
     assert classify(recorded(name)).root_cause.startswith(root_cause)
 
 
@@ -133,9 +129,7 @@ def test_the_root_cause_is_the_innermost_error(name, root_cause):
     ],
 )
 def test_the_host_is_the_one_that_spark_blames(name, host, executor):
-    """
-    What has failed on an executor is not blamed on the driver's machine.
-    """
+    """What has failed on an executor is not blamed on the driver's machine."""
     failure = classify(recorded(name))
 
     assert (host, executor) == (failure.host, failure.executor)
@@ -152,16 +146,12 @@ def test_the_host_is_the_one_that_spark_blames(name, host, executor):
     ],
 )
 def test_what_a_restart_in_the_driver_may_heal(name, restartable):
-    """
-    A query is started again only where that may help.
-    """
+    """A query is started again only where that may help."""
     assert restartable is classify(recorded(name)).restartable
 
 
 def test_a_type_that_nobody_knows_is_worth_a_retry(monkeypatch):
-    """
-    Of a type that the driver has not imported, only the name is known: no kind that repeats.
-    """
+    """Of a type that the driver has not imported, only the name is known: no kind that repeats."""
     monkeypatch.delitem(sys.modules, "rowjob")
     failure = classify(recorded("udf_raises_on_a_row"))
 
@@ -194,9 +184,7 @@ def test_a_listed_name_decides(rowjob, listed):
 
 
 def test_a_listed_name_needs_no_import(monkeypatch):
-    """
-    A type that the driver has not imported is known by the name in the worker's traceback.
-    """
+    """A type that the driver has not imported is known by the name in the worker's traceback."""
     monkeypatch.delitem(sys.modules, "rowjob")
     marks = FailureOverrides.parse(["rowjob.BadRow=NON_RECOVERABLE"])
 
@@ -204,9 +192,7 @@ def test_a_listed_name_needs_no_import(monkeypatch):
 
 
 def test_a_jvm_that_is_gone_leaves_what_was_told():
-    """
-    When the JVM can no longer be asked, the class comes from the texts.
-    """
+    """When the JVM can no longer be asked, the class comes from the texts."""
 
     class Gone(JavaThrowable):
         def getClass(self):  # noqa: N802 - Java's own name

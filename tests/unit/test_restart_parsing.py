@@ -54,9 +54,7 @@ from airflow_provider.runtime.failures.restart_strategy import (
     ids=str,
 )
 def test_a_strategy_is_read(value, strategy):
-    """
-    Text and mapping, Flink's names and defaults, durations as everywhere else.
-    """
+    """Text and mapping, Flink's names and defaults, durations as everywhere else."""
     assert strategy == parse_restart(value)
 
 
@@ -72,9 +70,7 @@ def test_a_strategy_is_read(value, strategy):
     ],
 )
 def test_a_strategy_is_written_as_it_is_read(strategy):
-    """
-    The form in which a worker passes it on to a driver says all of it, without units.
-    """
+    """The form in which a worker passes it on to a driver says all of it, without units."""
     assert strategy == parse_restart(strategy.to_text())
 
 
@@ -118,16 +114,12 @@ def test_a_strategy_is_written_as_it_is_read(strategy):
     ],
 )
 def test_what_is_no_strategy_is_refused(value, said):
-    """
-    The error names the thing and the way out.
-    """
+    """The error names the thing and the way out."""
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse_restart(value)
 
 
 def test_runs_without_an_end_restart_for_ever_by_default():
-    """
-    Flink's default; a run that ends is tried again by whoever has started it.
-    """
+    """Flink's default; a run that ends is tried again by whoever has started it."""
     assert ExponentialDelay() == default_restart("stopped")
     assert {NoRestart()} == {default_restart(until) for until in ("end", "available")}

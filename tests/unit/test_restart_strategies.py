@@ -58,16 +58,12 @@ def in_ms(delay_s: float | None) -> int | None:
 
 
 def test_none_restarts_nothing():
-    """
-    The first failure ends the attempt.
-    """
+    """The first failure ends the attempt."""
     assert not Run(NoRestart()).fails().restarts
 
 
 def test_the_fourth_failure_of_three_allowed_ends_the_job():
-    """
-    Fixed delay: three restarts, each after the same delay, and no fourth.
-    """
+    """Fixed delay: three restarts, each after the same delay, and no fourth."""
     run = Run(FixedDelay(attempts=3, delay_s=10))
 
     assert [10, 10, 10, None] == run.fails_again_and_again(4)
@@ -76,9 +72,7 @@ def test_the_fourth_failure_of_three_allowed_ends_the_job():
 
 
 def test_a_fixed_delay_never_forgets():
-    """
-    However long the run was stable, a restart that was used is used.
-    """
+    """However long the run was stable, a restart that was used is used."""
     run = Run(FixedDelay(attempts=1, delay_s=1))
     run.fails()
 
@@ -86,9 +80,7 @@ def test_a_fixed_delay_never_forgets():
 
 
 def test_a_fixed_delay_may_go_on_for_ever():
-    """
-    Without a number of attempts there is always another one.
-    """
+    """Without a number of attempts there is always another one."""
     assert [1.0] * 500 == Run(FixedDelay(attempts=None)).fails_again_and_again(500)
 
 
@@ -114,9 +106,7 @@ def test_asking_twice_counts_once(strategy):
 
 
 def test_the_fourth_failure_within_the_interval_ends_the_job():
-    """
-    Failure rate: three failures within the interval are borne, the fourth is not.
-    """
+    """Failure rate: three failures within the interval are borne, the fourth is not."""
     run = Run(FailureRate(max_failures_per_interval=3, interval_s=10, delay_s=0))
 
     assert [0, 0, 0] == run.fails_again_and_again(3)
@@ -124,9 +114,7 @@ def test_the_fourth_failure_within_the_interval_ends_the_job():
 
 
 def test_failures_below_the_rate_are_borne_for_ever():
-    """
-    One failure at a time, each a little more than the interval after the last.
-    """
+    """One failure at a time, each a little more than the interval after the last."""
     run = Run(FailureRate(max_failures_per_interval=1, interval_s=0.001, delay_s=0))
 
     assert all(run.fails(after_s=0.002).restarts for _ in range(300))
@@ -134,9 +122,7 @@ def test_failures_below_the_rate_are_borne_for_ever():
 
 
 def test_a_failure_rate_looks_back_over_a_moving_interval():
-    """
-    What counts are the failures of the last interval, wherever it begins.
-    """
+    """What counts are the failures of the last interval, wherever it begins."""
     run = Run(FailureRate(max_failures_per_interval=2, interval_s=10, delay_s=1))
     granted = [run.fails(after_s=gap).restarts for gap in (0, 6, 6, 6, 2)]
 
@@ -147,27 +133,21 @@ def test_a_failure_rate_looks_back_over_a_moving_interval():
 
 
 def test_delays_grow_by_the_multiplier():
-    """
-    4, 9 and 21 milliseconds for 4 ms times 2.3.
-    """
+    """4, 9 and 21 milliseconds for 4 ms times 2.3."""
     run = Run(ms(initial_backoff_s=4, max_backoff_s=300, backoff_multiplier=2.3, jitter_factor=0))
 
     assert [4, 9, 21] == [in_ms(delay) for delay in run.fails_again_and_again(3)]
 
 
 def test_the_first_delay_is_the_initial_one():
-    """
-    Before anything has grown.
-    """
+    """Before anything has grown."""
     run = Run(ms(initial_backoff_s=42, max_backoff_s=45, backoff_multiplier=2.0, jitter_factor=0))
 
     assert 42 == in_ms(run.fails().delay_s)
 
 
 def test_no_delay_is_longer_than_the_longest():
-    """
-    Neither growth nor jitter exceeds it, however many restarts there were.
-    """
+    """Neither growth nor jitter exceeds it, however many restarts there were."""
     run = Run(ms(initial_backoff_s=1, max_backoff_s=6, backoff_multiplier=2.0, jitter_factor=0.25))
     delays = run.fails_again_and_again(2000)  # 2.0 to that power is no number any more
 
@@ -176,9 +156,7 @@ def test_no_delay_is_longer_than_the_longest():
 
 
 def test_the_restarts_before_a_reset_may_be_limited():
-    """
-    Thirteen restarts, and then none.
-    """
+    """Thirteen restarts, and then none."""
     strategy = ms(
         initial_backoff_s=1,
         max_backoff_s=3,
@@ -214,9 +192,7 @@ def test_a_stable_time_resets_the_delay():
 
 
 def test_several_settings_together():
-    """
-    Flink's long scenario: initial, initial again after a stable time, growth, reset, growth.
-    """
+    """Flink's long scenario: initial, initial again after a stable time, growth, reset, growth."""
     run = Run(
         ms(
             initial_backoff_s=1,
@@ -249,9 +225,7 @@ def test_jitter_stays_within_its_bounds(failures, least_ms, most_ms):
 
 
 def test_the_same_dice_give_the_same_delays():
-    """
-    Nothing but the dice is left to chance.
-    """
+    """Nothing but the dice is left to chance."""
     delays = [Run(ExponentialDelay(), seed=7).fails_again_and_again(20) for _ in range(2)]
 
     assert delays[0] == delays[1]
@@ -270,9 +244,7 @@ def test_the_same_dice_give_the_same_delays():
 )
 @pytest.mark.parametrize("died_after", range(5))
 def test_a_drivers_death_forgets_nothing(strategy, died_after):
-    """
-    With its state written down and read again, a run gets as many restarts as without.
-    """
+    """With its state written down and read again, a run gets as many restarts as without."""
     whole, broken = Run(strategy), Run(strategy)
     expected = whole.fails_again_and_again(6)
 
@@ -284,7 +256,5 @@ def test_a_drivers_death_forgets_nothing(strategy, died_after):
 
 
 def test_the_state_of_another_version_is_read():
-    """
-    What a newer version has added is left out, and what an older one did not have is empty.
-    """
+    """What a newer version has added is left out, and what an older one did not have is empty."""
     assert RestartState(restarts=2) == RestartState.from_dict({"restarts": 2, "mood": "bad"})

@@ -25,17 +25,13 @@ def test_pauses_are_doubled_up_to_the_longest():
 
 
 def test_pauses_stay_the_same_without_a_longest():
-    """
-    A policy that says how often is a rhythm.
-    """
+    """A policy that says how often is a rhythm."""
     assert {0.5} == {RetryPolicy(first_s=0.5).pause_s(failures, 1.0) for failures in range(1, 9)}
 
 
 @given(MANY, st.floats(0, 1), st.floats(0, 1))
 def test_what_is_drawn_shortens_a_pause_by_the_jitter_at_most(failures, jitter, drawn):
-    """
-    Two writers that lost at the same moment seldom wait for the same time.
-    """
+    """Two writers that lost at the same moment seldom wait for the same time."""
     steady = RetryPolicy(first_s=0.01, longest_s=2.0)
     drawing = RetryPolicy(first_s=0.01, longest_s=2.0, jitter=jitter)
 
@@ -55,16 +51,12 @@ def test_what_is_drawn_shortens_a_pause_by_the_jitter_at_most(failures, jitter, 
     ],
 )
 def test_the_limits_are_a_time_and_a_number(policy, failures, lasted_s, is_over):
-    """
-    Whichever is reached first; a policy without limits never gives up.
-    """
+    """Whichever is reached first; a policy without limits never gives up."""
     assert is_over is policy.is_over(failures, lasted_s)
 
 
 def test_the_time_runs_from_the_first_failure_and_ends_with_a_success():
-    """
-    A first try that takes long leaves as much time for others as one that fails at once.
-    """
+    """A first try that takes long leaves as much time for others as one that fails at once."""
     clock = FakeClock()
     retries = Retries(RetryPolicy(first_s=4.0, for_s=10.0), clock)
     clock.time = 100.0
@@ -82,9 +74,7 @@ def test_the_time_runs_from_the_first_failure_and_ends_with_a_success():
 
 
 def test_pauses_are_drawn_by_lot():
-    """
-    Those of a policy with jitter lie in its range, and differ.
-    """
+    """Those of a policy with jitter lie in its range, and differ."""
     clock = FakeClock()
     retries = Retries(RetryPolicy(first_s=1.0, jitter=0.5), clock)
     retries.failed()

@@ -35,9 +35,7 @@ def lines(spark):
 
 
 def test_a_reset_source_has_no_offset_in_the_last_two_batches_and_no_log(spark):
-    """
-    The others keep theirs, as do settings and watermarks; again, it is the same.
-    """
+    """The others keep theirs, as do settings and watermarks; again, it is the same."""
     for _ in range(2):
         reset_positions(spark.storage, [0, 2])
 
@@ -48,9 +46,7 @@ def test_a_reset_source_has_no_offset_in_the_last_two_batches_and_no_log(spark):
 
 
 def test_a_source_goes_on_elsewhere(spark):
-    """
-    At the same offset in both batches: there is nothing between them to read again.
-    """
+    """At the same offset in both batches: there is nothing between them to read again."""
     set_positions(spark.storage, {1: '{"t":{"0":9}}'})
 
     assert ['{"t":{"0":9}}'] * 2 == [each[1] for each in lines(spark)[1:]]
@@ -58,9 +54,7 @@ def test_a_source_goes_on_elsewhere(spark):
 
 
 def test_a_query_of_one_batch(tmp_path):
-    """
-    There is no batch before its last one.
-    """
+    """There is no batch before its last one."""
     spark = CheckpointBuilder(tmp_path).begin().run(0)
     reset_positions(spark.storage, [0])
 
@@ -68,9 +62,7 @@ def test_a_query_of_one_batch(tmp_path):
 
 
 def test_positions_that_cannot_be_changed(spark):
-    """
-    Of a batch in flight, and in a log that does not go by places.
-    """
+    """Of a batch in flight, and in a log that does not go by places."""
     spark.plan(3)
     with pytest.raises(OpenBatchError, match="batch 3 is planned and not committed"):
         reset_positions(spark.storage, [0])
@@ -90,9 +82,7 @@ def metadata(number):
 
 
 def test_operators_behind_one_that_goes_take_their_numbers(spark):
-    """
-    With all their files, with the addresses in their metadata, and with their states' ids.
-    """
+    """With all their files, with the addresses in their metadata, and with their states' ids."""
     spark.keep_state(0, 1, 2)
     for number in range(3):
         spark.storage.put(f"state/{number}/_metadata/v2/0", metadata(number))
@@ -115,9 +105,7 @@ def test_operators_behind_one_that_goes_take_their_numbers(spark):
 
 
 def test_a_topology_without_an_operator():
-    """
-    What the query consists of says the same as its checkpoint.
-    """
+    """What the query consists of says the same as its checkpoint."""
     shapes = tuple(OperatorShape(number, f"kind{number}", ("a",)) for number in range(3))
 
     left = topology_without(Topology(("a",), shapes), [0])

@@ -30,9 +30,7 @@ def shipped_to(master: str) -> list[Path]:
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
 def test_executors_elsewhere_get_the_runtime(master):
-    """
-    A driver from a shell gives a cluster's executors what its sinks run there.
-    """
+    """A driver from a shell gives a cluster's executors what its sinks run there."""
     (file,) = shipped_to(master)
 
     assert "airflow_provider/extensions/postgres/copy.py" in zipfile.ZipFile(file).namelist()
@@ -40,16 +38,12 @@ def test_executors_elsewhere_get_the_runtime(master):
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
 def test_executors_in_the_driver_have_the_runtime(master):
-    """
-    Threads of the driver's own JVM use what the driver has.
-    """
+    """Threads of the driver's own JVM use what the driver has."""
     assert [] == shipped_to(master)
 
 
 def test_the_zip_is_deflated(tmp_path):
-    """
-    Every submission carries it, so it is packed as small as zips go.
-    """
+    """Every submission carries it, so it is packed as small as zips go."""
     with zipfile.ZipFile(runtime_zip(tmp_path)) as archive:
         sizes = [(each.compress_size, each.file_size) for each in archive.infolist()]
         kinds = {each.compress_type for each in archive.infolist() if each.file_size}
@@ -59,9 +53,7 @@ def test_the_zip_is_deflated(tmp_path):
 
 
 def test_a_driver_out_of_the_zip_gives_nothing_more(tmp_path):
-    """
-    A driver that was submitted with the zip knows that its executors have it.
-    """
+    """A driver that was submitted with the zip knows that its executors have it."""
     program = "from airflow_provider.runtime.base.runtime_zip import is_packed; print(is_packed())"
     archive = str(runtime_zip(tmp_path))
     told = subprocess.run(
@@ -89,9 +81,7 @@ def test_a_driver_out_of_the_zip_gives_nothing_more(tmp_path):
     ],
 )
 def test_spark_connect_is_refused(master, conf, environ, says):
-    """
-    A client of Spark Connect cannot drive a job, so what asks for it is named.
-    """
+    """A client of Spark Connect cannot drive a job, so what asks for it is named."""
     with pytest.raises(ConfigError, match="requests Spark Connect") as raised:
         check_classic(master, conf, environ)
 
@@ -100,16 +90,12 @@ def test_spark_connect_is_refused(master, conf, environ, says):
 
 @pytest.mark.parametrize("master", [None, "local[2]", "spark://host:7077", "yarn", "k8s://host"])
 def test_a_spark_of_ones_own_is_accepted(master):
-    """
-    Every master with a JVM for the driver will do.
-    """
+    """Every master with a JVM for the driver will do."""
     check_classic(master, {"spark.api.mode": "classic"}, {"SPARK_REMOTE": ""})
 
 
 def test_nothing_is_written_for_spark_connect(tmp_path, monkeypatch):
-    """
-    A job that is asked of Spark Connect leaves no trace in its job directory.
-    """
+    """A job that is asked of Spark Connect leaves no trace in its job directory."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://host")
     (tmp_path / "job.py").write_text("def daily(ctx): pass")
     asked = RunSpec(job_dir=str(tmp_path / "job"), entry=f"{tmp_path}/job.py:daily")

@@ -74,9 +74,7 @@ def kafka(**topics: dict[str, int]) -> str:
     ],
 )
 def test_a_batch_reads_up_to_the_end(planned, committed, end, allowed):
-    """
-    What is within the end stays as it was planned; what is beyond it is left out.
-    """
+    """What is within the end stays as it was planned; what is beyond it is left out."""
     assert allowed == limited(planned, committed, end)
     assert allowed == limited(allowed, committed, end)
 
@@ -127,16 +125,12 @@ def test_offsets_by_partition_never_pass_their_end(plan, before, end):
     ],
 )
 def test_an_end_is_reached(committed, end, reached):
-    """
-    A source is at its end when nothing before it is left.
-    """
+    """A source is at its end when nothing before it is left."""
     assert reached is is_reached(committed, end)
 
 
 def test_partitions_without_an_end_are_named():
-    """
-    Offsets that somebody gives are held against the partitions that there are.
-    """
+    """Offsets that somebody gives are held against the partitions that there are."""
     assert ["t/1", "u/0"] == missing_partitions(
         kafka(t={"0": 1, "1": 2}, u={"0": 1}), {"t": {"0": 9}}
     )
@@ -200,9 +194,7 @@ def test_the_log_of_read_files_is_read(checkpoint):
     ],
 )
 def test_a_damaged_log_is_refused(checkpoint, text, error):
-    """
-    What cannot be read is named, and nothing is guessed.
-    """
+    """What cannot be read is named, and nothing is guessed."""
     if text is not None:
         checkpoint.log("0", text)
 
@@ -212,16 +204,12 @@ def test_a_damaged_log_is_refused(checkpoint, text, error):
 
 @pytest.mark.parametrize(("line", "number"), [('{"logOffset":3}', 3), ("3", 3), ("-", -1)])
 def test_a_position_of_files(line, number):
-    """
-    Spark has written positions of files in two forms.
-    """
+    """Spark has written positions of files in two forms."""
     assert number == position_of(line)
 
 
 def test_another_position_is_refused():
-    """
-    The offset of another source is no number of a log.
-    """
+    """The offset of another source is no number of a log."""
     with pytest.raises(UnknownFormatError, match="no position"):
         position_of('{"t":{"0":1}}')
 
@@ -243,9 +231,7 @@ def at(number: int) -> str:
 
 
 def test_a_batch_within_its_end_is_left_alone(checkpoint):
-    """
-    Nothing is written, and nothing is removed.
-    """
+    """Nothing is written, and nothing is removed."""
     checkpoint.log("0", entries(("a", 0))).log("1", entries(("b", 1))).log("2", entries(("c", 2)))
     checkpoint.plan(0, sources=[at(0)]).commit(0).plan(1, sources=[at(2)])
     ends = planned(checkpoint, of_files("a", "b", "c"))
@@ -304,9 +290,7 @@ def test_what_was_compacted_after_a_position_forgets_its_files_too(checkpoint, m
 
 
 def test_a_batch_of_new_files_alone_reads_the_rest(checkpoint):
-    """
-    Otherwise a run would read nothing of its own, batch for batch, while files arrive.
-    """
+    """Otherwise a run would read nothing of its own, batch for batch, while files arrive."""
     checkpoint.log("0", entries(("a", 0))).log("1.compact", entries(("a", 0), ("new", 1)))
     checkpoint.plan(0, sources=[at(0)]).commit(0).plan(1, sources=[at(1)])
     ends = planned(checkpoint, of_files("a", "b", "c"))
@@ -320,9 +304,7 @@ def test_a_batch_of_new_files_alone_reads_the_rest(checkpoint):
 
 
 def test_a_batch_after_the_end_has_no_input(checkpoint):
-    """
-    It stays planned, since a driver that was taken for dead may still replace it, too.
-    """
+    """It stays planned, since a driver that was taken for dead may still replace it, too."""
     checkpoint.log("0", entries(("a", 0))).log("1", entries(("new", 1)))
     checkpoint.plan(0, sources=[at(0)]).commit(0).plan(1, sources=[at(1)])
     ends = planned(checkpoint, of_files("a"))
@@ -337,9 +319,7 @@ def test_a_batch_after_the_end_has_no_input(checkpoint):
 
 
 def test_files_of_one_name_are_one_where_names_count(checkpoint):
-    """
-    With ``fileNameOnly`` a file that is read lies in any folder.
-    """
+    """With ``fileNameOnly`` a file that is read lies in any folder."""
     checkpoint.log("0", entries(("sub/a", 0))).plan(0, sources=[at(0)])
 
     assert planned(checkpoint, of_files("a", by_name=True)).is_within(0)
@@ -347,9 +327,7 @@ def test_files_of_one_name_are_one_where_names_count(checkpoint):
 
 
 def test_offsets_beyond_the_end_are_replaced(checkpoint):
-    """
-    The line of the source alone changes, whatever else the entry has, and its checksum goes.
-    """
+    """The line of the source alone changes, whatever else the entry has, and its checksum goes."""
     checkpoint.plan(0, sources=["3", "7"]).commit(0).plan(1, sources=["9", "8"], watermark_ms=5)
     (checkpoint.root / "offsets" / ".1.crc").write_text("crc")
     ends = planned(checkpoint, SourceEnd("rate", 0, offset="6"))
@@ -430,9 +408,7 @@ def ends_document(**changes: Any) -> SourceEnds:
 
 
 def test_the_first_ends_stay(tmp_path):
-    """
-    A driver that comes second gets those of the first, of this run and this query id alone.
-    """
+    """A driver that comes second gets those of the first, of this run and this query id alone."""
     job = JobDirectory(LocalStorage(str(tmp_path)))
     mine, other = ends_document(), ends_document(token=2, ends=[])
 
@@ -445,9 +421,7 @@ def test_the_first_ends_stay(tmp_path):
 
 
 def test_many_files_are_a_document():
-    """
-    A hundred thousand files are less than a tenth of what a document may have.
-    """
+    """A hundred thousand files are less than a tenth of what a document may have."""
     known = [(f"file:///a/long/folder/part-{n:05d}-{'x' * 36}.parquet", n) for n in range(100_000)]
     end = SourceEnd("files", 0, log="0", files=by_folder(known))
 
@@ -474,9 +448,7 @@ def test_many_files_are_a_document():
     ],
 )
 def test_ends_that_can_be(source_format, ends):
-    """
-    Files and Kafka end at a time, what has partitions at offsets, and everything where it is.
-    """
+    """Files and Kafka end at a time, what has partitions at offsets, and everything where it is."""
     assert ends == check_end("in", source_format, ends, bounded=True, is_internal=False)
 
 
@@ -501,9 +473,7 @@ def test_ends_that_can_be(source_format, ends):
     ],
 )
 def test_ends_that_cannot_be_are_refused(source_format, ends, how, why):
-    """
-    One line names the source, what is wrong, and the way out.
-    """
+    """One line names the source, what is wrong, and the way out."""
     with pytest.raises(ConfigError, match=why) as caught:
         check_end("in", source_format, ends, **{"bounded": True, "is_internal": False, **how})
 
@@ -511,9 +481,7 @@ def test_ends_that_cannot_be_are_refused(source_format, ends, how, why):
 
 
 def test_who_tells_its_end():
-    """
-    Only Spark's own sources are taken at their word, unless the job says so.
-    """
+    """Only Spark's own sources are taken at their word, unless the job says so."""
     assert [True, True, False, True] == [
         tells_its_end("kafka", None),
         tells_its_end("rate", None),

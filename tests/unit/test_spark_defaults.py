@@ -53,9 +53,7 @@ SMALL = Machine(cores=2, memory=4 * GIB)
     ],
 )
 def test_the_cores_of_an_application_are_those_that_it_may_get(conf, cores):
-    """
-    Limits count, and not what happens to be there when the driver starts.
-    """
+    """Limits count, and not what happens to be there when the driver starts."""
     assert cores == known_cores(conf, parallelism=2)
 
 
@@ -71,9 +69,7 @@ def test_the_reason_of_the_number_of_partitions_is_true():
 
 
 def test_state_has_a_partition_for_each_core_in_rocksdb():
-    """
-    A stream gets as many partitions as tasks run at once, and state on disk.
-    """
+    """A stream gets as many partitions as tasks run at once, and state on disk."""
     chosen = session_defaults(6, {})
 
     assert "6" == chosen[PARTITIONS]
@@ -81,9 +77,7 @@ def test_state_has_a_partition_for_each_core_in_rocksdb():
 
 
 def test_what_somebody_has_said_is_left_alone():
-    """
-    A setting that is given is not chosen; without a known number of cores Spark's own stays.
-    """
+    """A setting that is given is not chosen; without a known number of cores Spark's own stays."""
     assert {PROVIDER} == {PROVIDER} & session_defaults(2, {PARTITIONS: "7"}).keys()
     assert PARTITIONS not in session_defaults(2, {PARTITIONS: "7"})
     assert PARTITIONS not in session_defaults(None, {})
@@ -92,16 +86,12 @@ def test_what_somebody_has_said_is_left_alone():
 
 @pytest.mark.parametrize(("gib", "heap"), [(0, "1g"), (4, "1g"), (24, "3g"), (512, "4g")])
 def test_a_local_driver_has_an_eighth_of_the_memory(gib, heap):
-    """
-    At least one gibibyte, at most four.
-    """
+    """At least one gibibyte, at most four."""
     assert heap == local_heap(Machine(2, gib * GIB))
 
 
 def test_only_a_local_driver_listens_on_loopback():
-    """
-    The drivers of a cluster keep their address and their heap.
-    """
+    """The drivers of a cluster keep their address and their heap."""
     assert "spark.driver.host" in jvm_defaults("local[2]", {}, machine=SMALL)
     assert {"spark.driver.host", "spark.driver.memory"}.isdisjoint(
         jvm_defaults("yarn", {}, machine=SMALL)
@@ -109,9 +99,7 @@ def test_only_a_local_driver_listens_on_loopback():
 
 
 def test_options_of_java_are_added_to_those_that_are_given():
-    """
-    What an administrator has set stays, behind ours.
-    """
+    """What an administrator has set stays, behind ours."""
     given = {"spark.driver.defaultJavaOptions": "-Dtheirs=1"}
 
     chosen = jvm_defaults("local[2]", given, machine=SMALL, java_options=["-Dours=1"])
@@ -121,9 +109,7 @@ def test_options_of_java_are_added_to_those_that_are_given():
 
 @pytest.mark.parametrize(("theirs", "is_ours"), [("", True), ("-Xss2m", False), ("-Xmn1g", True)])
 def test_threads_have_room_for_sparks_look_at_a_long_error(theirs, is_ours):
-    """
-    Unless somebody has said how large a stack is.
-    """
+    """Unless somebody has said how large a stack is."""
     given = {"spark.driver.extraJavaOptions": theirs}
 
     chosen = jvm_defaults("local[2]", given, machine=SMALL, java_options=[])
@@ -148,9 +134,7 @@ def test_an_option_of_java_that_contradicts_what_is_given_is_left_out():
 
 
 def test_the_log_of_spark_is_the_users_when_they_configure_it(tmp_path):
-    """
-    A log4j2 configuration in Spark's folder of settings takes the place of ours.
-    """
+    """A log4j2 configuration in Spark's folder of settings takes the place of ours."""
     environ = {"SPARK_CONF_DIR": str(tmp_path)}
 
     assert log_options(tmp_path / "log", environ)
@@ -159,9 +143,7 @@ def test_the_log_of_spark_is_the_users_when_they_configure_it(tmp_path):
 
 
 def test_spark_defaults_are_read_as_spark_reads_them(tmp_path):
-    """
-    Java's properties: blanks, colons or an equals sign between name and value; comments.
-    """
+    """Java's properties: blanks, colons or an equals sign between name and value; comments."""
     lines = ["# a comment", "spark.a 1", "spark.b=2", "  spark.c : 3 4", "! x y", "", "spark.d"]
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines), encoding="utf-8")
 
@@ -186,9 +168,7 @@ def test_a_badly_wrong_number_of_partitions_is_said(kept, chosen, is_said):
 
 
 def test_state_that_cannot_be_repartitioned_has_another_way_out():
-    """
-    Spark repartitions RocksDB only, so other state is advised to start over.
-    """
+    """Spark repartitions RocksDB only, so other state is advised to start over."""
     advice = partition_advice(200, 2, "org.apache.spark.HDFSBackedStateStoreProvider")
 
     assert advice is not None
@@ -197,9 +177,7 @@ def test_state_that_cannot_be_repartitioned_has_another_way_out():
 
 
 def test_this_machine_has_cores_and_memory():
-    """
-    At least one core, and as much memory as this process uses.
-    """
+    """At least one core, and as much memory as this process uses."""
     machine = this_machine()
 
     assert machine.cores >= 1

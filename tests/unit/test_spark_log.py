@@ -42,18 +42,14 @@ def words(count: int) -> list[str]:
 @pytest.mark.parametrize("time", ["26/11/22 13:29:36", "2026-11-22 13:29:36.123 UTC"])
 @pytest.mark.parametrize("level", ["WARN", "ERROR", "FATAL"])
 def test_a_warning_is_shown_without_its_time(time, level):
-    """
-    Spark's own log pattern, and ours with the zone; the terminal has times of its own.
-    """
+    """Spark's own log pattern, and ours with the zone; the terminal has times of its own."""
     line = f"{time} {level} TaskSetManager: Lost task 1.0 in stage 2.0"
 
     assert [f"{level} TaskSetManager: Lost task 1.0 in stage 2.0"] == shown_of([line])
 
 
 def test_the_filter_reads_what_the_configuration_writes():
-    """
-    The pattern of log4j2.properties, filled in, is a line that is shown.
-    """
+    """The pattern of log4j2.properties, filled in, is a line that is shown."""
     root = Path(airflow_provider.runtime.spark.__file__).parent
     (pattern,) = re.findall(r"layout\.pattern = (.*)", (root / "log4j2.properties").read_text())
     line = pattern.replace("%d{yyyy-MM-dd HH:mm:ss.SSS}{UTC}", TIME).replace("%n%ex", "")
@@ -94,9 +90,7 @@ def test_the_appender_has_one_filter_of_what_nobody_can_change():
     ],
 )
 def test_a_warning_for_each_partition_is_shown_once(text):
-    """
-    Numbers, ids and addresses make no other warning.
-    """
+    """Numbers, ids and addresses make no other warning."""
     warnings = WarningFilter()
     lines = [warning(text.format(n=n * 317 + 10)) for n in range(200)]
 
@@ -105,9 +99,7 @@ def test_a_warning_for_each_partition_is_shown_once(text):
 
 
 def test_each_message_is_shown_once():
-    """
-    Another text, or another class that says the same, is another warning.
-    """
+    """Another text, or another class that says the same, is another warning."""
     lines = [warning("full"), warning("slow"), warning("full", name="BlockManager")]
     warnings = WarningFilter()
 
@@ -117,9 +109,7 @@ def test_each_message_is_shown_once():
 
 
 def test_at_most_twenty_are_shown():
-    """
-    A log that says something else each time does not fill the terminal, or the memory.
-    """
+    """A log that says something else each time does not fill the terminal, or the memory."""
     warnings = WarningFilter()
     shown = shown_of((warning(word) for word in words(50)), warnings)
 
@@ -146,9 +136,7 @@ def test_what_is_no_warning_is_not_shown():
 
 
 def test_the_terminal_has_each_once_and_the_file_all(tmp_path, caplog):
-    """
-    While the block runs new warnings are logged, and at its end how many more the file has.
-    """
+    """While the block runs new warnings are logged, and at its end how many more the file has."""
     path = tmp_path / "driver.spark.log"
     path.write_text(f"{warning('from the start')}\n")
     spark: Any = None  # asked only when the log moves
@@ -167,9 +155,7 @@ def test_the_terminal_has_each_once_and_the_file_all(tmp_path, caplog):
 
 
 def test_a_log_that_is_gone_is_no_error(tmp_path, caplog):
-    """
-    A job does not fail because somebody has removed it.
-    """
+    """A job does not fail because somebody has removed it."""
     spark: Any = None
     caplog.set_level(logging.WARNING)
 

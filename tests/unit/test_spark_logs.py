@@ -42,9 +42,7 @@ def run(job: EpochBench, *batches: int, publish: bool = True):
 @pytest.mark.parametrize("publish", [True, False])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_replaced_offsets_are_put_back(job, batch, publish):
-    """
-    At the next start, whether the epoch was published before or is published then.
-    """
+    """At the next start, whether the epoch was published before or is published then."""
     run(job, 0, 1, 2, publish=publish)
     before = job.spark.storage.read(f"offsets/{batch}")
     job.spark.plan(batch, sources=['{"logOffset":0}'])
@@ -59,9 +57,7 @@ def test_replaced_offsets_are_put_back(job, batch, publish):
 
 @pytest.mark.parametrize("name", ["sources/0/2", "commits/2", "commits/1"])
 def test_what_cannot_be_put_back_is_refused(job, name):
-    """
-    By its name, and with the way out.
-    """
+    """By its name, and with the way out."""
     run(job, 0, 1, 2)
     job.spark.storage.put(name, b"v1\nof another driver")
     with pytest.raises(CheckpointError, match=f"{name}: was replaced .* restore a savepoint"):
@@ -69,9 +65,7 @@ def test_what_cannot_be_put_back_is_refused(job, name):
 
 
 def test_a_driver_puts_back_what_it_still_has(job):
-    """
-    The log of read files matters to every later start, and only this driver has its content.
-    """
+    """The log of read files matters to every later start, and only this driver has its content."""
     run(job)
     logs, storage = BatchLogs(job.spark.storage), job.spark.storage
     for batch in range(3):
@@ -94,9 +88,7 @@ def files_of(digests) -> list[str]:
 
 
 def test_a_source_that_stands_still_costs_nothing_for_the_positions_of_another(job):
-    """
-    Each source is compared with itself: only what the batch has moved belongs to it.
-    """
+    """Each source is compared with itself: only what the batch has moved belongs to it."""
     job.recovered()
     storage = job.spark.storage
     for number in range(1_000):
@@ -111,9 +103,7 @@ def test_a_source_that_stands_still_costs_nothing_for_the_positions_of_another(j
 
 
 def test_a_position_far_ahead_ends_the_search(job):
-    """
-    An entry may say anything; files are not looked for up to its number.
-    """
+    """An entry may say anything; files are not looked for up to its number."""
     job.recovered()
     storage = CountingStorage(job.spark.storage)
     job.spark.storage.put("sources/0/0", b"v1\nfile")
@@ -126,18 +116,14 @@ def test_a_position_far_ahead_ends_the_search(job):
 
 
 def test_a_file_that_spark_has_cleaned_up_is_not_missed(job):
-    """
-    Spark compacts the log of read files, and removes what it has compacted.
-    """
+    """Spark compacts the log of read files, and removes what it has compacted."""
     run(job, 0, 1, 2)
     job.spark.storage.delete("sources/0/2")
     run(job)
 
 
 def test_bytes_that_are_no_text_are_put_back_as_they_were(job):
-    """
-    An offset is whatever a source writes.
-    """
+    """An offset is whatever a source writes."""
     driver = job.recovered()
     job.spark.plan(0)
     odd = job.spark.storage.read("offsets/0") + b"\n\xff\xfe"
@@ -154,9 +140,7 @@ def test_bytes_that_are_no_text_are_put_back_as_they_were(job):
 
 
 def test_text_that_is_not_what_spark_wrote_is_not_put_back(job):
-    """
-    The record's digest decides: what was hidden in the text may not come into the log.
-    """
+    """The record's digest decides: what was hidden in the text may not come into the log."""
     driver = job.recovered()
     job.spark.plan(0)
     logged = BatchLogs(job.spark.storage).read(0)
@@ -172,9 +156,7 @@ def test_text_that_is_not_what_spark_wrote_is_not_put_back(job):
 
 
 def test_a_savepoint_has_the_right_offsets(job, tmp_path):
-    """
-    What a late write has replaced in the job's checkpoint is right in the copy.
-    """
+    """What a late write has replaced in the job's checkpoint is right in the copy."""
     run(job, 0, 1)
     right = job.spark.storage.read("offsets/1")
     job.spark.plan(1, sources=['{"logOffset":0}'])
@@ -188,9 +170,7 @@ def test_a_savepoint_has_the_right_offsets(job, tmp_path):
 
 
 def test_a_final_checkpoint_is_put_over_right_logs_only(job):
-    """
-    What the driver does before it puts one: the offsets are right again.
-    """
+    """What the driver does before it puts one: the offsets are right again."""
     driver = run(job, 0, 1)
     right = job.spark.storage.read("offsets/1")
     job.spark.plan(1, sources=['{"logOffset":0}'])

@@ -66,17 +66,13 @@ def spark_home(folder: Path, version: str) -> Path:
 
 @pytest.mark.parametrize("version", IN_RANGE)
 def test_a_spark_of_the_range_is_taken(version):
-    """
-    Spark 3.5 and every 4.x is one that the runtime knows.
-    """
+    """Spark 3.5 and every 4.x is one that the runtime knows."""
     check_version(version)
 
 
 @pytest.mark.parametrize("version", OUT_OF_RANGE)
 def test_another_spark_is_refused_in_one_line(version):
-    """
-    A Spark outside of the range is named, with where it was found and what to install.
-    """
+    """A Spark outside of the range is named, with where it was found and what to install."""
     with pytest.raises(ConfigError) as raised:
         check_version(version, "/opt/spark")
 
@@ -86,9 +82,7 @@ def test_another_spark_is_refused_in_one_line(version):
 
 
 def test_the_range_is_that_of_the_package():
-    """
-    What is refused is what pip would not install.
-    """
+    """What is refused is what pip would not install."""
     (wanted,) = re.findall(r'"(pyspark[<>=~!][^"]*)"', (ROOT / "pyproject.toml").read_text())
     allowed = Requirement(wanted)
 
@@ -102,9 +96,7 @@ def test_the_range_is_that_of_the_package():
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.3.0"])
 def test_the_version_is_that_of_the_jars(tmp_path, version):
-    """
-    Pip may have put the Python files of another version over those of a Spark; its jars tell.
-    """
+    """Pip may have put the Python files of another version over those of a Spark; its jars tell."""
     home = spark_home(tmp_path, version)
     (home / "version.py").write_text('__version__ = "4.2.0"\n')
 
@@ -119,26 +111,20 @@ def test_the_version_is_that_of_the_jars(tmp_path, version):
     ("version", "java"), [("3.5.9", 8), ("4.0.0", 17), ("4.3.0", 17), (None, 17)]
 )
 def test_the_java_that_a_spark_needs(version, java):
-    """
-    Spark 3.5 runs on Java 8, 4 from 17 on; of an unknown one the most is asked.
-    """
+    """Spark 3.5 runs on Java 8, 4 from 17 on; of an unknown one the most is asked."""
     assert java == oldest_java(version)
 
 
 @pytest.mark.parametrize(("version", "java"), [("3.5.9", 8), ("3.5.9", 11), ("4.0.5", 17)])
 def test_a_java_that_fits_the_spark_is_taken(tmp_path, version, java):
-    """
-    The Java is compared with what the Spark needs that will be started.
-    """
+    """The Java is compared with what the Spark needs that will be started."""
     home = spark_home(tmp_path / "spark", version)
 
     check_java({**install(tmp_path, SAYS[java]), "SPARK_HOME": str(home)})
 
 
 def test_a_java_too_old_for_the_spark_is_refused(tmp_path):
-    """
-    The message has both versions.
-    """
+    """The message has both versions."""
     home = spark_home(tmp_path / "spark", "4.0.5")
 
     with pytest.raises(ConfigError, match=r"is Java 11, Spark 4\.0\.5 needs 17 or newer; install"):
@@ -147,9 +133,7 @@ def test_a_java_too_old_for_the_spark_is_refused(tmp_path):
 
 @pytest.mark.parametrize("version", ["3.4.4", "5.0.0"])
 def test_a_spark_out_of_range_is_refused_before_its_jvm_starts(tmp_path, version):
-    """
-    A driver, a pool and a submission refuse it by its jars, whatever Java there is.
-    """
+    """A driver, a pool and a submission refuse it by its jars, whatever Java there is."""
     home = spark_home(tmp_path / "spark", version)
 
     with pytest.raises(ConfigError, match=f"{re.escape(str(home))} is Spark {version}"):
@@ -189,9 +173,7 @@ def java_error(text: str) -> Exception:
     ],
 )
 def test_a_spark_that_lacks_an_ability_is_named(ability, said):
-    """
-    One line has the version that is there, those that can, and the way out.
-    """
+    """One line has the version that is there, those that can, and the way out."""
     with pytest.raises(ConfigError) as raised:
         check_can(SimpleNamespace(version="3.5.9", _jvm=Jvm()), ability)
 
@@ -232,9 +214,7 @@ def test_a_job_that_asks_for_a_later_pyspark_is_refused_with_its_version(
 
 
 def test_a_mistake_of_the_job_says_nothing_of_spark():
-    """
-    A name that no Spark has is not explained by a version.
-    """
+    """A name that no Spark has is not explained by a version."""
 
     def job(ctx: Any) -> None:
         ctx.nothing()
@@ -268,9 +248,7 @@ class Scan:
 
 
 def test_the_stream_of_a_scan_before_spark_4():
-    """
-    Format v2's scan tells its stream, and that of files only that there is one.
-    """
+    """Format v2's scan tells its stream, and that of files only that there is one."""
     assert "the stream" == stream_of(Scan("MicroBatchScanExec"))
     assert None is stream_of(Scan("FileSourceScanExec"))
     assert reads_stream(Scan("FileSourceScanExec", is_streaming=True))
@@ -278,9 +256,7 @@ def test_the_stream_of_a_scan_before_spark_4():
 
 
 def test_a_jvm_that_is_gone_is_not_an_older_spark():
-    """
-    What Py4J says when nobody answers is raised on.
-    """
+    """What Py4J says when nobody answers is raised on."""
 
     def gone() -> Any:
         raise Py4JNetworkError("gone")
@@ -329,9 +305,7 @@ def test_jobs_that_are_yet_to_come_are_cancelled(refuses):
 
 
 def test_the_pid_of_a_jvm_of_java_8():
-    """
-    Where Java has no ``ProcessHandle``, the name of its machine begins with it.
-    """
+    """Where Java has no ``ProcessHandle``, the name of its machine begins with it."""
     jvm = Jvm()
     bean = SimpleNamespace(getName=lambda: "4711@host")
     factory = SimpleNamespace(getRuntimeMXBean=lambda: bean)
@@ -342,9 +316,7 @@ def test_the_pid_of_a_jvm_of_java_8():
 
 @pytest.mark.parametrize("method", ["getCondition", "getErrorClass"])
 def test_the_condition_of_an_error_has_two_names(method):
-    """
-    Spark 4 calls it condition, 3.5 error class; an error without one has none.
-    """
+    """Spark 4 calls it condition, 3.5 error class; an error without one has none."""
     error = type("SomeError", (Exception,), {method: lambda _: "UNRESOLVED_COLUMN"})()
 
     assert "UNRESOLVED_COLUMN" == condition_of(error)
@@ -352,9 +324,7 @@ def test_the_condition_of_an_error_has_two_names(method):
 
 
 def test_the_arrow_schema_is_asked_for_as_the_pyspark_wants_it(monkeypatch):
-    """
-    PySpark 4.2 asks which time zone, before that it is UTC and there is no such argument.
-    """
+    """PySpark 4.2 asks which time zone, before that it is UTC and there is no such argument."""
     asked: list[Any] = []
     place = "pyspark.sql.pandas.types.to_arrow_schema"
     monkeypatch.setattr(place, asked.append)
@@ -400,9 +370,7 @@ def test_an_operator_that_no_spark_describes_is_known_by_its_stores(stores, kind
 
 @pytest.mark.parametrize("store", JOIN_STORES)
 def test_a_join_that_has_lost_a_store_is_refused(store):
-    """
-    All four stores of a join are expected, also where nothing describes it.
-    """
+    """All four stores of a join are expected, also where nothing describes it."""
     tree = checkpoint(OLD_CONF, *(each for each in JOIN_STORES if each != store))
 
     with pytest.raises(MissingStateError, match=store):
@@ -411,9 +379,7 @@ def test_a_join_that_has_lost_a_store_is_refused(store):
 
 @pytest.mark.parametrize("conf", [NEW_CONF, {}], ids=["Spark 4", "nothing is said"])
 def test_an_operator_that_spark_4_must_have_described_is_refused(conf):
-    """
-    Where Spark describes operators, a description that is missing is lost.
-    """
+    """Where Spark describes operators, a description that is missing is lost."""
     tree = checkpoint(conf, "default")
 
     with pytest.raises(MissingStateError, match="state/0/_metadata/metadata"):
@@ -421,9 +387,7 @@ def test_an_operator_that_spark_4_must_have_described_is_refused(conf):
 
 
 def test_a_description_by_a_later_spark_stays_behind():
-    """
-    Spark 4 describes what it goes on with in its own first batch: the one before has none.
-    """
+    """Spark 4 describes what it goes on with in its own first batch: the one before has none."""
     tree = checkpoint(OLD_CONF, "default")
     tree.put("state/0/_metadata/v2/1", data=b"later")
 
@@ -433,9 +397,7 @@ def test_a_description_by_a_later_spark_stays_behind():
 
 
 def test_the_plan_tells_the_kind_that_a_checkpoint_does_not():
-    """
-    What the job was planned with names it; what the checkpoint says counts more.
-    """
+    """What the job was planned with names it; what the checkpoint says counts more."""
     topology = Topology(("events",), (OperatorShape(0, "stateStoreSave"),))
 
     assert "stateStoreSave" == topology.kind_of(0, UNKNOWN)
@@ -444,18 +406,14 @@ def test_the_plan_tells_the_kind_that_a_checkpoint_does_not():
 
 
 def test_which_spark_describes_operators_is_read_from_what_it_keeps():
-    """
-    A setting that came with the descriptions tells.
-    """
+    """A setting that came with the descriptions tells."""
     assert describes_operators(NEW_CONF)
     assert not describes_operators(OLD_CONF)
 
 
 @pytest.mark.parametrize(("entry", "method"), [("Tuple2", "_1"), ("NewFileEntry", "path")])
 def test_the_path_of_a_listed_file_is_found_in_each_spark(entry, method):
-    """
-    Spark 4.0 has a class for what was a pair of path and time.
-    """
+    """Spark 4.0 has a class for what was a pair of path and time."""
     assert method == path_method(SimpleNamespace(getSimpleName=lambda: entry))
 
 
@@ -475,9 +433,7 @@ class Conf(dict[str, str]):
     ],
 )
 def test_filters_over_no_rows_are_kept_before_spark_4(version, given, excluded):
-    """
-    What the user excludes stays excluded.
-    """
+    """What the user excludes stays excluded."""
     conf = Conf(given)
 
     keep_filters(SimpleNamespace(version=version, conf=conf))
@@ -489,25 +445,19 @@ def test_filters_over_no_rows_are_kept_before_spark_4(version, given, excluded):
     "entry", ["NewFileEntry(file:///in/a (1), 2,b.csv,17,1767225600000)", PAIR], ids=["4.0", "3.5"]
 )
 def test_a_listed_file_is_read_in_each_spark(entry):
-    """
-    Before Spark 4.0 an entry has no size; a path may have commas and brackets.
-    """
+    """Before Spark 4.0 an entry has no size; a path may have commas and brackets."""
     assert ("file:///in/a (1), 2,b.csv", 1767225600000) == file_entry(entry)
 
 
 @pytest.mark.parametrize("entry", ["NewFileEntry(file:///in/a.csv)", "FileEntry", "(a,b)"])
 def test_a_listed_file_of_an_unknown_form_is_no_file(entry):
-    """
-    Another Spark may write another form; then nobody knows what is listed.
-    """
+    """Another Spark may write another form; then nobody knows what is listed."""
     with pytest.raises(ValueError, match="not enough|invalid literal"):
         file_entry(entry)
 
 
 def test_a_package_of_the_jvms_is_not_taken_for_a_class():
-    """
-    Py4J has something for every name; the class that is there makes frames.
-    """
+    """Py4J has something for every name; the class that is there makes frames."""
     known: dict[str, Any] = {
         name: Jvm(f"org.apache.spark.sql.{name}") for name in ("classic.Dataset", "Dataset")
     }
@@ -539,9 +489,7 @@ def test_a_package_of_the_jvms_is_not_taken_for_a_class():
     ],
 )
 def test_words_of_sql_are_explained_with_the_spark_that_has_them(text, version, said):
-    """
-    Spark's parser only says where it stopped; what is missing needs a later one.
-    """
+    """Spark's parser only says where it stopped; what is missing needs a later one."""
     found = explain_syntax(text, version)
 
     assert said in found

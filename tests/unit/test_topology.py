@@ -70,9 +70,7 @@ SOME = "the stateful operators 0 stateStoreSave, 1 symmetricHashJoin"
     ],
 )
 def test_differences_are_named_with_both_sides(expected, found, said):
-    """
-    A source or operator more, less, or in another place; what is not known is not judged.
-    """
+    """A source or operator more, less, or in another place; what is not known is not judged."""
     assert said == mismatches(expected, found)
 
 
@@ -108,9 +106,7 @@ def test_marks_follow_from_the_sources_and_the_drain(ended, drained, sources, op
 
 @pytest.mark.parametrize("topology", [Topology(("a", "b"), None), Topology(("a", "b"), (COUNT,))])
 def test_an_operator_of_which_little_is_known_has_all_sources_above_it(topology):
-    """
-    It is not said to have ended while one of them may still send it rows.
-    """
+    """It is not said to have ended while one of them may still send it rows."""
     assert [RUN, PART, PART, DONE] == [
         marks_of(topology, ended, drained=drained).of_operator(0)
         for ended, drained in (((), False), (("a",), True), (("a", "b"), False), (("a", "b"), True))
@@ -119,17 +115,13 @@ def test_an_operator_of_which_little_is_known_has_all_sources_above_it(topology)
 
 @pytest.mark.parametrize(("drained", "mark"), [(False, RUN), (True, DONE)])
 def test_an_operator_over_a_table_alone_ends_with_the_drain(drained, mark):
-    """
-    No source lies above it.
-    """
+    """No source lies above it."""
     alone = Topology(("a",), (COUNT._replace(sources=()),))
     assert mark is marks_of(alone, ("a",), drained=drained).of_operator(0)
 
 
 def test_providers_have_short_names():
-    """
-    Those that savepoints know, wherever Spark keeps their classes; others keep theirs.
-    """
+    """Those that savepoints know, wherever Spark keeps their classes; others keep theirs."""
     place = "org.apache.spark.sql.execution.streaming.state"
     assert "rocksdb" == provider_name(f"{place}.RocksDBStateStoreProvider")
     assert "hdfs" == provider_name(f"{place}.HDFSBackedStateStoreProvider")

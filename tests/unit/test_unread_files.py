@@ -65,9 +65,7 @@ def test_what_is_not_known_is_not_counted(fields):
 
 
 def test_files_that_wait_for_a_batch_are_counted():
-    """
-    A stream that goes on keeps those that had no room; when it keeps none, all are read.
-    """
+    """A stream that goes on keeps those that had no room; when it keeps none, all are read."""
     fields = {"allFilesForTriggerAvailableNow": None, "unreadFiles": Sequence("abc")}
     counter = counter_of(a_stream(fields))
     before = counter.count()

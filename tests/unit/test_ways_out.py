@@ -44,9 +44,7 @@ ModuleNotFoundError: No module named 'prices'
 
 
 def test_a_caller_gets_its_own_options():
-    """
-    The command line is told of flags, an operator of its arguments.
-    """
+    """The command line is told of flags, an operator of its arguments."""
     asked = [set_param("folder"), set_option("mode", "batch"), set_conf("spark.x", "1")]
     asked.append(set_conf(PACKAGES, "g:a:1"))
     with addressing(caller=Caller.OPERATOR):
@@ -109,9 +107,7 @@ def test_no_message_of_a_run_names_an_option_to_every_caller():
 
 
 def test_a_task_gets_the_operators_words():
-    """
-    What a worker refuses before a driver is submitted names arguments, too.
-    """
+    """What a worker refuses before a driver is submitted names arguments, too."""
     retry_policy = pytest.importorskip("airflow_provider.operators.retry_policy")
     exceptions = pytest.importorskip("airflow_provider.airflow_versions")
     with (
@@ -124,9 +120,7 @@ def test_a_task_gets_the_operators_words():
 
 
 def test_a_missing_parameter_names_the_callers_way_out():
-    """
-    In a DAG a parameter is given to the operator, on the command line as an option.
-    """
+    """In a DAG a parameter is given to the operator, on the command line as an option."""
     with pytest.raises(ConfigError, match="pass --param folder=VALUE"):
         Params({})["folder"]
     in_a_dag = pytest.raises(ConfigError, match=r'give the operator params=\{"folder": …\}')
@@ -136,9 +130,7 @@ def test_a_missing_parameter_names_the_callers_way_out():
 
 @pytest.mark.parametrize("form", [Form.SCRIPT, Form.SQL])
 def test_a_program_is_not_told_of_ctx(form):
-    """
-    No way out of a script or a file of SQL is one that only a job's function has.
-    """
+    """No way out of a script or a file of SQL is one that only a job's function has."""
     with addressing(form=form):
         found = words()
 
@@ -147,9 +139,7 @@ def test_a_program_is_not_told_of_ctx(form):
 
 
 def test_a_computation_with_a_stream_is_explained_for_a_script():
-    """
-    A script writes with writeStream, a function with ctx.write.
-    """
+    """A script writes with writeStream, a function with ctx.write."""
     error = RuntimeError("Queries … must be executed with writeStream.start();")
     with addressing(form=Form.SCRIPT):
         in_a_script = classify(error)
@@ -160,9 +150,7 @@ def test_a_computation_with_a_stream_is_explained_for_a_script():
 
 
 def test_a_module_is_installed_where_it_is_missing():
-    """
-    A module that the driver misses is not looked for on Spark's workers.
-    """
+    """A module that the driver misses is not looked for on Spark's workers."""
     on_the_driver = classify(ModuleNotFoundError("No module named 'findspark'", name="findspark"))
     in_a_worker = classify(RuntimeError(WORKER))
 
@@ -171,9 +159,7 @@ def test_a_module_is_installed_where_it_is_missing():
 
 
 def test_a_reader_is_that_of_all_threads_until_the_job_is_done():
-    """
-    A script's thread words its errors for the same reader; afterwards there is none of it.
-    """
+    """A script's thread words its errors for the same reader; afterwards there is none of it."""
     found: list[str] = []
     with addressing(caller=Caller.OPERATOR), addressing(form=Form.SQL):
         thread = threading.Thread(target=lambda: found.append(set_option("mode", "batch")))
@@ -185,9 +171,7 @@ def test_a_reader_is_that_of_all_threads_until_the_job_is_done():
 
 
 def test_a_form_is_that_of_the_entry():
-    """
-    A file is a program, a function of one is not.
-    """
+    """A file is a program, a function of one is not."""
     entries = ["jobs.py:daily", "pkg.mod:daily", "etl.py", "s3://b/etl.sql"]
 
     assert [Form.FUNCTION, Form.FUNCTION, Form.SCRIPT, Form.SQL] == [form_of(e) for e in entries]
