@@ -139,6 +139,9 @@ def file_lock(path: Path) -> Iterator[bool]:
         yield True
 
 
+# --- processes of Python, and the user's folder -------------------------------------------------
+
+
 def module_command(module: str) -> list[str]:
     """Return the command that runs a module of Python.
 

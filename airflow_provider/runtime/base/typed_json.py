@@ -207,7 +207,7 @@ def _reader(kind: Any) -> Reader:
         return _GENERICS[origin](*args)
     if isinstance(kind, type):
         if issubclass(kind, enum.Enum):
-            return functools.partial(_enum, kind)
+            return _choice([(member.value, member) for member in kind])
         if issubclass(kind, tuple):
             return _named_tuple(kind)
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
@@ -285,21 +285,18 @@ def _is_deeper(raw: Any, levels: int) -> bool:
     return True
 
 
-def _enum(kind: type[enum.Enum], raw: Any) -> enum.Enum:
-    for member in kind:
-        if type(raw) is type(member.value) and raw == member.value:
-            return member
-    raise _no(raw, _one_of([member.value for member in kind]))
+def _choice(options: list[tuple[Any, Any]]) -> Reader:
+    def read(raw: Any) -> Any:
+        for value, option in options:
+            if type(raw) is type(value) and raw == value:
+                return option
+        raise _no(raw, _one_of([value for value, _ in options]))
+
+    return read
 
 
 def _literal(*options: Any) -> Reader:
-    def read(raw: Any) -> Any:
-        for option in options:
-            if type(raw) is type(option) and raw == option:
-                return option
-        raise _no(raw, _one_of(options))
-
-    return read
+    return _choice([(option, option) for option in options])
 
 
 def _one_of(options: collections.abc.Sequence[Any]) -> str:

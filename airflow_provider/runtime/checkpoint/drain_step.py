@@ -79,6 +79,9 @@ def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
     return DrainStep.PLAN
 
 
+# --- marks of what has finished -----------------------------------------------------------------
+
+
 class Mark(str, enum.Enum):
     """How close a source or an operator is to its end."""
 

@@ -301,6 +301,8 @@ def _refuse_unknown_provider(
         raise UnknownFormatError(msg)
 
 
+# --- the files of one batch ---------------------------------------------------------------------
+
 _MOST_MISSING: Final = 10_000
 
 

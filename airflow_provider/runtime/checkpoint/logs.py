@@ -336,6 +336,8 @@ class CommitLog(Protocol):
         """Return Spark's checkpoint; None where it keeps none."""
 
 
+# --- a description for people -------------------------------------------------------------------
+
 _SHOWN_BATCHES = 10
 
 

@@ -195,6 +195,8 @@ def _within(path: str, operator: int, *, where: str) -> str:
     return path[begin + 1 :]
 
 
+# --- schemas of state ---------------------------------------------------------------------------
+
 DEFAULT_FAMILY = "default"
 # A field as Spark's StructType has it in JSON: name, type, nullable, metadata.
 Field = dict[str, Any]

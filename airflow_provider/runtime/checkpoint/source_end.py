@@ -176,6 +176,8 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+# --- the log of a file source -------------------------------------------------------------------
+
 _VERSION: Final = "v1"
 _COMPACT: Final = ".compact"
 

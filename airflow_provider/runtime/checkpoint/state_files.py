@@ -192,6 +192,8 @@ def _add(operator: OperatorFiles, partition: int, parts: list[str], path: str) -
         files.others.append(path)
 
 
+# --- the lineage of a changelog -----------------------------------------------------------------
+
 _VERSIONS = frozenset({"v3", "v4"})
 
 _LZ4_MAGIC = b"LZ4Block"
@@ -343,6 +345,8 @@ def _library(codec: str, package: str, *, where: str) -> Any:
         )
         raise UnknownFormatError(msg) from error
 
+
+# --- checksums ----------------------------------------------------------------------------------
 
 _ALGORITHM = "CRC32C"
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed

@@ -141,6 +141,8 @@ def _compare_providers(expected: Topology, found: Topology) -> Iterable[str]:
         yield f"expected state in {kept}, found that {asked} is configured"
 
 
+# --- fingerprints -------------------------------------------------------------------------------
+
 _MOST_LINES: Final = 20  # with the error, one screen
 _WIDTH: Final = 44
 

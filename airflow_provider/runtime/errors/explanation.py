@@ -187,6 +187,8 @@ def _folded(label: str, text: str, most: int) -> list[str]:
     )
 
 
+# --- failures of attempts -----------------------------------------------------------------------
+
 _OF_AN_ERROR: Final = frozenset({"reason", "root_cause", "remedy"})
 _REASON_CHARS: Final = 500  # a record and a task's error are read by people, the log has the rest
 
@@ -288,6 +290,8 @@ def first_line(text: str) -> str:
     lines = safe_text(text).splitlines()  # before the text is cut within a secret
     return next((line.strip() for line in lines if line.strip()), "")[:_REASON_CHARS]
 
+
+# --- lines of a job -----------------------------------------------------------------------------
 
 # Python's own, what is installed, and what the runtime and Spark bring as a zip.
 _OF_OTHERS: Final = re.compile(

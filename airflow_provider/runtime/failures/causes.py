@@ -265,6 +265,8 @@ def _without_repeats(causes: list[Cause]) -> list[Cause]:
     return kept
 
 
+# --- stack traces -------------------------------------------------------------------------------
+
 _TRACEBACK: Final = "Traceback (most recent call last):"
 # A JVM type with its package, wherever it is: Spark writes an executor's error in the middle of a
 # line ("Lost task 0.0 in stage 3.0 (TID 7) (host executor 1): java.io.IOException: ...").

@@ -187,6 +187,8 @@ def _condition_of(cause: Cause) -> str:
     return own[-1] if own else next(iter(cause.conditions), cause.simple_name)
 
 
+# --- classes that a job's author sets -----------------------------------------------------------
+
 _E = TypeVar("_E", bound=type)
 
 _ATTRIBUTE: Final = "__fails_as__"
@@ -282,6 +284,8 @@ def _class(name: str, value: str) -> FailureClass:
         msg = f"fails-as {name}: there is no class {value!r}; use one of {known}"
         raise ConfigError(msg) from None
 
+
+# --- errors of the operating system -------------------------------------------------------------
 
 _RIGHTS: Final = "use an account that may, or another place"
 _WAYS_OUT: Final = {

@@ -6,6 +6,7 @@ speaks for itself.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -39,7 +40,9 @@ def wording_of(cause: Cause) -> Wording | None:
     for condition in cause.conditions:
         for pattern, word in _CONDITIONS.items():
             if fnmatchcase(condition, pattern):
-                return _filled(word, cause.parameters)
+                with contextlib.suppress(KeyError):  # another version's names, or only text is left
+                    return word(cause.parameters)
+                return None
     for words, word in _WORDS.items():
         if words in cause.words:
             return word({})
@@ -51,13 +54,6 @@ def wording_of(cause: Cause) -> Wording | None:
 def without_marks(message: str) -> str:
     """Return a message of Spark without its condition and its SQLSTATE."""
     return _SQL_STATE.sub("", _BRACKETED.sub("", message)).strip()
-
-
-def _filled(word: _Word, parameters: Mapping[str, str]) -> Wording | None:
-    try:
-        return word(parameters)
-    except KeyError:  # another version names them otherwise, or only text is left of the error
-        return None
 
 
 def _said(what: str, remedy: str) -> _Word:
@@ -194,7 +190,8 @@ _PYTHON: Final[dict[str, Wording]] = {
 }
 
 
-_PERMANENT: Final = FailureClass.NON_RECOVERABLE
+# --- next steps ---------------------------------------------------------------------------------
+
 FIXES: Final[Mapping[FailureClass, str]] = {
     FailureClass.NON_RECOVERABLE: "correct the job, its options, its rights or the row",
     FailureClass.DATA_MISSING: (
@@ -212,7 +209,7 @@ def _steps(again: str, after_fix: str) -> dict[FailureClass, str]:
     resumes = f"{again} resumes the run after its last committed batch; nothing is lost or repeated"
     return {
         each: f"a retry alone will fail again: {fix}, then {after_fix}"
-        if each is _PERMANENT
+        if each is FailureClass.NON_RECOVERABLE
         else f"{resumes}; {fix}"
         for each, fix in FIXES.items()
     }

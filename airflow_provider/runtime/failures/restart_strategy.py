@@ -374,6 +374,9 @@ _PARAMETERS: Final[Mapping[str, Mapping[str, tuple[str, Callable[[str, Any], Any
 _NAMES: Final = ", ".join(_PARAMETERS)
 
 
+# --- failover regions ---------------------------------------------------------------------------
+
+
 class Failover(str, enum.Enum):
     """Which queries are restarted."""
 

@@ -250,6 +250,8 @@ def configured(environ: Mapping[str, str], properties_file: str | None = None) -
     return {pair[1]: pair[2] for pair in found if pair is not None}
 
 
+# --- names and values that are refused ----------------------------------------------------------
+
 CHECK_NAMES: Final = "spark.stream.checkNames"
 """Set to ``false`` it lets every name pass: for one that is right and looks mistyped."""
 

@@ -160,6 +160,8 @@ class SparkLog:
                     log.warning("Spark: %s", text)
 
 
+# --- secrets ------------------------------------------------------------------------------------
+
 EVENT_LOG: Final = "spark.eventLog.enabled"
 UI: Final = "spark.ui.enabled"
 _REPLACEMENT: Final = "<secret parameter>"

@@ -31,7 +31,7 @@ from airflow_provider.runtime.storage.store_copies import (
 from airflow_provider.runtime.storage.store_errors import is_without_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from airflow_provider.runtime.api.storages import GoOn
 
@@ -333,26 +333,24 @@ class AzureBucket(Bucket):
 
     def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with Copy Blob, and wait; until the copy is done there is an empty blob."""
-        client_of = self.filesystem.service_client.get_blob_client
-
-        async def copy() -> None:
-            old, new = client_of(source.name, source_key), client_of(self.name, key)
-            async with old, new:
-                await copy_blob(old.url, new, go_on=go_on)
-
-        sync(self.filesystem.loop, copy)
+        self._copy(source, source_key, key, lambda old, new: copy_blob(old, new, go_on=go_on))
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """As :meth:`copy_from`, with the condition ``If-None-Match: *``."""
+        go_on()
+        self._copy(self, source_key, key, copy_blob_to_free)
+
+    def _copy(
+        self, source: Bucket, source_key: str, key: str, copy: Callable[[str, Any], Awaitable[None]]
+    ) -> None:
         client_of = self.filesystem.service_client.get_blob_client
 
-        async def copy() -> None:
-            old, new = client_of(self.name, source_key), client_of(self.name, key)
+        async def run() -> None:
+            old, new = client_of(source.name, source_key), client_of(self.name, key)
             async with old, new:
-                await copy_blob_to_free(old.url, new)
+                await copy(old.url, new)
 
-        go_on()
-        sync(self.filesystem.loop, copy)
+        sync(self.filesystem.loop, run)
 
     def withdraw(self, key: str) -> None:
         """Abort a copy to the key that is pending, then remove the blob."""

@@ -226,6 +226,8 @@ def _refuse_outside(names: Iterable[str]) -> None:
             raise ConfigError(msg)
 
 
+# --- local folders ------------------------------------------------------------------------------
+
 # No link across devices, none of somebody else's file (fs.protected_hardlinks), too many already,
 # or a filesystem that has none.
 _NO_LINK: Final = frozenset(
@@ -416,6 +418,8 @@ def _tidied(folder: LocalFolder, prefix: str) -> Iterator[tuple[str, int]]:
             elif entry.is_file(follow_symlinks=False):
                 yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False).st_size
 
+
+# --- threads ------------------------------------------------------------------------------------
 
 Item = TypeVar("Item")
 

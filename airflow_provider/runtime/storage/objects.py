@@ -147,11 +147,7 @@ class ObjectStorage:
 
     def files(self) -> _Found:
         """Return the objects under the prefix: relative paths and bytes; sorted."""
-        return sorted(
-            (entry.key[len(self._prefix("")) :], entry.size_bytes)
-            for entry in self._entries("", deep=True)
-            if not entry.is_folder
-        )
+        return sorted((path, size_bytes) for path, (size_bytes, _) in self.tags().items())
 
     def tags(self) -> dict[str, tuple[int, str | None]]:
         """Return bytes and tag of each object under the prefix, by its relative path."""
@@ -319,6 +315,9 @@ class ObjectStorage:
 
     def _where(self, path: str) -> str:
         return "/".join(part for part in (self._address, self._key(path)) if part)
+
+
+# --- memory -------------------------------------------------------------------------------------
 
 
 class MemoryStorage:

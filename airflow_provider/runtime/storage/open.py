@@ -317,6 +317,9 @@ def spark_url(url: str) -> str:
     return f"{store.hadoop_scheme}://{rest}"
 
 
+# --- credentials --------------------------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreCredentials:
     """Keys for S3, and its region and endpoint; None for those of the environment.
