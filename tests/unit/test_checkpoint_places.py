@@ -12,7 +12,6 @@ import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.driver import restore_job as restore_module
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
@@ -30,7 +29,7 @@ from airflow_provider.runtime.savepoints import restore
 from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
@@ -63,12 +62,12 @@ def directory_of(job) -> JobDirectory:
 
 def begin(job, savepoint, fence):
     directory = directory_of(job)
-    return begin_restore(directory, savepoint, names={"q": "q"}, fence=fence, clock=job.clock)
+    return RestoreOperation(directory, fence, job.clock).begin(savepoint, names={"q": "q"})
 
 
 def finish(job, record, fence):
     savepoint = open_savepoint(record.savepoint) if record.savepoint else None
-    return finish_restore(directory_of(job), record, savepoint, fence, job.clock)
+    return RestoreOperation(directory_of(job), fence, job.clock).finish(record, savepoint)
 
 
 def start(job):
@@ -123,13 +122,8 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     directory = directory_of(job)
     CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
     for _ in range(2):
-        anew = begin_restore(
-            directory,
-            None,
-            names={"q": ""},
-            keep_outputs=True,
-            fence=OpenFence(),
-            clock=job.clock,
+        anew = RestoreOperation(directory, OpenFence(), job.clock).begin(
+            None, names={"q": ""}, keep_outputs=True
         )
         finish(job, anew, OpenFence())
 
@@ -151,13 +145,8 @@ def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_
     opened = begin(job, savepoint, OpenFence())
 
     with pytest.raises(ConfigError, match="no query in it keeps state"):
-        begin_restore(
-            directory_of(job),
-            savepoint,
-            names={"q": "q"},
-            partitions=4,
-            fence=OpenFence(),
-            clock=job.clock,
+        RestoreOperation(directory_of(job), OpenFence(), job.clock).begin(
+            savepoint, names={"q": "q"}, partitions=4
         )
 
     assert opened == begin(job, savepoint, OpenFence())
@@ -305,7 +294,7 @@ def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_a
     if dies_after == "copied":
         monkeypatch.setattr(restore, "_put_ends", Mock(side_effect=died))
     if dies_after == "intent":
-        monkeypatch.setattr(restore_module, "finish_restore", Mock(side_effect=died))
+        monkeypatch.setattr(RestoreOperation, "finish", Mock(side_effect=died))
     with pytest.raises(RuntimeError, match="killed"):
         restore_job(job.storage.url, older.url, clock=job.clock)
     monkeypatch.undo()
@@ -467,7 +456,7 @@ def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
         later = dataclasses.replace(saved, record=dataclasses.replace(saved.record, taken="later"))
         for other in (later, None):
             with pytest.raises(ConfigError, match="began at .* and did not end"):
-                finish_restore(directory_of(job), record, other, lease, job.clock)
+                RestoreOperation(directory_of(job), lease, job.clock).finish(record, other)
         left = Restores(directory_of(job)).last()
         assert left is not None
         assert left.done is None

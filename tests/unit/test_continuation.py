@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_t
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -391,9 +391,9 @@ def test_what_had_ended_ends_in_what_is_restored(job):
     directory = directory_of(job)
     names = {"q": "q"}
     told = open_savepoint(savepoint.url)
-    record = begin_restore(directory, told, names=names, fence=OpenFence(), clock=job.clock)
+    record = RestoreOperation(directory, OpenFence(), job.clock).begin(told, names=names)
     directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=savepoint.url, at="now"))
-    finish_restore(directory, record, told, OpenFence(), job.clock)
+    RestoreOperation(directory, OpenFence(), job.clock).finish(record, told)
 
     assert QUERY_ID != job.spark.logs.query_id()
     assert drain_intent(directory, "q") is not None

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -146,13 +146,8 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
     The same command completes it; a job that is there is not forked into.
     """
     identified(directory.storage)
-    begin_restore(
-        directory,
-        open_savepoint(url),
-        names={"q": "q"},
-        partitions=5,
-        fence=OpenFence(),
-        clock=clock,
+    RestoreOperation(directory, OpenFence(), clock).begin(
+        open_savepoint(url), names={"q": "q"}, partitions=5
     )
     (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
 
@@ -184,12 +179,12 @@ def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, cloc
     It is not ended as if nobody had asked for them.
     """
     savepoint = open_savepoint(url)
-    record = begin_restore(
-        directory, savepoint, names={"q": "q"}, partitions=5, fence=OpenFence(), clock=clock
+    record = RestoreOperation(directory, OpenFence(), clock).begin(
+        savepoint, names={"q": "q"}, partitions=5
     )
 
     with pytest.raises(CheckpointError, match="give the same command again"):
-        finish_restore(directory, record, savepoint, OpenFence(), clock)
+        RestoreOperation(directory, OpenFence(), clock).finish(record, savepoint)
 
 
 @pytest.mark.parametrize(
@@ -254,11 +249,11 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     begin(directory, url, clock)
     own = checkpoint_source(directory.checkpoint("q").url, "q")
     rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
-    record = begin_restore(directory, rewind, names={"q": "q"}, fence=OpenFence(), clock=clock)
+    record = RestoreOperation(directory, OpenFence(), clock).begin(rewind, names={"q": "q"})
 
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, url).check()
-    finish_restore(directory, record, rewind, OpenFence(), clock)
+    RestoreOperation(directory, OpenFence(), clock).finish(record, rewind)
     query_id = logs_of(directory).query_id()
     begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 

@@ -91,7 +91,9 @@ def test_a_take_over_that_was_cut_short_goes_on(directory, plain, monkeypatch):
     lease = take_lease(directory.storage, FakeClock(), run_id="r1", timeout_s=0.1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "airflow_provider.runtime.driver.initial_state.finish_restore", _die, raising=True
+            "airflow_provider.runtime.savepoints.restore.RestoreOperation.finish",
+            _die,
+            raising=True,
         )
         with pytest.raises(OSError, match="power"):
             begin(directory, query).restore(lease, FakeClock())

@@ -65,7 +65,7 @@ from airflow_provider.runtime.savepoints.record import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.spark.versions import Ability, check_can
@@ -284,13 +284,13 @@ class _Work:
         partitions: int | None,
     ) -> None:
         fence, clock = OpenFence(), self._clock  # a scratch folder, which nobody else knows
-        record = begin_restore(
-            directory, savepoint, names=names, partitions=partitions, fence=fence, clock=clock
+        record = RestoreOperation(directory, fence, clock).begin(
+            savepoint, names=names, partitions=partitions
         )
         spread = None
         if partitions is not None and self._spark is not None:
             spread = spark_repartition(self._spark)
-        finish_restore(directory, record, savepoint, fence, clock, repartition=spread)
+        RestoreOperation(directory, fence, clock).finish(record, savepoint, repartition=spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
         """Return the rows to delete, and refuse impossible changes of rows; writes nothing."""

@@ -146,35 +146,33 @@ WAYS_OUT = (
 
 
 class ChangedQueries:
-    """Compares a job's queries with the fingerprints of their states, and logs each change once.
+    """Compares a job's queries with the fingerprints of their states, and logs each change once."""
 
-    *where* is the job directory or the savepoint that has the states, for messages.
-    """
-
-    def __init__(self, where: str, *, allow_mixed_results: bool) -> None:
-        self._where = where
+    def __init__(self, *, allow_mixed_results: bool) -> None:
         self._allow = allow_mixed_results
         self._logged: set[tuple[Change, ...]] = set()
         self._mixed: dict[str, list[Change]] = {}
 
     def compare(
-        self, query: str, kept: Fingerprint | None, now: Fingerprint | None, *, has_results: bool
+        self, query: str, stored: StoredQuery, now: Fingerprint | None, where: str
     ) -> str | None:
         """Log what has changed of a query; return why it cannot continue with its state, or None.
 
-        A query without results has nothing to mix, so only impossible changes count.
+        *where* is the job directory or the savepoint that has the state. A query without results
+        has nothing to mix, so only impossible changes count.
         """
+        kept = stored.fingerprint
         changes = changes_between(kept, now) if kept is not None and now is not None else []
-        if not has_results:
-            changes = of_verdict(changes, Verdict.IMPOSSIBLE)
-        self._log_changes(query, changes)
         impossible = of_verdict(changes, Verdict.IMPOSSIBLE)
+        if not stored.has_results:
+            changes = impossible
+        self._log_changes(query, changes, where)
         self._mixed[query] = [] if impossible else of_verdict(changes, Verdict.MIXES_RESULTS)
         if impossible:
             return f"query {query!r} does not fit its state: {_named(impossible)}"
         return None
 
-    def _log_changes(self, query: str, changes: Sequence[Change]) -> None:
+    def _log_changes(self, query: str, changes: Sequence[Change], where: str) -> None:
         if not changes or tuple(changes) in self._logged:
             return
         self._logged.add(tuple(changes))
@@ -184,11 +182,11 @@ class ChangedQueries:
             logging.WARNING if is_bad else logging.INFO,
             "query=%s has changed since %s was made:\n%s",
             query,
-            self._where,
+            where,
             lines,
         )
 
-    def check(self, besides: Collection[str] = ()) -> None:
+    def check(self, where: str, besides: Collection[str]) -> None:
         """Refuse to mix the results of two jobs, unless that is allowed.
 
         Queries in *besides* start over, and so mix nothing.
@@ -196,12 +194,12 @@ class ChangedQueries:
         Raises:
             ConfigError: the message names the changes and the ways out.
         """
-        mixed = {name: found for name, found in self._mixed.items() if found}
-        mixed = {name: found for name, found in mixed.items() if name not in besides}
+        mixed = {n: found for n, found in self._mixed.items() if found and n not in besides}
+        self._mixed = {}
         if mixed and not self._allow:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
-                f"{self._where}: results of two jobs would be mixed, because the state was made by "
+                f"{where}: results of two jobs would be mixed, because the state was made by "
                 f"another one: {queries}. {WAYS_OUT}, or go on with it "
                 f"({set_option('allow_mixed_results')})"
             )

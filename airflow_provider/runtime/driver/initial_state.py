@@ -34,7 +34,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
@@ -80,84 +80,99 @@ class StartingPoint:
         *,
         allow_non_restored: bool,
         allow_mixed_results: bool = False,
-        partitions: int | None,
-        make_repartition: Callable[[], Repartition],
+        partitions: int | None = None,
+        make_repartition: Callable[[], Repartition] | None = None,
         upstream: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._directory = directory
         self._url = open_storage(url).url if url is not None else None
         self._queries = queries
         self._allow_non_restored = allow_non_restored
-        self._changes = ChangedQueries(
-            self._url or directory.url, allow_mixed_results=allow_mixed_results
-        )
+        self._changes = ChangedQueries(allow_mixed_results=allow_mixed_results)
         self._partitions = partitions
         self._make_repartition = make_repartition
-        self._continuation = Continuation(
-            directory,
-            queries,
-            upstream or {},
-            allow_non_restored=allow_non_restored,
-            allow_mixed_results=allow_mixed_results,
-        )
+        self._upstream = upstream or {}
 
     def check(self) -> None:
-        """Refuse what the job cannot begin from; nothing is written.
+        """Refuse what the job cannot begin from, or continue with; nothing is written.
 
         Raises:
             UnknownJobError: there is no such savepoint.
-            JobDrainedError, CheckpointError: it cannot be restored.
+            JobDrainedError: the savepoint cannot be restored.
+            CheckpointError: the same, or a restore has not ended.
             ConfigError: the job has begun already from elsewhere, its queries do not match, or
                 their state cannot be repartitioned.
         """
         if self._url is None or self._has_begun():
-            self._continuation.check()
-        else:
-            savepoint = self._open()
-            names = self._names(savepoint)
-            if self._partitions is not None:
-                check_repartitionable(savepoint, names.values())
-                self._make_repartition()
+            self._check_open()
+            if self._unfinished() is None:
+                self._find_incompatible(stored_query(self._directory))
+            return
+        savepoint = self._open()
+        names = self._names(savepoint)
+        if self._partitions is not None:
+            check_repartitionable(savepoint, names.values())
+            self._repartition()
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
         """Refuse a job that cannot continue from where a rewind will set it; nothing is written.
 
         *savepoint* is None for the job's very beginning.
         """
-        self._continuation.check_rewound(savepoint)
+        saved = savepoint.record.queries if savepoint is not None else {}
+        self._find_incompatible({name: _as_stored(query) for name, query in saved.items()})
 
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
 
         A job that has begun resumes; queries that cannot resume start over, if that is allowed.
+        Their output stays.
 
         Crash safety: calling it again completes it.
         """
         Restores(self._directory).remove_left()
+        operation = RestoreOperation(self._directory, fence, clock)
         if self._url is None or self._has_begun():
-            self._continuation.restore(fence, clock)
+            self._start_over(operation)
             return
         with pinned_savepoint(self._url, clock) as savepoint:
             lineage = savepoint.record.lineage
             add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
-            record = begin_restore(
-                self._directory,
-                savepoint,
-                names=self._names(savepoint),
-                partitions=self._partitions,
-                fence=fence,
-                clock=clock,
-            )
-            repartition = self._make_repartition() if self._partitions is not None else None
-            finish_restore(
-                self._directory, record, savepoint, fence, clock, repartition=repartition
-            )
+            names = self._names(savepoint)
+            record = operation.begin(savepoint, names=names, partitions=self._partitions)
+            operation.finish(record, savepoint, self._repartition())
+
+    def _repartition(self) -> Repartition | None:
+        if self._partitions is None or self._make_repartition is None:
+            return None
+        return self._make_repartition()
+
+    def _start_over(self, operation: RestoreOperation) -> None:
+        unfinished = self._unfinished()
+        if unfinished is not None and self._allow_non_restored:
+            operation.finish(unfinished, None)
+        self._check_open()
+        incompatible = self._find_incompatible(stored_query(self._directory))
+        for why in incompatible.values():
+            log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
+        if incompatible:
+            names = dict.fromkeys(incompatible, "")
+            operation.finish(operation.begin(None, names=names, keep_outputs=True), None)
+
+    def _unfinished(self) -> RestoreRecord | None:
+        """Return the interrupted start-over of queries; None when there is none."""
+        last = Restores(self._directory).last()
+        return last if last is not None and last.done is None and last.keep_outputs else None
+
+    def _check_open(self) -> None:
+        if self._unfinished() is None or not self._allow_non_restored:
+            check_no_open_restore(self._directory)
 
     def _has_begun(self) -> bool:
         restores = Restores(self._directory)
         last = restores.start()
         if restores.last() != last:
-            self._continuation.check_open()  # a rewind that was cut short
+            self._check_open()  # a rewind that was cut short
         if last is not None and last.savepoint == self._url:
             if last.done is not None and self._partitions not in {None, last.partitions}:
                 msg = (
@@ -200,13 +215,12 @@ class StartingPoint:
         )
         for query in self._queries:
             saved = savepoint.record.queries.get(names[query.name])
-            wrong = self._compare(saved, query) if saved is not None else []
+            wrong = [] if saved is None else self._misfits(query, _as_stored(saved), savepoint.url)
             if not wrong:
                 check_seam(savepoint.url, saved, query)
                 continue
-            msg = f"query {query.name!r} does not fit the savepoint {savepoint.url}: " + "; ".join(
-                wrong
-            )
+            what = f"query {query.name!r} does not fit the savepoint {savepoint.url}"
+            msg = f"{what}: {'; '.join(wrong)}"
             if not self._allow_non_restored:
                 msg += (
                     ". Its state and positions would go to the wrong ones: declare it as it was, "
@@ -216,128 +230,38 @@ class StartingPoint:
                 raise ConfigError(msg)
             log.warning("%s; it starts over, without its state", msg)
             names[query.name] = ""
-        self._changes.check([name for name, theirs in names.items() if not theirs])
+        self._changes.check(savepoint.url, [name for name, theirs in names.items() if not theirs])
         return names
 
-    def _compare(self, saved: QuerySavepoint, query: QueryDefinition) -> list[str]:
-        wrong = mismatches(saved.topology, query.topology)
-        if wrong or saved.has_ended:
+    def _misfits(self, query: QueryDefinition, stored: StoredQuery, where: str) -> list[str]:
+        """Return why a query does not fit its state, whose place *where* is for messages."""
+        wrong = mismatches(stored.topology, query.topology)
+        if wrong or stored.ended:
             return wrong
-        unfit = self._changes.compare(
-            query.name, saved.fingerprint, query.fingerprint, has_results=True
-        )
+        unfit = self._changes.compare(query.name, stored, query.fingerprint, where)
         return [unfit] if unfit is not None else []
-
-
-class Continuation:
-    """Compares what a job declares with the state in its directory."""
-
-    def __init__(
-        self,
-        directory: JobDirectory,
-        queries: Sequence[QueryDefinition],
-        upstream: Mapping[str, Sequence[str]],
-        *,
-        allow_non_restored: bool,
-        allow_mixed_results: bool = False,
-    ) -> None:
-        self._directory = directory
-        self._changes = ChangedQueries(directory.url, allow_mixed_results=allow_mixed_results)
-        self._queries = queries
-        self._upstream = upstream
-        self._allow_non_restored = allow_non_restored
-
-    def check_open(self) -> None:
-        """Refuse a job whose restore has not ended, unless :meth:`restore` would end it.
-
-        Raises:
-            CheckpointError: the message says how to end it.
-        """
-        if self._open() is None or not self._allow_non_restored:
-            check_no_open_restore(self._directory)
-
-    def check(self) -> None:
-        """Refuse to continue with other queries than before; nothing is written.
-
-        Raises:
-            ConfigError: a query is gone, has changed, or has ended and would get more input.
-            CheckpointError: a restore has not ended.
-        """
-        self.check_open()
-        if self._open() is None:
-            self._find_incompatible(stored_query(self._directory))
-
-    def check_rewound(self, savepoint: Savepoint | None) -> None:
-        """As :meth:`check`, for a job that is about to be set to a savepoint; None: to nothing."""
-        saved = savepoint.record.queries if savepoint is not None else {}
-        self._find_incompatible(
-            {
-                name: StoredQuery(query.topology, query.has_ended, query.fingerprint)
-                for name, query in saved.items()
-            }
-        )
-
-    def restore(self, fence: Fence, clock: Clock) -> None:
-        """Let the queries that cannot resume start over; their output stays.
-
-        Raises:
-            ConfigError: as :meth:`check`; or a committed epoch of one of them is not published.
-
-        Crash safety: calling it again completes it.
-        """
-        unfinished = self._open()
-        if unfinished is not None and self._allow_non_restored:
-            finish_restore(self._directory, unfinished, None, fence, clock)
-        self.check_open()
-        incompatible = self._find_incompatible(stored_query(self._directory))
-        if not incompatible:
-            return
-        for why in incompatible.values():
-            log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
-        record = begin_restore(
-            self._directory,
-            None,
-            names=dict.fromkeys(incompatible, ""),
-            keep_outputs=True,
-            fence=fence,
-            clock=clock,
-        )
-        finish_restore(self._directory, record, None, fence, clock)
-
-    def _open(self) -> RestoreRecord | None:
-        last = Restores(self._directory).last()
-        return last if last is not None and last.done is None and last.keep_outputs else None
 
     def _find_incompatible(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
         if not kept:
             return {}
-        topologies = {query.name: query.topology for query in self._queries if query.name in kept}
+        where = self._directory.url
+        known = [query for query in self._queries if query.name in kept]
+        topologies = {query.name: query.topology for query in known}
+        misfits = {query.name: self._misfits(query, kept[query.name], where) for query in known}
         names = [query.name for query in self._queries]
-        declared = Declared(names, topologies, self._upstream, self._find_unfit(kept))
+        unfit = {name: "; ".join(why) for name, why in misfits.items() if why}
+        declared = Declared(names, topologies, self._upstream, unfit)
         incompatible = find_incompatible(kept, declared, self._names_before(kept))
         if incompatible and not self._allow_non_restored:
             msg = (
-                f"{self._directory.url}: the job cannot go on as it is declared now: "
+                f"{where}: the job cannot go on as it is declared now: "
                 f"{'; '.join(incompatible.values())}. {WAYS_OUT}, use a new job directory, or "
                 "let what does not fit start over, without its state and beside what it "
                 f"has written ({set_option('allow_non_restored_state')})"
             )
             raise ConfigError(msg)
-        self._changes.check(incompatible)
+        self._changes.check(where, incompatible)
         return incompatible
-
-    def _find_unfit(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
-        unfit = {}
-        for query in self._queries:
-            stored = kept.get(query.name)
-            if stored is None or stored.ended or mismatches(stored.topology, query.topology):
-                continue
-            why = self._changes.compare(
-                query.name, stored.fingerprint, query.fingerprint, has_results=stored.has_results
-            )
-            if why is not None:
-                unfit[query.name] = why
-        return unfit
 
     def _names_before(self, kept: Mapping[str, StoredQuery]) -> Collection[str]:
         writers = {
@@ -347,6 +271,10 @@ class Continuation:
             return ()
         had = {name for record in recent_runs(self._directory) for name in record.starting}
         return had | set(self._directory.query_names())
+
+
+def _as_stored(saved: QuerySavepoint) -> StoredQuery:
+    return StoredQuery(saved.topology, saved.has_ended, saved.fingerprint)
 
 
 _FOLDER: Final = "taken-over-"
@@ -377,8 +305,6 @@ class TakeOver(StartingPoint):
             found or f"{directory.url}/savepoints/{_FOLDER}",
             queries,
             allow_non_restored=allow_non_restored,
-            partitions=None,
-            make_repartition=_repartition_nothing,
             upstream=upstream,
         )
         self._is_taken = found is not None
@@ -456,10 +382,6 @@ def _has_committed(place: Storage) -> bool:
 
 def _is_ours(directory: JobDirectory, savepoint: str | None) -> bool:
     return (savepoint or "").startswith(f"{directory.url}/savepoints/{_FOLDER}")
-
-
-def _repartition_nothing() -> Repartition:
-    raise AssertionError  # nobody asks a take-over for partitions
 
 
 def starting_point(

@@ -35,7 +35,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_not_parted, relocate
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
 from airflow_provider.runtime.savepoints.rewind import (
@@ -130,8 +130,7 @@ def restore_job(
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
             after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
             _revert(directory, queries, after, lease, clock)
-            record = begin_restore(
-                directory,
+            record = RestoreOperation(directory, lease, clock).begin(
                 savepoint,
                 names=names,
                 claim_mode=claim_mode,
@@ -139,12 +138,12 @@ def restore_job(
                 partitions=partitions,
                 undoes=_undone_by(directory, savepoint, names),
                 supersedes=True,
-                fence=lease,
-                clock=clock,
             )
             _put_job(directory, savepoint, clock)
             _mark_rewound(directory, record, clock)
-            record = finish_restore(directory, record, savepoint, lease, clock, repartition=spread)
+            record = RestoreOperation(directory, lease, clock).finish(
+                record, savepoint, repartition=spread
+            )
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
     return record

@@ -63,7 +63,7 @@ from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
@@ -79,195 +79,161 @@ _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
 
 
-def begin_restore(
-    directory: JobDirectory,
-    savepoint: Savepoint | None,
-    *,
-    names: Mapping[str, str],
-    claim_mode: str = "no_claim",
-    skip_in_flight: bool = False,
-    partitions: int | None = None,
-    keep_outputs: bool = False,
-    undoes: Sequence[str] = (),
-    supersedes: bool = False,
-    fence: Fence,
-    clock: Clock,
-) -> RestoreRecord:
-    """Store the intent to set the job's queries to a savepoint, or return the stored one.
+@dataclasses.dataclass(frozen=True)
+class RestoreOperation:
+    """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*."""
 
-    Args:
-        directory: the job directory; the caller holds its lease, and has reverted what its queries
-            have published after the savepoint.
-        savepoint: the savepoint; None for the job's very beginning.
-        names: for each of the job's queries the savepoint's that it continues from, or "" to start
-            over.
-        claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
-        skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
-        partitions: spread the state over this number; None to keep the number. An open restore with
-            another number is replaced, under new ids.
-        keep_outputs: leave the queries' output in place, though they start over.
-        undoes: the runs that no longer count.
-        supersedes: replace an open restore of another savepoint, which may be gone.
-        fence: the lease.
-        clock: for the record's time.
+    directory: JobDirectory
+    fence: Fence
+    clock: Clock
 
-    Raises:
-        ConfigError: an open restore is of another savepoint, the outputs hold epochs from after
-            this one, or its state cannot be repartitioned.
-        JobDrainedError, CheckpointError: see :func:`check_restorable`.
-        LeaseLostError: another driver has taken over.
+    def begin(
+        self,
+        savepoint: Savepoint | None,
+        *,
+        names: Mapping[str, str],
+        claim_mode: str = "no_claim",
+        skip_in_flight: bool = False,
+        partitions: int | None = None,
+        keep_outputs: bool = False,
+        undoes: Sequence[str] = (),
+        supersedes: bool = False,
+    ) -> RestoreRecord:
+        """Store the intent, or return the stored one.
 
-    Crash safety: the intent is stored or not.
-    """
-    restores = Restores(directory)
-    last = restores.last()
-    which = _which(savepoint)
-    before = last if last is not None and last.done is None else None
-    if before is not None and not (supersedes and (before.savepoint, before.taken) != which):
-        return _same_restore(
-            directory, before, savepoint, partitions=partitions, fence=fence, clock=clock
+        The caller has reverted what its queries have published after the savepoint.
+
+        Args:
+            savepoint: the savepoint; None for the job's very beginning.
+            names: for each of the job's queries the savepoint's that it continues from, or "" to
+                start over.
+            claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
+            skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are
+                lost.
+            partitions: spread the state over this number; None to keep the number. An open restore
+                with another number is replaced, under new ids.
+            keep_outputs: leave the queries' output in place, though they start over.
+            undoes: the runs that no longer count.
+            supersedes: replace an open restore of another savepoint, which may be gone.
+
+        Raises:
+            ConfigError: an open restore is of another savepoint, the outputs hold epochs from after
+                this one, or its state cannot be repartitioned.
+            JobDrainedError, CheckpointError: see :func:`check_restorable`.
+            LeaseLostError: another driver has taken over.
+
+        Crash safety: the intent is stored or not.
+        """
+        last = Restores(self.directory).last()
+        which = _which(savepoint)
+        before = last if last is not None and last.done is None else None
+        if before is not None and not (supersedes and (before.savepoint, before.taken) != which):
+            return self._begin_again(before, savepoint, partitions)
+        if savepoint is not None:
+            check_restorable(savepoint)
+        if savepoint is not None and partitions is not None:
+            check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
+        saved = {} if savepoint is None else savepoint.record.queries
+        record = RestoreRecord(
+            number=0,  # chosen when it is stored
+            savepoint=which[0],
+            taken=which[1],
+            claim_mode=claim_mode,
+            queries={
+                name: plan_start_over(self.directory, name)
+                if keep_outputs
+                else _plan(self.directory, name, theirs, saved.get(theirs), before)
+                for name, theirs in names.items()
+            },
+            skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
+            partitions=partitions,
+            keep_outputs=keep_outputs,
+            undoes=list(dict.fromkeys([*(before.undoes if before else ()), *undoes])),
+            began=to_iso(self.clock.now()),
         )
-    if savepoint is not None:
-        check_restorable(savepoint)
-    if savepoint is not None and partitions is not None:
-        check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
-    saved = {} if savepoint is None else savepoint.record.queries
-    chosen = {name: saved.get(theirs) for name, theirs in names.items()}
-    record = RestoreRecord(
-        number=0,  # chosen when it is stored
-        savepoint=which[0],
-        taken=which[1],
-        claim_mode=claim_mode,
-        queries={
-            name: plan_start_over(directory, name)
-            if keep_outputs
-            else _plan(directory, name, names[name], query, before)
-            for name, query in chosen.items()
-        },
-        skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
-        partitions=partitions,
-        keep_outputs=keep_outputs,
-        undoes=list(dict.fromkeys([*(before.undoes if before else ()), *undoes])),
-        began=to_iso(clock.now()),
-    )
-    return restores.begin(record, fence)
+        return Restores(self.directory).begin(record, self.fence)
 
+    def _begin_again(
+        self, last: RestoreRecord, savepoint: Savepoint | None, partitions: int | None
+    ) -> RestoreRecord:
+        self._check_same(last, savepoint)
+        if last.partitions == partitions:
+            return last
+        if savepoint is not None and partitions is not None:
+            theirs = [plan["from"] for plan in last.queries.values()]
+            check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
+        return self._renew(dataclasses.replace(last, partitions=partitions), restored=())
 
-def finish_restore(
-    directory: JobDirectory,
-    record: RestoreRecord,
-    savepoint: Savepoint | None,
-    fence: Fence,
-    clock: Clock,
-    *,
-    repartition: Repartition | None = None,
-) -> RestoreRecord:
-    """Carry out a restore, and record that it is done; the caller holds the lease.
+    def _renew(self, record: RestoreRecord, restored: Collection[str]) -> RestoreRecord:
+        """Store the record as this driver's, with new ids and places for the other queries."""
+        queries = {
+            name: plan if name in restored else {**plan, "query_id": _new_id(plan)}
+            for name, plan in record.queries.items()
+        }
+        places = {name: at for name, at in record.places.items() if name in restored}
+        began = to_iso(self.clock.now())
+        mine = dataclasses.replace(record, queries=queries, places=places, began=began)
+        return Restores(self.directory).begin(mine, self.fence)
 
-    Another driver's intent is continued under a new number. *savepoint* is the record's, pinned;
-    None for the job's very beginning, and for a restore that is done. A record with partitions
-    needs *repartition*.
+    def finish(
+        self,
+        record: RestoreRecord,
+        savepoint: Savepoint | None,
+        repartition: Repartition | None = None,
+    ) -> RestoreRecord:
+        """Carry out a restore, and record that it is done.
 
-    Raises:
-        LeaseLostError: another driver has taken over.
-        ConfigError: the savepoint is not the record's.
-        CheckpointError: the state cannot be repartitioned; the restore is open.
+        Another driver's intent is continued under a new number. *savepoint* is the record's,
+        pinned; None for the job's very beginning, and for a restore that is done. A record with
+        partitions needs *repartition*.
 
-    Crash safety: calling it again completes it.
-    """
-    restores = Restores(directory)
-    if record.done is None:
-        _check_same(directory, record, savepoint)
-        record = _restore(
-            directory, record, savepoint, fence=fence, clock=clock, repartition=repartition
-        )
-        failpoints.hit("restore.done")
-    restores.remove_left()
-    failpoints.hit("restore.removed")
-    return record
+        Raises:
+            LeaseLostError: another driver has taken over.
+            ConfigError: the savepoint is not the record's.
+            CheckpointError: the state cannot be repartitioned; the restore is open.
 
+        Crash safety: calling it again completes it.
+        """
+        restores = Restores(self.directory)
+        if record.done is None:
+            self._check_same(record, savepoint)
+            if record.partitions is not None and repartition is None:
+                raise open_restore(self.directory, record)
+            if record.token != self.fence.token:
+                record = self._renew(record, self._restored(record))
+            for name in record.queries:
+                self.fence.check()
+                _retire(self.directory, name, record, self.clock)
+                _restore_query(self.directory, name, record, savepoint, repartition)
+                failpoints.hit("restore.restored_one")
+            self.fence.check()
+            record = restores.end(record, to_iso(self.clock.now()))
+            failpoints.hit("restore.done")
+        restores.remove_left()
+        failpoints.hit("restore.removed")
+        return record
 
-def _restore(
-    directory: JobDirectory,
-    record: RestoreRecord,
-    savepoint: Savepoint | None,
-    *,
-    fence: Fence,
-    clock: Clock,
-    repartition: Repartition | None,
-) -> RestoreRecord:
-    restores = Restores(directory)
-    if record.partitions is not None and repartition is None:
-        raise open_restore(directory, record)
-    if record.token != fence.token:
-        record = _taken_over(directory, record, restores, fence, clock)
-    for name in record.queries:
-        fence.check()
-        _retire(directory, name, record, clock)
-        _restore_query(directory, name, record, savepoint, repartition)
-        failpoints.hit("restore.restored_one")
-    fence.check()
-    return restores.end(record, to_iso(clock.now()))
+    def _restored(self, record: RestoreRecord) -> set[str]:
+        return {
+            name
+            for name, plan in record.queries.items()
+            if plan["query_id"] is not None
+            and CheckpointLogs(_place_of(self.directory, name, record)).query_id()
+            == plan["query_id"]
+        }
 
-
-def _taken_over(
-    directory: JobDirectory,
-    record: RestoreRecord,
-    restores: Restores,
-    fence: Fence,
-    clock: Clock,
-) -> RestoreRecord:
-    """Return the same restore as this driver's own; what it has restored stays."""
-    restored = {
-        name
-        for name, plan in record.queries.items()
-        if plan["query_id"] is not None
-        and CheckpointLogs(_place_of(directory, name, record)).query_id() == plan["query_id"]
-    }
-    queries = {
-        name: plan if name in restored else {**plan, "query_id": _new_id(plan)}
-        for name, plan in record.queries.items()
-    }
-    places = {name: at for name, at in record.places.items() if name in restored}
-    began = to_iso(clock.now())
-    mine = dataclasses.replace(record, queries=queries, places=places, began=began)
-    return restores.begin(mine, fence)
-
-
-def _same_restore(
-    directory: JobDirectory,
-    last: RestoreRecord,
-    savepoint: Savepoint | None,
-    *,
-    partitions: int | None,
-    fence: Fence,
-    clock: Clock,
-) -> RestoreRecord:
-    _check_same(directory, last, savepoint)
-    if last.partitions == partitions:
-        return last
-    if savepoint is not None and partitions is not None:
-        theirs = [plan["from"] for plan in last.queries.values()]
-        check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
-    queries = {name: {**plan, "query_id": _new_id(plan)} for name, plan in last.queries.items()}
-    changed = dataclasses.replace(
-        last, partitions=partitions, queries=queries, places={}, began=to_iso(clock.now())
-    )
-    return Restores(directory).begin(changed, fence)
+    def _check_same(self, last: RestoreRecord, savepoint: Savepoint | None) -> None:
+        if (last.savepoint, last.taken) != _which(savepoint):
+            msg = (
+                f"{self.directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
+                f"{last.began} and did not end; give that command again, or set the job to another "
+                "savepoint with 'spark-stream savepoint restore'"
+            )
+            raise ConfigError(msg)
 
 
 def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
     return (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
-
-
-def _check_same(directory: JobDirectory, last: RestoreRecord, savepoint: Savepoint | None) -> None:
-    if (last.savepoint, last.taken) != _which(savepoint):
-        msg = (
-            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
-            f"{last.began} and did not end; give that command again, or set the job to another "
-            "savepoint with 'spark-stream savepoint restore'"
-        )
-        raise ConfigError(msg)
 
 
 def _new_id(plan: Mapping[str, Any]) -> str | None:
@@ -370,9 +336,7 @@ def _restore_query(
     logs = CheckpointLogs(checkpoint)
     plan, is_skipped = record.queries[name], name in record.skipped
     query_id, theirs = plan["query_id"], plan["from"]
-    if query_id is not None and logs.query_id() == query_id:
-        return
-    if query_id is None or savepoint is None:
+    if query_id is None or savepoint is None or logs.query_id() == query_id:
         return
     remove_tree(checkpoint)  # what an earlier call of this driver has left unfinished
     _copy(checkpoint, savepoint, theirs, is_skipped=is_skipped)

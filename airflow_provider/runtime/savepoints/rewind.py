@@ -39,7 +39,7 @@ from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted,
@@ -328,13 +328,8 @@ class Rewind:
         failpoints.hit("rewind.reverted")
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-        begin_restore(
-            self.directory,
-            savepoint,
-            names=names,
-            undoes=[self.run_id],
-            fence=self.fence,
-            clock=self.clock,
+        RestoreOperation(self.directory, self.fence, self.clock).begin(
+            savepoint, names=names, undoes=[self.run_id]
         )
         failpoints.hit("rewind.intended")
 
@@ -345,7 +340,7 @@ class Rewind:
             return
         if savepoint is None and last.done is None and last.savepoint is not None:
             savepoint = holding.enter_context(pinned_savepoint(last.savepoint, self.clock))
-        finish_restore(self.directory, last, savepoint, self.fence, self.clock)
+        RestoreOperation(self.directory, self.fence, self.clock).finish(last, savepoint)
 
     def _check_declared(self, record: RunRecord) -> None:
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
