@@ -389,12 +389,12 @@ def stored(storage: Any, query: str = "q") -> list[tuple[int, int]]:
 
 def look(writer: HistoryWriter, storage: Any, *queries: Query) -> None:
     asked: Any = queries
-    writer.write_due(storage, asked)
+    writer.write(storage, asked)
 
 
 def end(writer: HistoryWriter, storage: Any, *queries: Query) -> None:
     asked: Any = queries
-    writer.end(storage, asked)
+    writer.write(storage, asked, at_end=True)
 
 
 def test_a_history_costs_a_put_every_ten_seconds(clock, storage):

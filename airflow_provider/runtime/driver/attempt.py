@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, Due, to_iso
 from airflow_provider.runtime.base.host import identify_this
+from airflow_provider.runtime.driver import records
 from airflow_provider.runtime.driver.failures import ErrorLog, Restarter
 from airflow_provider.runtime.driver.initial_state import starting_point
 from airflow_provider.runtime.driver.lifecycle import Lifecycle, events
@@ -27,18 +28,6 @@ from airflow_provider.runtime.driver.open_queries import (
     save_start,
 )
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
-from airflow_provider.runtime.driver.records import (
-    begin_attempt,
-    check_agrees,
-    end_attempt,
-    final_of,
-    plan_drain,
-    record_batch_commit,
-    record_end_of_data,
-    record_end_of_sources,
-    run_record,
-    start_query,
-)
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -191,7 +180,7 @@ class Attempt:
         stored = self._run.put_record(requested)
         check_same_spec(requested, stored)
         failpoints.hit("run.recorded")
-        self._attempt = begin_attempt(
+        self._attempt = records.begin_attempt(
             self._run, self._spec, self._lease.record, self._job, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
@@ -363,7 +352,7 @@ class Attempt:
 
     def _start_query(self, instruction: events.StartQuery) -> None:
         self._lease.check()
-        start_query(self._directory, self._queries[instruction.query], instruction.how)
+        records.start_query(self._directory, self._queries[instruction.query], instruction.how)
 
     def _restart_query(self, instruction: events.RestartQuery) -> None:
         query = self._queries[instruction.query]
@@ -391,7 +380,9 @@ class Attempt:
     def _end_sources(self, instruction: events.EndSources) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
-        ended = record_end_of_sources(self._directory, self._run.run_id, query, self._clock.now())
+        ended = records.record_end_of_sources(
+            self._directory, self._run.run_id, query, self._clock.now()
+        )
         query.replace_definition(bind(query.definition, self._directory, ended, self._job.declare))
         log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
@@ -404,14 +395,14 @@ class Attempt:
         query = self._queries[instruction.query]
         if not self._is_batch:  # which has no state to drain, and a commit of its own
             now = self._clock.now()
-            record_end_of_data(
+            records.record_end_of_data(
                 self._directory, self._run.run_id, query, token=self._lease.token, now=now
             )
         self._events.append(events.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: events.PlanDrain) -> None:
         self._lease.check()
-        plan_drain(self._directory, instruction.query)
+        records.plan_drain(self._directory, instruction.query)
 
     def _take_savepoint(self, _: events.TakeSavepoint) -> None:
         if self._stop_requests.take_savepoint():
@@ -424,7 +415,7 @@ class Attempt:
     def _call_finish(self, _: events.CallFinish) -> None:
         if self._is_batch:
             self._lease.check()  # from here on no attempt runs the queries again
-            record_batch_commit(self._run, self._lease.token, self._clock.now())
+            records.record_batch_commit(self._run, self._lease.token, self._clock.now())
         else:
             failpoints.hit("drain.ended")
         self._job.context.finish()
@@ -440,7 +431,7 @@ class Attempt:
     def _put_final(self, instruction: events.PutFinal) -> None:
         for query in self._queries.values():
             query.epochs.hold_logs()
-        final = final_of(
+        final = records.final_of(
             self._job,
             self._directory,
             self._queries,
@@ -453,7 +444,7 @@ class Attempt:
         )
         verify_final(self._directory, final)
         if final.savepoint is not None:
-            check_agrees(final, open_savepoint(final.savepoint).record)
+            records.check_agrees(final, open_savepoint(final.savepoint).record)
         for query in self._queries.values():
             query.epochs.remove_leftovers()
         self._lease.seal(final)
@@ -469,10 +460,14 @@ class Attempt:
     # --- records --------------------------------------------------------------------------------
 
     def _run_record(self) -> RunRecord:
-        return run_record(self._spec, self._directory, self._run.run_id, self._job, self._clock)
+        return records.run_record(
+            self._spec, self._directory, self._run.run_id, self._job, self._clock
+        )
 
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> Failure | None:
-        return end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
+        return records.end_attempt(
+            self._run, self._restarter.attempt, self._clock.now(), outcome, failure
+        )
 
     def _conclude(self) -> FinalCheckpoint:
         if self._final is not None:

@@ -120,12 +120,12 @@ class ProgressMeter:
         queries = list(queries)
         record = self.read(life, queries)
         self._put(storage, record)
-        self._history.write_due(storage, queries)
+        self._history.write(storage, queries)
         return record
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
         """Write the rest of the histories; the queries have ended."""
-        self._history.end(storage, queries)
+        self._history.write(storage, queries, at_end=True)
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
         self._late.look(record.to_dict())
@@ -226,18 +226,20 @@ class HistoryWriter:
         self._attempt = attempt
         self._queries: dict[str, _QueryHistory] = {}
 
-    def write_due(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Collect the batches that have ended, and write the histories that are due.
+    def write(
+        self,
+        storage: Storage,
+        queries: Iterable[RunningQuery | BatchQuery],
+        *,
+        at_end: bool = False,
+    ) -> None:
+        """Collect the batches that have ended; write the histories that are due, *at_end* all.
 
         Crash safety: a stored history has the new batches, or does not.
+        Idempotent: each batch is taken once.
         """
         for query in queries:
-            self._write(storage, query, at_end=False)
-
-    def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Write the rest of all histories; the attempt ends."""
-        for query in queries:
-            self._write(storage, query, at_end=True)
+            self._write(storage, query, at_end=at_end)
 
     def _write(self, storage: Storage, query: RunningQuery | BatchQuery, *, at_end: bool) -> None:
         history = self._queries.setdefault(query.name, _QueryHistory(query.name, self._clock))

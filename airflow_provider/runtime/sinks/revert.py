@@ -80,29 +80,19 @@ def has_written(storage: Storage, run_id: str) -> bool:
     return False
 
 
+@dataclasses.dataclass(frozen=True)
 class Revert:
     """Reverts what was written under one id of a query from *first_epoch* on, whatever its runs.
 
     No query may run on the checkpoint meanwhile: the caller holds the lease.
     """
 
-    def __init__(
-        self,
-        query: str,
-        *,
-        records: EpochRecords,
-        sinks: Sequence[Sink | OnePhaseSink],
-        first_epoch: int,
-        fence: Fence,
-        clock: Clock,
-    ) -> None:
-        self._query = query
-        self._records = records
-        self._native = [sink for sink in sinks if isinstance(sink, OnePhaseSink)]
-        self._sinks = [sink for sink in sinks if not isinstance(sink, OnePhaseSink)]
-        self._first_epoch = first_epoch
-        self._fence = fence
-        self._clock = clock
+    query: str
+    records: EpochRecords
+    sinks: Sequence[Sink | OnePhaseSink]
+    first_epoch: int
+    fence: Fence
+    clock: Clock
 
     def check(self) -> None:
         """Refuse an impossible revert; nothing is removed or recorded.
@@ -123,36 +113,37 @@ class Revert:
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
         """
-        begun = self._records.revert()
-        if begun is not None and begun.done and begun.first_epoch <= self._first_epoch:
+        begun = self.records.revert()
+        if begun is not None and begun.done and begun.first_epoch <= self.first_epoch:
             return
         first, work = self._plan()
         if not work:
             return
-        self._fence.check()
+        self.fence.check()
         intent = RevertRecord(
-            query_id=self._records.query_id,
+            query_id=self.records.query_id,
             first_epoch=first,
-            began=to_iso(self._clock.now()),
+            began=to_iso(self.clock.now()),
         )
-        self._records.put_revert(intent)
+        self.records.put_revert(intent)
         failpoints.hit("revert.intended")
         for sink, committables in work:
-            sink.revert(committables, self._fence)
+            sink.revert(committables, self.fence)
             failpoints.hit("revert.removed_one")
-        self._fence.check()
-        self._records.put_revert(dataclasses.replace(intent, done=to_iso(self._clock.now())))
+        self.fence.check()
+        self.records.put_revert(dataclasses.replace(intent, done=to_iso(self.clock.now())))
         failpoints.hit("revert.done")
 
     def _plan(self) -> tuple[int, list[tuple[RevertibleSink, list[Committable]]]]:
-        for native in self._native:
-            raise _irreversible(native.name)
-        begun = self._records.revert()
+        for own in self.sinks:
+            if isinstance(own, OnePhaseSink):
+                raise _irreversible(own.name)
+        begun = self.records.revert()
         # One that began later is a part of this one: of an id that began in the middle, the intent
         # names its own first epoch.
-        if begun is not None and begun.done is None and begun.first_epoch < self._first_epoch:
+        if begun is not None and begun.done is None and begun.first_epoch < self.first_epoch:
             msg = (
-                f"{self._records.url}: epoch {begun.first_epoch} on is being reverted, which began "
+                f"{self.records.url}: epoch {begun.first_epoch} on is being reverted, which began "
                 f"at {begun.began}; finish that first"
             )
             raise RevertError(msg)
@@ -160,39 +151,39 @@ class Revert:
         work = [(_revertible(s), self._committables(s, chosen)) for s in self._sinks_of(chosen)]
         for sink, committables in work:
             sink.check_revert(committables)
-        return min((record.epoch for record in chosen), default=self._first_epoch), work
+        return min((record.epoch for record in chosen), default=self.first_epoch), work
 
     def _chosen(self) -> list[EpochRecord]:
         """Return the records, newest first, including those of unpublished epochs."""
-        found = list(self._records.all())
+        found = list(self.records.all())
         self._check_all_recorded()
-        chosen = [record for record in found if record.epoch >= self._first_epoch]
+        chosen = [record for record in found if record.epoch >= self.first_epoch]
         return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
 
     def _check_all_recorded(self) -> None:
-        history = self._records.history()
-        if history.own_epochs_after(self._first_epoch - 1):
+        history = self.records.history()
+        if history.own_epochs_after(self.first_epoch - 1):
             msg = (
-                f"{self._records.url}: records of epochs up to {history.last} were folded "
+                f"{self.records.url}: records of epochs up to {history.last} were folded "
                 "away, so these cannot be reverted; restore a savepoint into a new job "
                 "directory and rebuild the output instead"
             )
             raise RevertError(msg)
 
     def _sinks_of(self, chosen: Sequence[EpochRecord]) -> list[Sink]:
-        by_name = {sink.name: sink for sink in self._sinks}
+        two_phase = [sink for sink in self.sinks if not isinstance(sink, OnePhaseSink)]
         names = {part["name"] for record in chosen for part in record.sinks}
-        if missing := sorted(names - set(by_name)):
+        if missing := sorted(names - {sink.name for sink in two_phase}):
             msg = (
-                f"query {self._query!r}: rows were written to {missing[0]!r}, which the job "
+                f"query {self.query!r}: rows were written to {missing[0]!r}, which the job "
                 "no longer writes to; put it back"
             )
             raise RevertError(msg)
-        return [sink for sink in self._sinks if sink.name in names]
+        return [sink for sink in two_phase if sink.name in names]
 
     def _committables(self, sink: Sink, chosen: Sequence[EpochRecord]) -> list[Committable]:
         return [
-            committable_of(self._query, record, part)
+            committable_of(self.query, record, part)
             for record in chosen
             for part in record.sinks
             if part["name"] == sink.name

@@ -187,34 +187,17 @@ class SparkSinkEpochs:
             add_late(self._late, LateCount({str(n): r for n, r in enumerate(dropped)})) or {}
         )
 
-    def recover(self, through: int | None = None) -> None:
-        """Do nothing: Spark runs an open batch again by itself."""
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        # Nothing is staged or recorded, and Spark runs an open batch again by itself.
+        return None
 
-    def hold_logs(self) -> None:
-        """Do nothing: no record keeps what Spark's logs said of a batch."""
-
-    def remove_leftovers(self) -> None:
-        """Do nothing: nothing is staged."""
-
-    def commit_ready(self) -> None:
-        """Do nothing: what Spark has committed is published."""
-
-    def commit_through(self, last_commit: int) -> None:
-        """Do nothing: what Spark has committed is published."""
-
-    def last_record(self) -> None:
-        """Return None: no epoch is recorded."""
+    recover = hold_logs = remove_leftovers = commit_ready = commit_through = _nothing
+    give_up_open = begin_again = last_record = lost_rows = _nothing
 
     def run_rows(self, sink_name: str) -> int | None:
         """Return the rows that this attempt has written; None where Spark's sink counts none."""
         del sink_name  # there is one
         return self._written
-
-    def give_up_open(self) -> None:
-        """Do nothing: what Spark has written of a batch that was cut short, it has written."""
-
-    def begin_again(self) -> None:
-        """Do nothing: a batch that runs again is given to Spark's sink again."""
 
     def late_rows(self) -> dict[str, int]:
         """Return what Spark says that this attempt has dropped as late, by operator."""
@@ -223,9 +206,6 @@ class SparkSinkEpochs:
     def late_is_minimum(self) -> bool:
         """Return True: there may be more."""
         return True
-
-    def lost_rows(self) -> None:
-        """Return None: nothing is recorded of a batch."""
 
     def rows_read(self) -> int:
         """Return the rows that this attempt has read."""
@@ -339,7 +319,20 @@ def for_each_batch(function: WriteBatch, name: str | None = None) -> ForEachBatc
     return ForEachBatchSink(function, name)
 
 
-class ForEachBatchSink:
+class _NothingStaged:
+    """A sink that leaves nothing to commit: it writes, or discards, while it stages."""
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Do nothing: nothing is staged."""
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Do nothing: there is nothing to publish."""
+
+    def abort(self, committable: Committable) -> None:
+        """Do nothing: a batch that runs again is staged again."""
+
+
+class ForEachBatchSink(_NothingStaged):
     """See :func:`for_each_batch`, which makes one."""
 
     api_version = 1
@@ -368,23 +361,14 @@ class ForEachBatchSink:
             msg = f"{self.name}: {self._function!r} is no function; give one of (df, epoch)"
             raise ConfigError(msg)
 
-    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
-        """Do nothing: nothing is staged."""
-
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         """Call the function, which writes the rows permanently."""
         log.debug("query=%s batch=%d sink=%s", epoch.query, epoch.epoch, self.name)
         self._function(df, epoch.epoch)
         return Staged(data={}, rows=None)
 
-    def commit(self, committable: Committable, fence: Fence) -> None:
-        """Do nothing: the function has written."""
 
-    def abort(self, committable: Committable) -> None:
-        """Do nothing: what the function has written, it will be asked to write again."""
-
-
-class DiscardSink:
+class DiscardSink(_NothingStaged):
     """Replaces a sink that must not be written; the query's state advances all the same.
 
     The replaced sink's folder is kept, by which queries that read it are known.
@@ -405,16 +389,7 @@ class DiscardSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Accept every query."""
 
-    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
-        """Do nothing: nothing is staged."""
-
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         """Execute *df* and count its rows."""
         del epoch
         return Staged(data={}, rows=df.count())
-
-    def commit(self, committable: Committable, fence: Fence) -> None:
-        """Do nothing: there is nothing to publish."""
-
-    def abort(self, committable: Committable) -> None:
-        """Do nothing: nothing was staged."""

@@ -33,40 +33,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+from airflow_provider.runtime.driver.lifecycle import events
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
-    CallFinish,
-    CancelRequested,
-    Close,
-    Closed,
-    CommitEpochs,
-    EndSources,
-    EpochsCommitted,
     Event,
-    Failed,
-    FinalPut,
-    FinishDone,
-    HaltQuery,
     Instruction,
-    IntentStored,
     JobPhase,
-    PlanDrain,
-    PublishEpochs,
-    PutFinal,
-    QueryEnded,
-    QueryFailed,
     QueryPhase,
-    RestartDue,
-    RestartQuery,
-    SavepointFailed,
-    SavepointTaken,
-    Started,
     StartQuery,
     Stop,
-    StopQuery,
-    StopRequested,
-    StoreDrainIntent,
-    TakeSavepoint,
 )
 from airflow_provider.runtime.errors import IllegalTransitionError
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -105,6 +80,8 @@ _STILL_READS: Final = frozenset({QueryPhase.WAITING, *_RUNNING})
 _AT_WORK: Final = frozenset({QueryPhase.HALTING, QueryPhase.DRAINING})
 
 Instructions = tuple[Instruction, ...]
+Step = tuple["Lifecycle", Instructions]
+"""The next state, and the instructions to carry out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,13 +148,13 @@ class Lifecycle:
         """Whether the run continues with a later attempt, although a caller has stopped it."""
         return self.stop is not None and self.stop.keeps_run
 
-    def handle(self, event: Event) -> tuple[Lifecycle, Instructions]:
+    def handle(self, event: Event) -> Step:
         """Return the next state and the instructions, in order.
 
         Raises:
             IllegalTransitionError: the phase does not know the event.
         """
-        if isinstance(event, (Failed, CancelRequested)):
+        if isinstance(event, (events.Failed, events.CancelRequested)):
             return self._on_interruption(event)
         handler = _HANDLERS.get((self.phase, type(event)))
         if handler is None:
@@ -185,18 +162,18 @@ class Lifecycle:
             raise IllegalTransitionError(msg)
         return handler(self, event)
 
-    def _on_interruption(self, event: Failed | CancelRequested) -> tuple[Lifecycle, Instructions]:
+    def _on_interruption(self, event: events.Failed | events.CancelRequested) -> Step:
         if self.phase in {JobPhase.CLOSING, JobPhase.ENDED}:
             return self, ()  # the first reason counts; a final checkpoint that is put stays put
-        if isinstance(event, Failed):
+        if isinstance(event, events.Failed):
             stopping = dataclasses.replace(self, failure=event.failure)
         else:
             stopping = dataclasses.replace(self, cancelled=True)
-        return stopping._to(JobPhase.CLOSING), (Close(),)
+        return stopping._to(JobPhase.CLOSING), (events.Close(),)
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _on_started(self, event: Started) -> tuple[Lifecycle, Instructions]:
+    def _on_started(self, event: events.Started) -> Step:
         instructions: Instructions = ()
         life = dataclasses.replace(self, stop=event.stop, mixed=event.mixed)
         life = life._to(JobPhase.READING)
@@ -208,7 +185,7 @@ class Lifecycle:
             instructions += more
         return life._advance(instructions)
 
-    def _begin(self, query: str) -> tuple[Lifecycle, Instructions]:
+    def _begin(self, query: str) -> Step:
         """Let a query read; after a permanent stop, only what other queries still send it."""
         side_by_side = self.continuous and self.stop is None and query not in self.bounded
         if self.upstream.get(query) and not side_by_side:
@@ -217,14 +194,14 @@ class Lifecycle:
             return self._end_of_data(query)
         return self._read(query, StartMode.AVAILABLE if query in self.bounded else StartMode.INPUT)
 
-    def _read(self, query: str, how: StartMode) -> tuple[Lifecycle, Instructions]:
+    def _read(self, query: str, how: StartMode) -> Step:
         phase = QueryPhase.READING
         if query in self.mixed:
             phase, how = QueryPhase.CATCHING_UP, StartMode.AVAILABLE
         life = dataclasses.replace(self._with({query: phase}), hows={**self.hows, query: how})
         return life, (StartQuery(query, how),)
 
-    def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Instructions]:
+    def _on_query_ended(self, event: events.QueryEnded) -> Step:
         phase = self.queries[event.query]
         if phase is QueryPhase.DRAINING:
             life, instructions = self._drain_on(event.query, event.next_step)
@@ -238,35 +215,35 @@ class Lifecycle:
             life, instructions = self._end_of_data(event.query)
         return life._advance(instructions)
 
-    def _end_sources(self, query: str) -> tuple[Lifecycle, Instructions]:
+    def _end_sources(self, query: str) -> Step:
         left = [name for name in self.mixed if name != query]
         life = dataclasses.replace(self, mixed=frozenset(left))
         if not self.continuous and self.ending is AtEnd.DRAIN:
             life, instructions = life._end_of_data(query)
         else:
             life, instructions = life._read(query, StartMode.INPUT)
-        return life, (EndSources(query), *instructions)
+        return life, (events.EndSources(query), *instructions)
 
-    def _end_of_data(self, query: str) -> tuple[Lifecycle, Instructions]:
+    def _end_of_data(self, query: str) -> Step:
         read = self._with({query: QueryPhase.READ})
         if self.ending is AtEnd.SUSPEND and query not in self.bounded:
             return read, ()
-        return read, (PublishEpochs(query), StoreDrainIntent(query))
+        return read, (events.PublishEpochs(query), events.StoreDrainIntent(query))
 
-    def _on_intent(self, event: IntentStored) -> tuple[Lifecycle, Instructions]:
+    def _on_intent(self, event: events.IntentStored) -> Step:
         life, instructions = self._drain_on(event.query, event.next_step)
         return life._advance(instructions)
 
-    def _drain_on(self, query: str, step: DrainStep) -> tuple[Lifecycle, Instructions]:
+    def _drain_on(self, query: str, step: DrainStep) -> Step:
         if step in {DrainStep.NOTHING, DrainStep.DONE}:
             return self._with({query: QueryPhase.DRAINED}), ()
-        plan = (PlanDrain(query),) if step is DrainStep.PLAN else ()
+        plan = (events.PlanDrain(query),) if step is DrainStep.PLAN else ()
         draining = self._with({query: QueryPhase.DRAINING})
         return draining, (*plan, StartQuery(query, StartMode.ONE_BATCH))
 
     # --- what follows when a query has changed ---------------------------------------------------
 
-    def _advance(self, instructions: Instructions) -> tuple[Lifecycle, Instructions]:
+    def _advance(self, instructions: Instructions) -> Step:
         if self.phase is JobPhase.HALTING:
             return self._when_halted(instructions)
         life, more = self._start_waiting()
@@ -277,20 +254,20 @@ class Lifecycle:
         if life.ending is AtEnd.SUSPEND:
             if any(life._is_at_work(query) for query in life.queries):
                 return life, instructions
-            return life._to(JobPhase.COMMITTING), (*instructions, CommitEpochs())
+            return life._to(JobPhase.COMMITTING), (*instructions, events.CommitEpochs())
         if phases == {QueryPhase.DRAINED}:
-            return life._to(JobPhase.FINISHING), (*instructions, CallFinish())
+            return life._to(JobPhase.FINISHING), (*instructions, events.CallFinish())
         if life.phase is not JobPhase.DRAINING:
             life = life._to(JobPhase.DRAINING)
         return life, instructions
 
-    def _start_waiting(self) -> tuple[Lifecycle, Instructions]:
+    def _start_waiting(self) -> Step:
         instructions: Instructions = ()
         life = self
         for name, phase in self.queries.items():
             if phase is QueryPhase.WAITING and self._has_all_input(name):
                 life, more = life._read(name, StartMode.AVAILABLE)
-                published = tuple(PublishEpochs(up) for up in sorted(self.upstream[name]))
+                published = tuple(events.PublishEpochs(up) for up in sorted(self.upstream[name]))
                 instructions += (*published, *more)
         return life, instructions
 
@@ -302,18 +279,18 @@ class Lifecycle:
 
     # --- starting again -------------------------------------------------------------------------
 
-    def _on_query_failed(self, event: QueryFailed) -> tuple[Lifecycle, Instructions]:
+    def _on_query_failed(self, event: events.QueryFailed) -> Step:
         runs = [name for name in self.queries if self._runs(name)]
         others = [name for name in runs if name in event.scope and name != event.query]
         restarting = self.restarting.union(others, [event.query])
         life = dataclasses.replace(self, restarting=restarting)
-        return life, tuple(StopQuery(name) for name in others)
+        return life, tuple(events.StopQuery(name) for name in others)
 
     def _runs(self, query: str) -> bool:
         phase = self.queries[query]
         return query not in self.restarting and (phase in _RUNNING or phase in _AT_WORK)
 
-    def _on_restart_due(self, event: RestartDue) -> tuple[Lifecycle, Instructions]:
+    def _on_restart_due(self, event: events.RestartDue) -> Step:
         instructions: Instructions = ()
         life = dataclasses.replace(self, restarting=frozenset())
         for name in self.queries:
@@ -328,7 +305,7 @@ class Lifecycle:
 
     # --- stopping -------------------------------------------------------------------------------
 
-    def _on_stop(self, event: StopRequested) -> tuple[Lifecycle, Instructions]:
+    def _on_stop(self, event: events.StopRequested) -> Step:
         instructions: Instructions = ()
         life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.HALTING)
         idle = {n for n in self.restarting if self.queries[n] in _RUNNING}
@@ -336,19 +313,19 @@ class Lifecycle:
         for name, phase in self.queries.items():
             if name in idle:
                 life = life._with({name: QueryPhase.HALTED})
-                instructions += (StopQuery(name),)
+                instructions += (events.StopQuery(name),)
             elif phase in _RUNNING:
                 life = life._with({name: QueryPhase.HALTING})
-                instructions += (HaltQuery(name),)
+                instructions += (events.HaltQuery(name),)
             elif phase is QueryPhase.WAITING:
                 life = life._with({name: QueryPhase.HALTED})
         return life._advance(instructions)
 
-    def _when_halted(self, instructions: Instructions) -> tuple[Lifecycle, Instructions]:
+    def _when_halted(self, instructions: Instructions) -> Step:
         if any(self._is_at_work(query) for query in self.queries):
             return self, instructions
         if self.ending is AtEnd.SUSPEND:
-            return self._to(JobPhase.COMMITTING), (*instructions, CommitEpochs())
+            return self._to(JobPhase.COMMITTING), (*instructions, events.CommitEpochs())
         life = self._to(JobPhase.READING)
         for name, phase in self.queries.items():
             if phase is not QueryPhase.DRAINED:
@@ -361,10 +338,10 @@ class Lifecycle:
         drains = self.at_end is AtEnd.DRAIN or query in self.bounded
         return phase in _AT_WORK or (phase is QueryPhase.READ and drains)  # it is about to
 
-    def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Instructions]:
+    def _on_savepoint_taken(self, _: events.SavepointTaken) -> Step:
         return self._seal()
 
-    def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Instructions]:
+    def _on_savepoint_failed(self, _: events.SavepointFailed) -> Step:
         # There is no way back from a drain, and nobody to go on for when a task was killed.
         if self.ending is AtEnd.DRAIN or self.keeps_run:
             return self._seal()
@@ -378,23 +355,23 @@ class Lifecycle:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _on_finished(self, _: FinishDone) -> tuple[Lifecycle, Instructions]:
-        return self._to(JobPhase.COMMITTING), (CommitEpochs(),)
+    def _on_finished(self, _: events.FinishDone) -> Step:
+        return self._to(JobPhase.COMMITTING), (events.CommitEpochs(),)
 
-    def _on_committed(self, _: EpochsCommitted) -> tuple[Lifecycle, Instructions]:
+    def _on_committed(self, _: events.EpochsCommitted) -> Step:
         if self.stop is not None and self.stop.savepoint:
-            return self._to(JobPhase.SAVING), (TakeSavepoint(),)
+            return self._to(JobPhase.SAVING), (events.TakeSavepoint(),)
         return self._seal()
 
-    def _seal(self) -> tuple[Lifecycle, Instructions]:
+    def _seal(self) -> Step:
         if self.keeps_run:
-            return self._on_interruption(CancelRequested())
-        return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+            return self._on_interruption(events.CancelRequested())
+        return self._to(JobPhase.SEALING), (events.PutFinal(self.ending),)
 
-    def _on_sealed(self, _: FinalPut) -> tuple[Lifecycle, Instructions]:
-        return self._to(JobPhase.CLOSING), (Close(),)
+    def _on_sealed(self, _: events.FinalPut) -> Step:
+        return self._to(JobPhase.CLOSING), (events.Close(),)
 
-    def _on_closed(self, _: Closed) -> tuple[Lifecycle, Instructions]:
+    def _on_closed(self, _: events.Closed) -> Step:
         return self._to(JobPhase.ENDED), ()
 
     def _with(self, phases: Mapping[str, QueryPhase]) -> Lifecycle:
@@ -409,29 +386,29 @@ class Lifecycle:
 
 def _again(instruction: Instruction) -> Instruction:
     if isinstance(instruction, StartQuery):
-        return RestartQuery(instruction.query, instruction.how)
+        return events.RestartQuery(instruction.query, instruction.how)
     return instruction
 
 
 # Each handler takes the event it is paired with, which a type checker cannot see.
-_HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, Instructions]]]] = {
-    (JobPhase.OPENED, Started): Lifecycle._on_started,
-    (JobPhase.READING, QueryEnded): Lifecycle._on_query_ended,
-    (JobPhase.READING, IntentStored): Lifecycle._on_intent,
-    (JobPhase.READING, StopRequested): Lifecycle._on_stop,
-    (JobPhase.READING, QueryFailed): Lifecycle._on_query_failed,
-    (JobPhase.READING, RestartDue): Lifecycle._on_restart_due,
-    (JobPhase.HALTING, RestartDue): Lifecycle._on_restart_due,
-    (JobPhase.DRAINING, QueryFailed): Lifecycle._on_query_failed,
-    (JobPhase.DRAINING, RestartDue): Lifecycle._on_restart_due,
-    (JobPhase.HALTING, QueryEnded): Lifecycle._on_query_ended,
-    (JobPhase.HALTING, IntentStored): Lifecycle._on_intent,
-    (JobPhase.DRAINING, QueryEnded): Lifecycle._on_query_ended,
-    (JobPhase.DRAINING, IntentStored): Lifecycle._on_intent,
-    (JobPhase.FINISHING, FinishDone): Lifecycle._on_finished,
-    (JobPhase.COMMITTING, EpochsCommitted): Lifecycle._on_committed,
-    (JobPhase.SAVING, SavepointTaken): Lifecycle._on_savepoint_taken,
-    (JobPhase.SAVING, SavepointFailed): Lifecycle._on_savepoint_failed,
-    (JobPhase.SEALING, FinalPut): Lifecycle._on_sealed,
-    (JobPhase.CLOSING, Closed): Lifecycle._on_closed,
+_HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., Step]]] = {
+    (JobPhase.OPENED, events.Started): Lifecycle._on_started,
+    (JobPhase.READING, events.QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.READING, events.IntentStored): Lifecycle._on_intent,
+    (JobPhase.READING, events.StopRequested): Lifecycle._on_stop,
+    (JobPhase.READING, events.QueryFailed): Lifecycle._on_query_failed,
+    (JobPhase.READING, events.RestartDue): Lifecycle._on_restart_due,
+    (JobPhase.HALTING, events.RestartDue): Lifecycle._on_restart_due,
+    (JobPhase.DRAINING, events.QueryFailed): Lifecycle._on_query_failed,
+    (JobPhase.DRAINING, events.RestartDue): Lifecycle._on_restart_due,
+    (JobPhase.HALTING, events.QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.HALTING, events.IntentStored): Lifecycle._on_intent,
+    (JobPhase.DRAINING, events.QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.DRAINING, events.IntentStored): Lifecycle._on_intent,
+    (JobPhase.FINISHING, events.FinishDone): Lifecycle._on_finished,
+    (JobPhase.COMMITTING, events.EpochsCommitted): Lifecycle._on_committed,
+    (JobPhase.SAVING, events.SavepointTaken): Lifecycle._on_savepoint_taken,
+    (JobPhase.SAVING, events.SavepointFailed): Lifecycle._on_savepoint_failed,
+    (JobPhase.SEALING, events.FinalPut): Lifecycle._on_sealed,
+    (JobPhase.CLOSING, events.Closed): Lifecycle._on_closed,
 }

@@ -69,7 +69,12 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Started:
+class Event:
+    """What has happened to an attempt."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Started(Event):
     """The attempt may begin.
 
     Attributes:
@@ -84,7 +89,7 @@ class Started:
 
 
 @dataclasses.dataclass(frozen=True)
-class QueryEnded:
+class QueryEnded(Event):
     """A query stopped without an error; *next_step* follows from its logs.
 
     If it *has_more*, another start may read input that this one has not requested.
@@ -96,7 +101,7 @@ class QueryEnded:
 
 
 @dataclasses.dataclass(frozen=True)
-class QueryFailed:
+class QueryFailed(Event):
     """A query failed; after a delay it restarts with the queries of *scope* that have not ended."""
 
     query: str
@@ -104,14 +109,14 @@ class QueryFailed:
 
 
 @dataclasses.dataclass(frozen=True)
-class RestartDue:
+class RestartDue(Event):
     """The delay is over; *steps* follow from the logs of the queries that were draining."""
 
     steps: Mapping[str, DrainStep]
 
 
 @dataclasses.dataclass(frozen=True)
-class IntentStored:
+class IntentStored(Event):
     """The intent to drain the query is durable; *next_step* follows from its logs."""
 
     query: str
@@ -119,175 +124,119 @@ class IntentStored:
 
 
 @dataclasses.dataclass(frozen=True)
-class StopRequested:
+class StopRequested(Event):
     """A caller wants the job to end now."""
 
     stop: Stop
 
 
 @dataclasses.dataclass(frozen=True)
-class FinishDone:
-    """All ``on_finish`` callbacks have returned."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EpochsCommitted:
-    """Every sink has published every epoch that Spark has committed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SavepointTaken:
-    """The savepoint is complete."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SavepointFailed:
-    """There is no savepoint, and nothing is left of it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FinalPut:
-    """The final checkpoint is durable."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Closed:
-    """Queries are stopped and ``on_close`` callbacks have been called."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Failed:
+class Failed(Event):
     """Something failed for which this attempt has no remedy."""
 
     failure: Failure
 
 
-@dataclasses.dataclass(frozen=True)
-class CancelRequested:
+class CancelRequested(Event):
     """A caller wants the attempt to stop immediately and keep what is committed."""
 
 
-Event = (
-    Started
-    | QueryEnded
-    | QueryFailed
-    | RestartDue
-    | IntentStored
-    | StopRequested
-    | FinishDone
-    | EpochsCommitted
-    | SavepointTaken
-    | SavepointFailed
-    | FinalPut
-    | Closed
-    | Failed
-    | CancelRequested
-)
+class FinishDone(Event):
+    """All ``on_finish`` callbacks have returned."""
+
+
+class EpochsCommitted(Event):
+    """Every sink has published every epoch that Spark has committed."""
+
+
+class SavepointTaken(Event):
+    """The savepoint is complete."""
+
+
+class SavepointFailed(Event):
+    """There is no savepoint, and nothing is left of it."""
+
+
+class FinalPut(Event):
+    """The final checkpoint is durable."""
+
+
+class Closed(Event):
+    """Queries are stopped and ``on_close`` callbacks have been called."""
 
 
 # --- instructions -------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class StartQuery:
+class Instruction:
+    """What the driver does next."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfQuery(Instruction):
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StartQuery(_OfQuery):
     """Start the query."""
 
-    query: str
     how: StartMode
 
 
 @dataclasses.dataclass(frozen=True)
-class RestartQuery:
+class RestartQuery(_OfQuery):
     """Start a query again that has failed, or was stopped for one that has.
 
     What was staged for its interrupted batch is given up: the batch runs again.
     """
 
-    query: str
     how: StartMode
 
 
-@dataclasses.dataclass(frozen=True)
-class StopQuery:
+class StopQuery(_OfQuery):
     """Stop the query immediately, in the middle of a batch, which will run again."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class HaltQuery:
+class HaltQuery(_OfQuery):
     """Let the query end its batch and no more; answer with :class:`QueryEnded`."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class EndSources:
+class EndSources(_OfQuery):
     """Make durable that some of the query's sources have ended, and let it read them no more."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class PublishEpochs:
+class PublishEpochs(_OfQuery):
     """Publish what Spark has committed of a query that does not run."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class StoreDrainIntent:
+class StoreDrainIntent(_OfQuery):
     """Make durable that the query has read its last row; answer with :class:`IntentStored`."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class PlanDrain:
+class PlanDrain(_OfQuery):
     """Append the drain batch to the query's offset log."""
 
-    query: str
 
-
-@dataclasses.dataclass(frozen=True)
-class CallFinish:
+class CallFinish(Instruction):
     """Call the ``on_finish`` callbacks; answer with :class:`FinishDone`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CommitEpochs:
+class CommitEpochs(Instruction):
     """Publish all that Spark has committed; answer with :class:`EpochsCommitted`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TakeSavepoint:
+class TakeSavepoint(Instruction):
     """Take it; answer with :class:`SavepointTaken` or :class:`SavepointFailed`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class PutFinal:
+class PutFinal(Instruction):
     """Put the final checkpoint; answer with :class:`FinalPut`."""
 
     at_end: AtEnd
 
 
-@dataclasses.dataclass(frozen=True)
-class Close:
+class Close(Instruction):
     """Stop what runs, call the ``on_close`` callbacks; answer with :class:`Closed`."""
-
-
-Instruction = (
-    StartQuery
-    | RestartQuery
-    | StopQuery
-    | HaltQuery
-    | EndSources
-    | PublishEpochs
-    | StoreDrainIntent
-    | PlanDrain
-    | CallFinish
-    | CommitEpochs
-    | TakeSavepoint
-    | PutFinal
-    | Close
-)
