@@ -64,7 +64,6 @@ PROTOCOL: Final = (
     "sinks/revert.py",
     "storage/copy_files.py",
     "storage/documents.py",
-    "storage/copy_files.py",
     "storage/local.py",
     "storage/objects.py",
     "storage/file_tree.py",
@@ -94,10 +93,8 @@ LINES: Final[Mapping[str, str]] = {
     "jobdir/epochs.py": "EpochRecords",
     "sinks/recovery.py": "plan_recovery check_complete unpublished",
     "extensions/postgres/bookkeeping.py": "forget check_kept staged_for raise_fence",
-    "extensions/postgres/publish.py": "publish _look_or_make",
-    "extensions/postgres/table_revert.py": "revert _remove",
+    "extensions/postgres/publish.py": "publish _look_or_make _with_undo revert _remove _restore",
     "extensions/postgres/sink.py": "recover commit abort revert",
-    "extensions/postgres/undo.py": "prepare restore",
     "sinks/staging.py": "stage_files",
     "sinks/revert.py": "Revert",
     "storage/local.py": "put put_if_absent _refused _written make_folder _is_at",
@@ -152,7 +149,7 @@ SURVIVORS: Final[dict[str, str]] = {
     "extensions/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
-    "storage/copy_files.py:link_file:refusal:1": "the copy in its place refuses the same",
+    "storage/copy_files.py:_link:refusal:1": "the copy in its place refuses the same",
 }
 """Mutants that live, by ``file:function:kind:number in it``, and why that is right."""
 
