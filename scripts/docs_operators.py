@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib
+import inspect
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from docs_reference import (
     ROOT,
     Docstring,
+    Function,
     cell,
     found_in,
     maker_of,
@@ -24,8 +27,10 @@ from docs_reference import (
     parameters_of,
     path_of,
 )
+from document_schemas import meaning_of
 
 from airflow_provider import get_provider_info
+from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +43,32 @@ SUBMIT_OPTIONS: Final = ("SubmitOptions", "airflow_provider.hooks.submit_options
 IN_ASSETS: Final = "airflow_provider.triggers.stream_events"
 PAGES: Final = re.compile(r"docs/([a-z-]+)\.md")  # as docstrings name them
 PUBLIC: Final = re.compile(r"Spark\w+(Operator|Sensor|Trigger)")
+ARGUMENTS: Final = ROOT / "airflow_provider" / "operators" / "arguments.py"
+DRIVER: Final = ("DriverOperator", "airflow_provider.operators.base")
+ARGUMENTS_ABOUT: Final = '''\
+"""Keyword arguments of operators that own a driver, for type checkers.
+
+``scripts/docs_operators.py`` writes this module from the signatures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow_provider.runtime.jobdir.run_arguments import RunArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class TaskArguments(TypedDict, total=False):
+    """Arguments of Airflow's ``BaseOperator``; ``params`` is an argument of our own."""
+'''
+DRIVER_ABOUT: Final = '''
+
+class DriverArguments(RunArguments, TaskArguments, total=False):
+    """Arguments of an operator that owns a driver, with those of Airflow and of a run."""
+'''
 DECORATED: Final = "SparkStreamingOperator"
 ABOUT: Final = """\
 # Arguments of operators, sensors and triggers
@@ -178,14 +209,39 @@ def _arguments(source: Source) -> Iterator[Argument]:
         maker = maker_of(each.node)
         if maker is None:
             continue
-        for argument, default in parameters_of(maker):
-            if argument.arg not in seen:
-                seen.add(argument.arg)
-                shown = repr(_value(default, each.module)) if default else ""
-                kind = ast.unparse(argument.annotation) if argument.annotation else ""
-                yield Argument(argument.arg, kind, shown)
+        for argument in (*_written(maker, each.module), *_declared(each)):
+            if argument.name not in seen:
+                seen.add(argument.name)
+                yield argument
         if maker.args.kwarg is None:
             return
+
+
+def _written(maker: Function, module: str) -> Iterator[Argument]:
+    """Yield the arguments that a signature lists."""
+    for argument, default in parameters_of(maker):
+        shown = repr(_value(default, module)) if default else ""
+        kind = ast.unparse(argument.annotation) if argument.annotation else ""
+        yield Argument(argument.arg, kind, shown)
+
+
+def _declared(source: Source) -> Iterator[Argument]:
+    """Yield the arguments that are declared as options."""
+    for kind in _taken(source):
+        for each in kind.parameters():
+            yield Argument(each.name, str(each.annotation), repr(each.default))
+
+
+def _taken(source: Source) -> Iterator[Any]:
+    """Yield the class of options that an ``__init__`` takes by ``@taking``."""
+    maker = maker_of(source.node)
+    for node in maker.decorator_list if maker is not None else ():
+        match node:
+            case ast.Call(func=ast.Name(id="taking"), args=[ast.Name(id=name)]):
+                found = _class(name, source.module)
+                yield getattr(importlib.import_module(found.module), name)
+            case _:
+                pass
 
 
 def _templates(source: Source) -> set[str] | None:
@@ -214,6 +270,10 @@ def _meanings(sources: Sequence[Source]) -> dict[str, str]:
         for names, meaning in [*sections.get("Args", []), *sections.get("Attributes", [])]:
             for name in names.split(", "):
                 found.setdefault(name, meaning)
+        for kind in _taken(source):
+            if issubclass(kind, RunOptions):
+                for argument, field in kind.arguments().items():
+                    found.setdefault(argument, f"{meaning_of(options_of(kind)[field])}.")
     return found
 
 
@@ -323,10 +383,26 @@ def page() -> str:
     return PAGES.sub(r"[\1](\1.md)", "\n".join(lines).rstrip()) + "\n"
 
 
+def arguments_module() -> str:
+    """Return the module that tells type checkers the keywords of operators that own a driver."""
+    from airflow.sdk import BaseOperator
+
+    base = [
+        each.name
+        for each in inspect.signature(BaseOperator.__init__).parameters.values()
+        if each.name not in {"self", "params", "kwargs"}
+    ]
+    ours = [each for each in _arguments(_class(*DRIVER)) if each.default]
+    lines = [ARGUMENTS_ABOUT, *(f"    {name}: Any" for name in base)]
+    lines += [DRIVER_ABOUT, *(f"    {each.name}: {each.annotation}" for each in ours)]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
-    """Write the page."""
+    """Write the page and the module."""
     PAGE.write_text(page())
-    print(f"{PAGE.relative_to(ROOT)}: written")
+    ARGUMENTS.write_text(arguments_module())
+    print(f"{PAGE.relative_to(ROOT)}, {ARGUMENTS.relative_to(ROOT)}: written")
     return 0
 
 

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.typed_json import DEEPEST, Check
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+from airflow_provider.runtime.jobdir.run_options import Option, RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.storage.documents import Document
 
@@ -65,12 +66,33 @@ _OPTIONS = """\
 Each option is one field of a request, which `spark-stream` and the operators make, and which a
 submitted driver reads as a document beside its submission. `scripts/document_schemas.py` makes this
 page from those fields. Where the operator's column is empty, the operator decides, or has the
-Spark connection and `conf=` for it.
+Spark connection and `conf=` for it. *same*: all attempts of a run share it, and an
+attempt that asks for another value is refused. *may differ*: each attempt has its own. *once*: it
+begins or permits something, and no later run inherits it.
 """
 
 
+_ARGUMENTS = """\
+\"\"\"Keyword arguments of a run's options, for type checkers.
+
+``scripts/document_schemas.py`` writes this module from :class:`.RunOptions`.
+\"\"\"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class RunArguments(TypedDict, total=False):
+    \"\"\"The options of a run, as a DAG file or a test gives them.\"\"\"
+
+"""
+
 # What a class statement of a document says; other modules need not be imported.
-_BASES = ("(Document)", "(DriverSpec)", "(RunSpec)")
+_BASES = ("(Document)", "DriverSpec)")
 
 
 def documents() -> list[type[Document]]:
@@ -192,6 +214,8 @@ def pages() -> dict[str, str]:
         **schemas,
         "docs/documents.md": "\n".join(text) + "\n",
         "docs/options.md": options_page(),
+        "airflow_provider/runtime/jobdir/run_arguments.py": _ARGUMENTS
+        + "".join(f"    {each.name}: {each.annotation}\n" for each in RunOptions.parameters()),
     }
 
 
@@ -204,16 +228,29 @@ def options_page() -> str:
         ("A bootstrap", BootstrapSpec, set[str]()),
         ("An upgrade, beside the options of a run", UpgradeSpec, of_run),
     ):
-        rows += [f"## {title}", "", "| command line | operator | request | meaning |"]
-        rows += ["|---|---|---|---|"]
-        for field in dataclasses.fields(kind):
-            if "option" in field.metadata and field.name not in known:
-                option = field.metadata["option"]
+        rows += [f"## {title}", "", "| command line | operator | request | attempts | meaning |"]
+        rows += ["|---|---|---|---|---|"]
+        for name, option in options_of(kind).items():
+            if name not in known:
                 argument = f"`{option.argument}=`" if option.argument else ""
-                text = option.help.replace("|", "\\|")
-                rows.append(f"| `{option.flag}` | {argument} | `{field.name}` | {text} |")
+                kept = _attempts(option)
+                rows.append(
+                    f"| `{option.flag}` | {argument} | `{name}` | {kept} | {meaning_of(option)} |"
+                )
         rows.append("")
     return "\n".join(rows)
+
+
+def meaning_of(option: Option) -> str:
+    """Return an option's meaning for a cell of a table, with its page."""
+    more = f". See [{option.page}]({option.page}.md)" if option.page else ""
+    return option.help.replace("|", "\\|") + more
+
+
+def _attempts(option: Option) -> str:
+    if option.fixed is not None:
+        return "same"
+    return "once" if option.is_once else "may differ"
 
 
 def main() -> None:
@@ -227,7 +264,7 @@ def main() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     print(
-        f"{len(wanted) - 2} schemas in docs/schemas, listed in docs/documents.md; docs/options.md"
+        f"{len(wanted) - 3} schemas in docs/schemas, listed in docs/documents.md; docs/options.md"
     )
 
 

@@ -130,7 +130,7 @@ def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
 
 def _endless(run: RunDirectory, owner: RunOwnerRecord | None) -> Iterator[str]:
     record = run.record()
-    if record is not None and record.until == "stopped" and _is_live(owner):
+    if record is not None and record.options.until == "stopped" and _is_live(owner):
         yield f"run {run.run_id!r} goes on until it is stopped"
 
 

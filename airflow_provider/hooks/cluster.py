@@ -28,10 +28,10 @@ from airflow_provider.runtime.storage.open import local_path_of, open_storage, u
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.hooks.spark_streaming import DriverRequest
     from airflow_provider.hooks.submit_options import SubmitOptions
     from airflow_provider.runtime.api.launchers import Launcher
     from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 _OF_SPARK_SUBMIT: Final = (
     *("deploy_mode", "keytab", "principal", "properties_file", "proxy_user"),
@@ -128,7 +128,7 @@ class ClusterHook(SparkStreamingHook):
         self.launcher.check()
 
     def submit(
-        self, spec: DriverRequest, run_id: str, *, secrets: Mapping[str, str] | None = None
+        self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
         """Submit a driver to the cluster, and return at once.
 

@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
-    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.observe.observer import RunWatcher
-
-    DriverRequest = RunSpec | BootstrapSpec
 
 # Members of the connection's extra; beside them, see SubmitOptions.cold.
 _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
@@ -173,7 +171,7 @@ class SparkStreamingHook(CheckedHook):
         check_java(self._environment())  # spark-submit needs one in every deploy mode
 
     def submit(
-        self, spec: DriverRequest, run_id: str, *, secrets: Mapping[str, str] | None = None
+        self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
         """Start a driver and return at once.
 
@@ -333,7 +331,7 @@ class SparkStreamingHook(CheckedHook):
         return []
 
     def _command(
-        self, spec: DriverRequest, run_id: str, driver_id: str, digest: str, log: Path
+        self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
         """Return the ``spark-submit`` command; it shows no parameter of the job."""
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._options.py_files)]
@@ -382,7 +380,7 @@ class SparkStreamingHook(CheckedHook):
         """Return what no warm driver can have been started with."""
         return [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & connection.extra_dejson.keys())]
 
-    def _standby_settings(self, spec: DriverRequest) -> dict[str, Any] | None:
+    def _standby_settings(self, spec: DriverSpec) -> dict[str, Any] | None:
         """Return what a warm driver must have been started with; None for no such driver."""
         connection = self._spark_connection()
         extra = connection.extra_dejson

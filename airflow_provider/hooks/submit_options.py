@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _MEMORY: Final = re.compile(r"[1-9]\d*([kmgtp]b?)?", re.IGNORECASE)
+_MAPPINGS: Final = ("conf", "env_vars")
 _DEPLOY_MODES: Final = ("client", "cluster")
 _PROPERTIES: Final = {
     "archives": "spark.archives",
@@ -110,6 +112,19 @@ class SubmitOptions:
     deploy_mode: str | None = None
     spark_binary: str | None = None
     verbose: bool = False
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return them as an operator's signature has them."""
+        return [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if each.default is dataclasses.MISSING else each.default,
+                annotation=f"{each.type} | None" if each.name in _MAPPINGS else each.type,
+            )
+            for each in dataclasses.fields(cls)
+        ]
 
     @classmethod
     def of(cls, owner: object) -> SubmitOptions:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.airflow_versions import AirflowException
     from airflow_provider.hooks.log_tail import LogFollower
-    from airflow_provider.hooks.spark_streaming import DriverRequest, SparkStreamingHook
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.observer import RunWatcher
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
@@ -77,10 +78,16 @@ class DriverOperator(SubmittingOperator):
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
-        secret_params: further parameters of the job, which are neither stored nor shown.
-        on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
-        on_kill: what happens to the driver when the task is killed, one of *kill_policies*; None
-            for the first of them.
+        secret_params: further parameters of the job, such as
+            ``{"password": "{{ conn.warehouse.password }}"}``: they reach the driver through its
+            environment, and are stored and shown nowhere. A resumed run takes the new values. Not
+            in deploy mode cluster.
+        on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
+            fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
+        on_kill: what happens to the driver when the task is killed, marked or cleared while it
+            waits, or times out. ``stop``, the default: it ends its batch, which is cut short after
+            30 seconds, and takes a savepoint; ``cancel``: it ends immediately; ``detach``: it goes
+            on. The run is not over: a later try resumes it, or adopts its driver.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
 
@@ -198,7 +205,7 @@ class DriverOperator(SubmittingOperator):
             ConfigError: the message names what differs.
         """
 
-    def _request(self, run_id: str, context: Context) -> DriverRequest:
+    def _request(self, run_id: str, context: Context) -> DriverSpec:
         """Return the request of a driver."""
         raise NotImplementedError
 

@@ -19,7 +19,8 @@ from airflow_provider.runtime.control.bootstrap_request import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.run_options import OUTPUTS, parse_interval
+from airflow_provider.runtime.jobdir.run_options import OUTPUTS
+from airflow_provider.runtime.jobdir.run_spec import parse_interval
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

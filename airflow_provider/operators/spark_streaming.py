@@ -17,9 +17,13 @@ from airflow_provider.operators.base import (
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.retry_policy import SparkRunFailedError
-from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams
-from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
+from airflow_provider.operators.submitting import (
+    SUBMIT_FIELDS,
+    SUBMIT_RENDERERS,
+    split_arguments,
+    taking,
+)
 from airflow_provider.operators.supervision import (
     MAX_LAG_TIME,
     parse_limits,
@@ -28,18 +32,11 @@ from airflow_provider.operators.supervision import (
 )
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.late_policy import COUNT
+from airflow_provider.runtime.jobdir.job_params import check_secret_params
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.resolve_run import check_same_as_ended, with_stored_options
-from airflow_provider.runtime.jobdir.run_options import (
-    RETRY,
-    check_begins_from,
-    check_secret_params,
-    parse_interval,
-)
 from airflow_provider.runtime.jobdir.run_records import FINISHED
-from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_begins_from, parse_interval
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
     upgrade_from,
@@ -57,12 +54,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from typing_extensions import Unpack
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.operators.arguments import DriverArguments
     from airflow_provider.runtime.observe.observer import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")
 _WARM_S: Final = 10.0  # a worker waits so long for a warm driver, which rarely takes longer
+_KEPT_RUNS: Final = 3  # people clear a run soon after it has ended; each keeps files of its state
 _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval until there is one
 
 
@@ -85,90 +85,43 @@ class SparkStreamingOperator(DriverOperator):
             a path.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, any values of JSON; templated.
-        secret_params: further ones, such as ``{"password": "{{ conn.warehouse.password }}"}``: they
-            reach the driver through its environment, and are stored and shown nowhere. A resumed
-            run takes the new values. Not in deploy mode cluster.
-        mode: ``automatic``, ``streaming`` or ``batch``; see docs/modes.md.
-        until: ``end``, ``available`` or ``stopped``; None lets the job's sources decide.
-        at_end: ``drain`` or ``suspend``; None for what goes with *until*.
-        run_id: None to derive it from DAG, task and DAG run, the same for every try.
-        conn_id: a Spark connection.
-        storage_conn_id: a connection with the keys for a job directory in S3; None for that of
-            Airflow's configuration, or the environment's.
-        conf: Spark configuration. Beside it ``spark-submit``'s other options, as those of
-            ``SparkSubmitOperator``: ``env_vars``, ``jars``, ``files``, ``driver_memory`` …; see
-            :class:`.hooks.submit_options.SubmitOptions`.
-        standby: let a warm driver of the worker's pool (``spark-stream pool start``) do it, if one
-            is there that fits; else one is started. None for what the connection's extra says,
-            ``{"standby": true}``.
         from_savepoint: the savepoint that the job begins from, in a job directory that has not
             begun yet; a run that finds it begun from this one goes on.
-        allow_non_restored_state: queries that the savepoint has not, or that do not fit it, start
-            over; so do those that do not fit the job directory, beside what they have written.
-        allow_mixed_results: go on with state that a job with other windows, keys, filters or
-            functions has made; else that is refused.
         state_partitions: spread the savepoint's state over this many partitions; None for the
             number that it has.
-        replaces_job: the identity of a job directory that is lost: this task begins a new job in
-            its place, which adds its rows to what the lost one wrote. Without it a task refuses a
-            job directory that is not the one in which it has begun the job; see
-            docs/storage.md.
+        replaces_job: the identity of a lost job directory: this task begins a new job in its
+            place, which adds its rows to what the lost one wrote. Without it a task refuses a
+            directory other than the one in which it has begun the job; see docs/storage.md.
         interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
             it has one (see docs/backfills.md); None for none.
         follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
             began with; each try is about the version to which accepted upgrades have led from there
             (:class:`.SparkUpgradeOperator`). A try that waits while its version is replaced ends
             with it.
-        on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
-            fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
         on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
             another one goes on; ``replay``: what the run has committed is reverted from every
             sink, the job is set back to before it, and it is executed again. Such runs begin with a
-            savepoint. A retry always resumes.
-        replayable_runs: with ``on_clear="replay"``, how many of the job's newest runs can be
-            replayed; the savepoints of older ones are disposed of when a run begins.
-        on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits, or times out. ``stop``: it ends its batch, which is cut short after 30 seconds,
-            and takes a savepoint; ``cancel``: it ends at once; ``detach``: it goes on. The run is
-            not over: a later try resumes it, or adopts its driver.
-        trigger: time between batches of a run with ``until="stopped"``.
-        target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
-            By default 10 seconds with ``until="stopped"``, where the job limits them.
-        restart: whether and when the driver starts a query again that fails, such as
-            ``"fixed-delay(attempts=3, delay=10 seconds)"``; by default ``exponential-delay`` with
-            ``until="stopped"``, else ``none``; see docs/failures.md.
-        failover: what is started again with it: its ``region``, which is the query alone unless
-            others see what it has not committed, or ``full``, every query that has not ended.
-        fails_as: the class of a failure by the type of the exception that led to it, such as
-            ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
-        late: what is made of rows that come late: ``count`` them; ``fail`` above *late_limit*; or
-            ``wait``, where the watermark waits for the end of the data. See docs/late-rows.md.
-        late_limit: how many late rows ``fail`` accepts, or a share such as ``"0.1%"``; none by
-            default.
-        missing_input: what follows from input that is not there yet. ``retry``: the try fails with
-            DATA_MISSING, and the next one looks again; ``fail``: the task fails, and Airflow does
-            not retry it. See docs/failures.md.
+            savepoint; by default ``replayable_runs=3``. A retry always resumes.
         max_runtime: supervise a run without an end for so long, and hand it over: the task
             succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
             every DAG run, and a successor of it after a stop. The time is counted from the first
             try, and from zero after a clear; see docs/supervising.md.
-        progress_timeout: how long the driver may make no progress while it has work; then it
-            is ended, and the task fails, so that a retry starts another. None for ever.
+        progress_timeout: how long the driver may make no progress while it has work; then it is
+            ended, and the task fails, so that a retry starts another. None for no limit.
         max_lag: how much may be unread for longer than *max_lag_time*, by the measure that the
-            source reports, such as ``{"maxOffsetsBehindLatest": 100_000}``; what follows is the
-            same.
+            source reports, such as ``{"maxOffsetsBehindLatest": 100_000}``; beyond it the driver
+            is ended as after *progress_timeout*.
         max_lag_time: see *max_lag*.
-        deferrable: wait in the triggerer, without a worker slot.
-        defer_after: how long the worker waits itself before that. A task that was deferred comes
-            back after ten seconds at the earliest, and a warm driver is done sooner; by default 10
-            seconds where a standby is asked for, and 0 elsewhere.
-        poll_interval: seconds between polls of the job directory.
+        defer_after: how long the worker waits itself before the triggerer does. A deferred task
+            comes back after ten seconds at the earliest; by default 10 seconds where a standby is
+            asked for, and 0 elsewhere.
         end_from_trigger: a run that has ended well makes the task green from the triggerer, without
             another start of a worker, which takes a second and, soon after the task was deferred,
-            up to ten. Airflow then runs the task's callbacks
-            elsewhere, and neither ``post_execute`` nor listeners such as OpenLineage's; a task that
-            has outlets, or pushes no XCom, ends in a worker all the same.
-        kwargs: those of :class:`.LineageOperator`, and Airflow's own.
+            up to ten. Airflow then runs the task's callbacks elsewhere, and neither
+            ``post_execute`` nor listeners such as OpenLineage's; a task that has outlets, or pushes
+            no XCom, ends in a worker all the same.
+        arguments: the options of a run, which :class:`.RunOptions` declares; those of
+            :class:`.DriverOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -191,6 +144,7 @@ class SparkStreamingOperator(DriverOperator):
     }
     ui_color: str = "#e7f0f7"
 
+    @taking(RunSpec)
     def __init__(
         self,
         *,
@@ -199,71 +153,36 @@ class SparkStreamingOperator(DriverOperator):
         sql: str | None = None,
         job_dir: str,
         params: Mapping[str, Any] | None = None,
-        secret_params: Mapping[str, Any] | None = None,
-        mode: str = "automatic",
-        until: str | None = None,
-        at_end: str | None = None,
-        run_id: str | None = None,
         from_savepoint: str | None = None,
-        allow_non_restored_state: bool = False,
-        allow_mixed_results: bool = False,
         state_partitions: int | None = None,
         replaces_job: str | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         follow_upgrades: bool = False,
-        on_existing: str = "adopt",
         on_clear: str = "resume",
-        replayable_runs: int = REPLAYABLE_RUNS,
-        on_kill: str = "stop",
-        trigger: str | float | None = None,
-        target_batch_time: str | float | None = None,
-        restart: str | Mapping[str, Any] | None = None,
-        failover: str = Failover.REGION.value,
-        fails_as: Mapping[str, str] | None = None,
-        late: str = COUNT,
-        late_limit: str | int | None = None,
-        missing_input: str = RETRY,
         max_runtime: str | float | None = None,
         progress_timeout: str | float | None = None,
         max_lag: Mapping[str, int] | None = None,
         max_lag_time: str | float = MAX_LAG_TIME,
-        deferrable: bool = True,
         defer_after: str | float | None = None,
-        poll_interval: float = 1.0,
         end_from_trigger: bool = False,
-        **kwargs: Any,
+        **arguments: Unpack[DriverArguments],
     ) -> None:
+        options, others = split_arguments(RunSpec, arguments)
         super().__init__(
             job=name_job(job, script, sql),
             job_dir=job_dir,
-            run_id=run_id,
-            secret_params=secret_params,
-            on_existing=on_existing,
-            on_kill=on_kill,
-            deferrable=deferrable,
-            poll_interval=poll_interval,
             params=params,  # Airflow wraps them
-            **kwargs,
+            **others,
         )
-        self.run_options = run_options(
-            mode=mode,
-            until=until,
-            at_end=at_end,
-            trigger=trigger,
-            target_batch_time=target_batch_time,
-            allow_non_restored_state=allow_non_restored_state,
-            allow_mixed_results=allow_mixed_results,
-            restart=restart,
-            failover=failover,
-            fails_as=fails_as,
-            late=late,
-            late_limit=late_limit,
-            missing_input=missing_input,
-        )
+        self.run_options = RunSpec.read_arguments(options)
         check_choice("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
-        _check_numbers(replayable_runs, defer_after)
+        if on_clear == "replay" and self.run_options.setdefault("replayable_runs", _KEPT_RUNS) < 1:
+            msg = "replayable_runs 0: a number of runs, at least the newest one"
+            raise ConfigError(msg)
+        if defer_after is not None:
+            parse_duration(defer_after, name="defer_after")
         self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
         self.from_savepoint = from_savepoint
@@ -271,11 +190,16 @@ class SparkStreamingOperator(DriverOperator):
         self.interval = interval
         self.follow_upgrades = follow_upgrades
         self.on_clear = on_clear
-        self.replayable_runs = replayable_runs
         self.defer_after, self.end_from_trigger = defer_after, end_from_trigger
-        self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
+        self.max_runtime_s = parse_max_runtime(
+            max_runtime, until=options.get("until"), on_clear=on_clear
+        )
         self.limits = parse_limits(
-            progress_timeout, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
+            progress_timeout,
+            max_lag,
+            max_lag_time,
+            trigger=options.get("trigger"),
+            poll_interval=self.poll_interval,
         )
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
@@ -410,7 +334,6 @@ class SparkStreamingOperator(DriverOperator):
             # A template may render to nothing: begin from the beginning.
             from_savepoint=self.from_savepoint or None,
             state_partitions=self.state_partitions if self.from_savepoint else None,
-            replayable_runs=self.replayable_runs if self.on_clear == "replay" else 0,
             replays=self._replays,
             replaces_job=self.replaces_job or None,
             **self.run_options,
@@ -428,11 +351,3 @@ class SparkStreamingOperator(DriverOperator):
         # Of a run without a slice, such as that of a plain cron schedule, also an empty one.
         interval = found.interval if found is not None else facts.data_interval
         return [moment.isoformat() for moment in interval] if interval else None
-
-
-def _check_numbers(runs: int, defer_after: str | float | None) -> None:
-    if defer_after is not None:
-        parse_duration(defer_after, name="defer_after")
-    if runs < 1:
-        msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
-        raise ConfigError(msg)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import inspect
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider.hooks.cluster import ClusterHook
 from airflow_provider.hooks.launchers import SPARK_SUBMIT, LauncherChoice
@@ -12,7 +13,9 @@ from airflow_provider.operators.lineage import LineageOperator
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+Init = TypeVar("Init", bound="Callable[..., None]")
 
 SUBMIT_FIELDS: Final = (
     "conf",
@@ -39,6 +42,41 @@ SUBMIT_RENDERERS: Final = {
 }
 
 
+class Options(Protocol):
+    """A class whose fields are keyword arguments of an operator."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return the arguments as a signature has them."""
+
+
+def taking(kind: type[Options]) -> Callable[[Init], Init]:
+    """Give the signature of an ``__init__`` the arguments of *kind*, which it takes as keywords.
+
+    Airflow reads from the signature which arguments ``default_args`` and ``partial()`` may give.
+    """
+
+    def decorate(init: Init) -> Init:
+        signature = inspect.signature(init)
+        *own, others = signature.parameters.values()
+        parameters = [*own, *kind.parameters(), others]
+        vars(init)["__signature__"] = signature.replace(parameters=parameters)
+        return init
+
+    return decorate
+
+
+def split_arguments(
+    kind: type[Options], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments that are options of *kind*, and the others."""
+    names = {each.name for each in kind.parameters()}
+    return (
+        {name: value for name, value in given.items() if name in names},
+        {name: value for name, value in given.items() if name not in names},
+    )
+
+
 class SubmittingOperator(LineageOperator):
     """What operators that submit a driver take: a connection, and the options of ``spark-submit``.
 
@@ -50,17 +88,19 @@ class SubmittingOperator(LineageOperator):
         launcher_options: the launcher's own options; they win over those of the connection's extra.
         standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
             what the connection's extra says, ``{"standby": true}``.
-        conf: Spark configuration. This argument and those after it are the fields of
-            :class:`SubmitOptions`.
-        kwargs: those of :class:`LineageOperator`, and Airflow's own.
+        arguments: the fields of :class:`SubmitOptions`; those of :class:`LineageOperator`, and
+            Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be, or one that is not taken.
     """
 
     template_fields: Sequence[str] = SUBMIT_FIELDS
+    conf: dict[str, str]
+    env_vars: dict[str, Any]
     _cluster: tuple[LauncherChoice, ClusterHook] | None = None
 
+    @taking(SubmitOptions)
     def __init__(
         self,
         *,
@@ -68,51 +108,19 @@ class SubmittingOperator(LineageOperator):
         launcher: str | None = None,
         launcher_options: Mapping[str, str] | None = None,
         standby: bool | None = None,
-        conf: Mapping[str, str] | None = None,
-        env_vars: Mapping[str, Any] | None = None,
-        py_files: str | None = None,
-        files: str | None = None,
-        archives: str | None = None,
-        jars: str | None = None,
-        driver_class_path: str | None = None,
-        packages: str | None = None,
-        exclude_packages: str | None = None,
-        repositories: str | None = None,
-        driver_memory: str | None = None,
-        executor_memory: str | None = None,
-        executor_cores: int | None = None,
-        num_executors: int | None = None,
-        total_executor_cores: int | None = None,
-        properties_file: str | None = None,
-        principal: str | None = None,
-        keytab: str | None = None,
-        use_krb5ccache: bool = False,
-        proxy_user: str | None = None,
-        yarn_queue: str | None = None,
-        deploy_mode: str | None = None,
-        spark_binary: str | None = None,
-        verbose: bool = False,
-        **kwargs: Any,
+        **arguments: Any,
     ) -> None:
-        refuse(kwargs)
-        super().__init__(**kwargs)
+        refuse(arguments)
+        options, others = split_arguments(SubmitOptions, arguments)
+        super().__init__(**others)
         self.conn_id, self.standby = conn_id, standby
         self.launcher, self.launcher_options = launcher, dict(launcher_options or {})
         if LauncherChoice.of(launcher, conn_id, self.launcher_options) and standby:
             msg = f"standby: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}"
             raise ConfigError(msg)
-        self.conf, self.env_vars = dict(conf or {}), dict(env_vars or {})
-        self.py_files, self.files, self.archives = py_files, files, archives
-        self.jars, self.driver_class_path = jars, driver_class_path
-        self.packages, self.exclude_packages = packages, exclude_packages
-        self.repositories = repositories
-        self.driver_memory, self.executor_memory = driver_memory, executor_memory
-        self.executor_cores, self.num_executors = executor_cores, num_executors
-        self.total_executor_cores = total_executor_cores
-        self.properties_file = properties_file
-        self.principal, self.keytab, self.use_krb5ccache = principal, keytab, use_krb5ccache
-        self.proxy_user, self.yarn_queue, self.deploy_mode = proxy_user, yarn_queue, deploy_mode
-        self.spark_binary, self.verbose = spark_binary, verbose
+        for each in SubmitOptions.parameters():
+            setattr(self, each.name, options.get(each.name, each.default))
+        self.conf, self.env_vars = dict(self.conf or {}), dict(self.env_vars or {})
         SubmitOptions.of(self).check()
 
     def _hook(self) -> SparkStreamingHook:

@@ -208,7 +208,7 @@ class JobSummaries:
 
 def _reads_history(record: RunRecord | None) -> bool:
     """Whether the run ends with its data, which may be of any year: it is not behind."""
-    return record is not None and record.until != "stopped"
+    return record is not None and record.options.until != "stopped"
 
 
 def unread(

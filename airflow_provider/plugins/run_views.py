@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
@@ -43,17 +44,6 @@ if TYPE_CHECKING:
 _MOST_RUNS: Final = 20
 _MOST_ATTEMPTS: Final = 50  # of a run that failed all night, the last ones
 _TAIL_BYTES: Final = 60_000
-# What a run can be asked to do; its parameters are in the document, under Raw.
-_OPTIONS: Final = (
-    "mode",
-    "until",
-    "at_end",
-    "trigger_s",
-    "interval",
-    "from_savepoint",
-    "late",
-    "settings",
-)
 
 
 class RunViews:
@@ -102,7 +92,12 @@ class RunViews:
         return BatchesView(
             run_id=record.run_id,
             queries=[QueryBatchesView(history=h, statistics=statistics(h)) for h in histories],
-            configuration={name: getattr(record, name) for name in _OPTIONS},
+            configuration={
+                **dataclasses.asdict(record.options),
+                "interval": record.interval,
+                "from_savepoint": record.from_savepoint,
+                "settings": record.settings,
+            },
         )
 
     def log(self, job_dir: str, first: str, run_id: str, driver_id: str) -> LogView:
@@ -158,7 +153,7 @@ class RunViews:
             error=condition.error,
             next_step=condition.next_step,
             mode=final.mode if final else record.mode if record else None,
-            until=record.until if record else None,
+            until=record.options.until if record else None,
             interval=list(record.interval) if record and record.interval else None,
             entry=record.entry if record else None,
             started=record.started if record else None,

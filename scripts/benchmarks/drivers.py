@@ -22,6 +22,7 @@ from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import HEARTBEAT_S, TIMEOUT_S, Lease
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     STREAMING,
@@ -72,10 +73,7 @@ class Driver:
                 run_id=RUN_ID,
                 entry=ENTRY,
                 params={},
-                mode=STREAMING,
-                until="end",
-                at_end="drain",
-                trigger_s=None,
+                options=RunOptions(mode="streaming", until="end", at_end="drain"),
                 interval=None,
                 starting={},
                 started=self._began,

@@ -24,6 +24,7 @@ from services import wait_for
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import key_of
@@ -112,7 +113,10 @@ def test_a_program_is_the_entry_of_its_run(program: dict[str, Any]) -> None:
         ({"on_existing": "steal"}, "on_existing 'steal': use one of 'adopt', 'wait', 'fail'"),
         ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'stop', 'cancel', 'detach'"),
         ({"on_clear": "undo"}, "on_clear 'undo': use one of 'resume', 'replay'"),
-        ({"replayable_runs": 0}, "replayable_runs 0: a number of runs, at least the newest one"),
+        (
+            {"on_clear": "replay", "replayable_runs": 0},
+            "replayable_runs 0: a number of runs, at least the newest one",
+        ),
         ({"script": "etl.py"}, "name one job: job='FILE.py:FUNC', script='FILE.py' or sql="),
         ({"job": None}, "name one job"),
         ({"job": None, "script": "etl.sql"}, "script='etl.sql': name a file that ends with .py"),
@@ -123,7 +127,7 @@ def test_a_program_is_the_entry_of_its_run(program: dict[str, Any]) -> None:
         ({"trigger": -1}, "trigger: -1 is not a duration"),
         ({"trigger": "1 month"}, "trigger: '1 month' is not a duration"),
         ({"defer_after": "soon"}, "defer_after: 'soon' is not a duration"),
-        ({"target_batch_time": "soon"}, "target batch time: 'soon' is not a duration"),
+        ({"target_batch_time": "soon"}, "target_batch_time: 'soon' is not a duration"),
         ({"poll_interval": 0}, "poll_interval 0: seconds between polls, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
@@ -235,7 +239,7 @@ def test_defaults_of_a_dag_reach_the_options_of_spark_submit() -> None:
     """
     dag = DAG("flights", schedule=None, default_args={"driver_memory": "3g", "name": "x"})
 
-    assert "3g" == in_dag(dag).driver_memory
+    assert "3g" == SubmitOptions.of(in_dag(dag)).driver_memory
 
 
 def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:
@@ -371,7 +375,7 @@ def test_a_plain_text_is_its_own_run_id() -> None:
     ("asked", "says"),
     [
         ({"params": {"input": "/another"}}, "params={}.*'input': '/another'"),
-        ({"mode": "batch"}, "mode='STREAMING' and is now requested with mode='BATCH'"),
+        ({"mode": "batch"}, "mode='streaming' and is now requested with mode='batch'"),
         ({"from_savepoint": "/saved/s1"}, "from_savepoint=None.*'/saved/s1'"),
         ({"secret_params": {"password": "x"}}, r"secret_params=\[\].*\['password'\]"),
     ],

@@ -75,6 +75,7 @@ def drive(_kind: str, job_dir: str, run_id: str, driver_id: str, digest: str) ->
 def finish(storage, run) -> None:
     """Put the final checkpoint of a run whose queries had nothing to read, which is true."""
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_options import RunOptions
     from airflow_provider.runtime.jobdir.run_records import (
         FinalCheckpoint,
         JobRecord,
@@ -88,10 +89,7 @@ def finish(storage, run) -> None:
             run_id=run.run_id,
             entry="jobs:finish",
             params={},
-            mode="STREAMING",
-            until="end",
-            at_end="drain",
-            trigger_s=None,
+            options=RunOptions(mode="streaming", until="end", at_end="drain"),
             interval=None,
             starting={},
             started=at,

@@ -32,7 +32,7 @@ from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 def job(tmp_path) -> JobDirectoryBuilder:
     """Return a job whose run r1 is in BATCH and has not committed."""
     job = JobDirectoryBuilder(tmp_path / "job").begin()
-    job.directory.run("r1").put_record(a_run(mode="BATCH", query_ids={"q": QUERY_ID}))
+    job.directory.run("r1").put_record(a_run(mode="batch", query_ids={"q": QUERY_ID}))
     return job
 
 
@@ -136,7 +136,7 @@ class BatchBench(EpochBench):
         super().__init__(root, sink)
         directory = JobDirectory(self.storage)
         self.run = directory.run("r1")
-        self.run.put_record(a_run(mode="BATCH", query_ids={"q": QUERY_ID}))
+        self.run.put_record(a_run(mode="batch", query_ids={"q": QUERY_ID}))
 
     @property
     def spark(self) -> Any:

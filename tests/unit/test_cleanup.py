@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider.runtime.driver.restore_job import _held_back_after
 from airflow_provider.runtime.jobdir.end_of_input import put_drain_intent
-from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.testing.job_directories import (
     CheckpointBuilder,
     JobDirectoryBuilder,
@@ -73,6 +72,6 @@ def test_a_batch_run_shows_nothing_before_its_end(job, ended, expected):
     """
     if ended:
         job.finished("r2")
-    batch = dataclasses.replace(a_run("r2"), mode=BATCH)
+    batch = a_run("r2", mode="batch")
 
     assert expected == _held_back_after(job.directory, batch, "p")

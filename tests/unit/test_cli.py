@@ -189,7 +189,7 @@ def test_what_is_mistyped_is_named_with_what_is_meant(argv, said, capsys):
         (["--conf", "x"], "--conf 'x': write --conf NAME=VALUE"),
         (["--trigger", "soon", "--until", "stopped"], "--trigger: 'soon' is not a duration"),
         (["--trigger", "5 s", "--until", "end"], "leave it out"),
-        (["--target-batch-time", "0 s"], "target batch time '0 s': more than 0, or 'off'"),
+        (["--target-batch-time", "0 s"], "--target-batch-time '0 s': more than 0, or 'off'"),
         (["--interval", "x", "y"], "--interval x y: write two times"),
         (["--run-id", "a/b"], "run id 'a/b': use letters"),
         (["--mode", "batch", "--until", "stopped"], "mode 'batch' reads everything and ends"),
@@ -265,9 +265,9 @@ def test_a_finished_run_returns_at_once(job, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--param", "input=/other"], "params={'input': '/in'}"),
-        (["--param", "input=/in", "--from-savepoint", "/nowhere"], "from_savepoint='/nowhere'"),
-        (["--param", "input=/in", "--at-end", "suspend"], "at_end='suspend'"),
+        (["--param", "input=/other"], "--param={'input': '/in'}"),
+        (["--param", "input=/in", "--from-savepoint", "/nowhere"], "--from-savepoint='/nowhere'"),
+        (["--param", "input=/in", "--at-end", "suspend"], "--at-end='suspend'"),
     ],
 )
 def test_a_finished_run_does_not_stand_for_another_one(job, capsys, options, told):

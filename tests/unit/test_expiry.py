@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.driver.records import begin_attempt
 from airflow_provider.runtime.jobdir import expiry
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory
@@ -149,7 +150,9 @@ def test_numbers_go_on_after_the_last_one(ended, clock):
 
     assert 7 == run.submission_count()
     context = SimpleNamespace(applicationId="app-1", uiWebUrl=None)
-    job: Any = SimpleNamespace(spark=SimpleNamespace(sparkContext=context), queries=())
+    plan = SimpleNamespace(mode="STREAMING", until="end", at_end=AtEnd.DRAIN)
+    spark = SimpleNamespace(sparkContext=context)
+    job: Any = SimpleNamespace(spark=spark, queries=(), plan=plan)
     lease = present(read_lease(ended.counted, ended.lease("left")))
     begun = begin_attempt(run, RunSpec(job_dir="/j", entry="job.py:f"), lease, job, clock.now())
     assert (10, lease.driver_id, "app-1") == (begun.attempt, begun.driver_id, begun.application_id)

@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir.identity import (
     lineage_of,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.run_options import check_replaces_job
+from airflow_provider.runtime.jobdir.run_spec import check_replaces_job
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified

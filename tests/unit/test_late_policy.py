@@ -19,9 +19,10 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
-from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit
+from airflow_provider.runtime.jobdir.late_policy import LateLimit, parse_late_limit
 from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import RunRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.queries.late_input import LatePolicy
@@ -98,7 +99,7 @@ def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
 
     assert why in str(spec_error.value)
     assert str(spec_error.value) == str(operator_error.value)
-    check_late("wait", None, until="end", at_end="drain")
+    RunOptions(late="wait", until="end", at_end="drain").check()
 
 
 def test_the_operator_takes_a_number_for_its_limit():
@@ -118,14 +119,10 @@ def a_run(late):
         run_id="r",
         entry="jobs.py:daily",
         params={},
-        mode="STREAMING",
-        until="end",
-        at_end="drain",
-        trigger_s=None,
+        options=RunOptions(mode="streaming", until="end", at_end="drain", late=late),
         interval=None,
         starting={},
         started="2026-01-01T00:00:00Z",
-        late=late,
     )
 
 
@@ -137,7 +134,7 @@ def test_a_resumed_run_may_accept_more_and_not_another_watermark():
     check_same_spec(a_run("fail"), a_run("count"))
     check_same_spec(a_run("wait"), a_run("wait"))
     for asked, begun in (("wait", "count"), ("count", "wait"), ("fail", "wait")):
-        with pytest.raises(ConfigError, match=r"was begun with late="):
+        with pytest.raises(ConfigError, match=r"was begun with --late="):
             check_same_spec(a_run(asked), a_run(begun))
 
 

@@ -5,19 +5,29 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime as dt
+import importlib
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
+from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
+from airflow_provider.operators.arguments import DriverArguments
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.cli.command_parser import add_options, read_options
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.run_options import check_params, parse_params
+from airflow_provider.runtime.jobdir.job_params import check_params, parse_params
+from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_run
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 PLAIN = ["/job", "--entry", "jobs.py:daily"]
@@ -57,19 +67,97 @@ def parsed(kind, *argv: str):
 
 @pytest.mark.parametrize(
     ("kind", "operator"),
-    [(RunSpec, SparkStreamingOperator), (BootstrapSpec, SparkBootstrapOperator)],
+    [
+        (RunSpec, SparkStreamingOperator),
+        (BootstrapSpec, SparkBootstrapOperator),
+    ],
 )
 def test_an_option_has_one_place_in_each_interface(kind, operator):
     """
     Each field has its own flag and argument, and the argument is one of the operator's.
     """
-    options = [f.metadata["option"] for f in dataclasses.fields(kind) if "option" in f.metadata]
+    options = options_of(kind).values()
     arguments = [option.argument for option in options if option.argument]
-    known = inspect.signature(operator.__init__).parameters
+    makers = [inspect.signature(each.__init__) for each in operator.mro() if each is not object]
+    known = {name for maker in makers for name in maker.parameters}
 
     assert len(options) == len({option.flag for option in options})
     assert len(arguments) == len(set(arguments))
     assert [] == [argument for argument in arguments if argument not in known]
+
+
+def test_type_checkers_know_every_argument(monkeypatch):
+    """
+    The typed dictionaries, which scripts write, have what the signatures take.
+    """
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    operators = importlib.import_module("docs_operators")
+    names = inspect.signature(SparkStreamingOperator.__init__).parameters
+
+    assert operators.ARGUMENTS.read_text() == operators.arguments_module()
+    assert {*RunOptions.arguments()} <= {*names} & {*DriverArguments.__annotations__}
+
+
+def test_an_option_is_given_by_default_args_and_to_mapped_tasks():
+    """
+    Airflow reads the signature, in which each option stands; a misspelt one is refused in one line.
+    """
+    of_job: dict[str, Any] = {"job": "jobs.py:daily", "job_dir": "/job"}
+    with DAG("d", schedule=None, default_args={"late": "fail", "late_limit": 3, "trigger": None}):
+        given = SparkStreamingOperator(task_id="a", restart={"type": "none"}, **of_job)
+        mapped = SparkStreamingOperator.partial(
+            task_id="b", job="jobs.py:daily", until="stopped"
+        ).expand(job_dir=["/a", "/b"])
+        upgrade = SparkUpgradeOperator(task_id="c", new_job_dir="/new", **of_job)
+
+    assert {"late": "fail", "late_limit": "3", "restart": "none"} == given.run_options
+    assert "stopped" == mapped.partial_kwargs["until"]
+    assert {"late": "fail", "late_limit": "3"} == upgrade.run_options
+    with pytest.raises(
+        TypeError, match=r"(?s)Invalid arguments were passed to SparkStreamingOp.*lat"
+    ):
+        SparkStreamingOperator(task_id="a", lat="fail", **of_job)  # type: ignore[call-arg]
+    with pytest.raises(
+        TypeError, match=r"(?s)Invalid arguments were passed to SparkUpgradeOp.*mode"
+    ):
+        SparkUpgradeOperator(task_id="a", new_job_dir="/new", mode="batch", **of_job)
+    with pytest.raises(TypeError, match=r"^there is no option 'lat' here; there are mode, until"):
+        RunOptions.read_arguments({"lat": "fail"})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"mode": "bach"}, "^mode 'bach': use one of 'automatic', 'streaming', 'batch'"),
+        ({"failover": "all"}, "^failover 'all': use one of 'region', 'full'"),
+        ({"missing_input": "wait"}, "^missing_input 'wait': use one of 'retry', 'fail'"),
+        ({"trigger": "soon"}, "^trigger: 'soon' is not a duration"),
+        ({"target_batch_time": 0}, "^target_batch_time 0: more than 0, or 'off'"),
+        ({"replayable_runs": -1}, "^replayable_runs -1: a number of runs"),
+        ({"fails_as": {"a b": "X"}}, "a b"),
+        ({"trigger": 5, "until": "end"}, "^trigger is the time between batches"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name(given, why):
+    """
+    When the DAG file is parsed, in one line.
+    """
+    with pytest.raises(ConfigError, match=why):
+        RunOptions.read_arguments(given)
+
+
+def test_another_attempt_that_changes_a_fixed_option_hears_its_name_from_the_caller():
+    """
+    A task hears of the operator's argument, a shell of the flag.
+    """
+    begun, asked = a_run(until="end"), a_run(until="stopped")
+    with pytest.raises(ConfigError, match="begun with --until='end' and is now requested with --u"):
+        check_same_spec(asked, begun)
+    with (
+        addressing(caller=Caller.OPERATOR),
+        pytest.raises(ConfigError, match=r"begun with until='end' and is now requested with unt"),
+    ):
+        check_same_spec(asked, begun)
 
 
 def test_the_command_line_gives_every_option():

@@ -65,7 +65,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
         ({"run_id": "../../etc"}, "run id '../../etc': use letters, digits"),
         ({"run_id": ""}, "run id '': use letters"),
         ({"run_id": "r1", "replays": "r1"}, "run 'r1' cannot take its own place"),
-        ({"replayable_runs": -1}, "replayable runs -1: a number of runs"),
+        ({"replayable_runs": -1}, "replayable_runs -1: a number of runs"),
         ({"until": "end", "trigger_s": 5.0}, "until='end' batches follow each other.*leave it out"),
         ({"until": "available", "trigger_s": 5.0}, "leave it out"),
     ],
@@ -267,10 +267,10 @@ def test_the_same_ask_is_accepted():
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("params", {"input": "/other"}, "params={'input': '/in'}.*params={'input': '/other'}"),
-        ("mode", "BATCH", "mode='STREAMING'.*mode='BATCH'"),
+        ("params", {"input": "/other"}, "--param={'input': '/in'}.*={'input': '/other'}"),
+        ("mode", "batch", "--mode='streaming'.*--mode='batch'"),
         ("until", "available", "until='end'.*until='available'"),
-        ("at_end", "suspend", "at_end='drain'.*at_end='suspend'"),
+        ("at_end", "suspend", "at-end='drain'.*at-end='suspend'"),
         ("interval", ("a", "b"), "interval=None.*interval="),
     ],
 )
@@ -288,8 +288,8 @@ def test_another_ask_is_refused(name, value, shown):
     [
         ({}, {}),
         ({}, {"mode": "streaming", "until": "end", "at_end": "drain"}),
-        ({"mode": "BATCH"}, {}),
-        ({"mode": "BATCH"}, {"mode": "batch"}),
+        ({"mode": "batch"}, {}),
+        ({"mode": "batch"}, {"mode": "batch"}),
         ({"until": "stopped", "at_end": "suspend"}, {}),
         ({"until": "available", "at_end": "suspend"}, {"until": "available"}),
         ({"until": "available"}, {"until": "available", "at_end": "drain"}),
@@ -307,15 +307,15 @@ def test_a_run_that_has_ended_may_be_asked_for_again(stored, values):
 @pytest.mark.parametrize(
     ("values", "stored", "shown"),
     [
-        ({"params": {}}, {}, "params={'input': '/in'}.*params={}"),
-        ({"mode": "batch"}, {}, "mode='STREAMING'.*mode='BATCH'"),
+        ({"params": {}}, {}, "--param={'input': '/in'}.*--param={}"),
+        ({"mode": "batch"}, {}, "mode='streaming'.*mode='batch'"),
         ({"until": "available"}, {}, "until='end'.*until='available'"),
         ({}, {"until": "available"}, "until='available'.*until='end or stopped'"),
-        ({"at_end": "suspend"}, {}, "at_end='drain'.*at_end='suspend'"),
-        ({"until": "available"}, {"until": "available"}, "at_end='drain'.*at_end='suspend'"),
+        ({"at_end": "suspend"}, {}, "at-end='drain'.*at-end='suspend'"),
+        ({"until": "available"}, {"until": "available"}, "at-end='drain'.*at-end='suspend'"),
         ({"interval": (NOW, NOW)}, {}, "interval=None.*interval=.'2026-01-02T03:04:05.000Z'"),
-        ({"from_savepoint": "/nowhere"}, {}, "from_savepoint=None.*from_savepoint='/nowhere'"),
-        ({"secret_params": {"key": "KEY"}}, {}, "secret_params=.*secret_params=.'key'"),
+        ({"from_savepoint": "/nowhere"}, {}, "from-savepoint=None.*from-savepoint='/nowhere'"),
+        ({"secret_params": {"key": "KEY"}}, {}, "--secret-param=.*--secret-param=.'key'"),
     ],
 )
 def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, shown):
@@ -490,6 +490,6 @@ def test_a_rotated_secret_resumes_the_run(job):
 
     check_same_spec(a_run(secret_params={"password": "NEW_VARIABLE"}), stored)
     with pytest.raises(
-        ConfigError, match=r"secret_params=\['password'\] and is now requested.*\[\]"
+        ConfigError, match=r"--secret-param=\['password'\] and is now requested.*\[\]"
     ):
         check_same_spec(a_run(), stored)

@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors.ways_out import (
     words,
 )
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.run_options import parse_interval
+from airflow_provider.runtime.jobdir.run_spec import parse_interval
 from airflow_provider.runtime.queries.params import Params
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,8 @@ ONLY_IN_A_SHELL = [
     "runtime/control/launcher.py",
     "runtime/control/spark_submit.py",
     "runtime/jobdir/end_of_input.py",
-    "runtime/jobdir/run_options.py",
+    "runtime/jobdir/job_params.py",
+    "runtime/runtime_zip.py",
 ]
 NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):

@@ -17,7 +17,7 @@ from airflow_provider.runtime.checkpoint.offsets import can_reset
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_options import check_partitions
+from airflow_provider.runtime.jobdir.run_spec import check_partitions
 from airflow_provider.runtime.savepoints.catalog import PROVIDER
 
 if TYPE_CHECKING:

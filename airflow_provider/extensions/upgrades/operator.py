@@ -11,15 +11,17 @@ from airflow_provider.extensions.upgrades.upgrade_request import (
 )
 from airflow_provider.operators.base import DriverOperator
 from airflow_provider.operators.job_params import own_params
-from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams
-from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
+from airflow_provider.operators.submitting import (
+    SUBMIT_FIELDS,
+    SUBMIT_RENDERERS,
+    split_arguments,
+    taking,
+)
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.late_policy import COUNT
+from airflow_provider.runtime.jobdir.job_params import check_secret_params
 from airflow_provider.runtime.jobdir.layout import directory_at, known_job, open_job_directory
-from airflow_provider.runtime.jobdir.run_options import RETRY, check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     Version,
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from typing_extensions import Unpack
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.operators.arguments import DriverArguments
     from airflow_provider.runtime.observe.observer import RunWatcher
 
 
@@ -64,21 +68,14 @@ class SparkUpgradeOperator(DriverOperator):
         follow_upgrades: *job_dir* is the directory in which the job began: the version that runs is
             the one to which accepted upgrades have led from there.
         params: parameters of the new version; templated.
-        secret_params: secret ones, as of ``SparkStreamingOperator``.
         probation: how long the new version is watched.
         progress_timeout: how long it may commit nothing while it has input.
         stop_timeout: how long the old version may take to stop.
-        until: ``end`` or ``stopped``; None lets the job's sources decide.
-        at_end: ``drain`` or ``suspend``; None for the default of *until*.
-        trigger: time between batches of the new version's run.
-        target_batch_time, allow_non_restored_state, allow_mixed_results, restart: of the new
-            version's run, as of ``SparkStreamingOperator``.
-        failover, fails_as, late, late_limit, missing_input: the same.
-        conn_id: a Spark connection; this and the other options of ``spark-submit`` as there.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``detach``, the default: the upgrade continues; ``cancel``: the driver ends, and
-            neither version runs until a later try continues.
-        kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
+            waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and
+            neither version runs until a later try goes on.
+        arguments: the options of the new version's run, without those that an upgrade decides;
+            those of :class:`.DriverOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is invalid; when the DAG is parsed.
@@ -99,6 +96,7 @@ class SparkUpgradeOperator(DriverOperator):
     ui_color: str = "#e7f0f7"
     kill_policies: ClassVar[Sequence[str]] = ("detach", "cancel")  # a stop would be a third version
 
+    @taking(UpgradeSpec)
     def __init__(
         self,
         *,
@@ -107,30 +105,17 @@ class SparkUpgradeOperator(DriverOperator):
         new_job_dir: str,
         follow_upgrades: bool = False,
         params: Mapping[str, Any] | None = None,
-        secret_params: Mapping[str, str] | None = None,
         probation: str | float = "10 minutes",
         progress_timeout: str | float = "2 minutes",
         stop_timeout: str | float = "10 minutes",
-        until: str | None = None,
-        at_end: str | None = None,
-        trigger: str | float | None = None,
-        target_batch_time: str | float | None = None,
-        allow_non_restored_state: bool = False,
-        allow_mixed_results: bool = False,
-        restart: str | Mapping[str, Any] | None = None,
-        failover: str = Failover.REGION.value,
-        fails_as: Mapping[str, str] | None = None,
-        late: str = COUNT,
-        late_limit: str | int | None = None,
-        missing_input: str = RETRY,
-        **kwargs: Any,
+        **arguments: Unpack[DriverArguments],
     ) -> None:
+        options, others = split_arguments(UpgradeSpec, arguments)
         super().__init__(
             job=job,
             job_dir=job_dir,
-            secret_params=secret_params,
             params=params,  # Airflow wraps them
-            **kwargs,
+            **others,
         )
         self.new_job_dir = new_job_dir
         self.follow_upgrades = follow_upgrades
@@ -141,21 +126,7 @@ class SparkUpgradeOperator(DriverOperator):
             "progress_timeout_s": parse_duration(progress_timeout, name="progress_timeout"),
             "stop_timeout_s": parse_duration(stop_timeout, name="stop_timeout"),
         }
-        self.run_options = run_options(
-            mode="streaming",
-            until=until,
-            at_end=at_end,
-            trigger=trigger,
-            target_batch_time=target_batch_time,
-            allow_non_restored_state=allow_non_restored_state,
-            allow_mixed_results=allow_mixed_results,
-            restart=restart,
-            failover=failover,
-            fails_as=fails_as,
-            late=late,
-            late_limit=late_limit,
-            missing_input=missing_input,
-        )
+        self.run_options = UpgradeSpec.read_arguments(options)
 
     def _choose_version(self, version: Mapping[str, str] | None) -> None:
         if self.follow_upgrades:

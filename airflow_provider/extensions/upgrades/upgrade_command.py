@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.command_parser import add_options, read_options
-from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.observe.health import Limits
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.api.storages import Storage
-
-_OURS: Final = ("from_savepoint", "replays", "run_id", "until", "state_partitions")
 
 api_version: Final = 1
 
@@ -33,9 +30,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
-    asked = read_options(arguments, UpgradeSpec)
-    _check(asked)
-    return upgrade(asked, spark=arguments.spark)
+    return upgrade(read_options(arguments, UpgradeSpec), spark=arguments.spark)
 
 
 def upgrade(
@@ -78,13 +73,3 @@ def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSess
     leaves it to that task.
     """
     return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)
-
-
-def _check(asked: UpgradeSpec) -> None:
-    """Refuse the options that an upgrade decides by itself."""
-    default = RunSpec(job_dir=asked.job_dir, entry=asked.entry)
-    given = [name for name in _OURS if getattr(asked, name) != getattr(default, name)]
-    if given:
-        flag = given[0].replace("_", "-")
-        msg = f"--{flag} is decided by the upgrade; leave it out"
-        raise ConfigError(msg)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_provider.runtime.base.typed_json import Address, Seconds
+from airflow_provider.runtime.base.typed_json import Address, NonNegative, Seconds
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.run_options import duration_option, option
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_options import SECONDS, RunOptions, option
+from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     FOLDER,
     UpgradeRecord,
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpgradeSpec(RunSpec):
-    """``submissions/<driver id>.upgrade.json``: which version replaces which one, and how.
+class UpgradeSpec(RunOptions, DriverSpec):
+    """``submissions/<driver id>.upgrade.json``: which version is to take whose place, and how.
 
     Attributes:
         job_dir: the directory of the version that runs; all else of the run is the new version's.
+        mode: decided by the upgrade, and so no option of it; the same of *replayable_runs*.
         to: the new version's directory.
         probation_s: how long the new version is watched.
         progress_timeout_s: how long it may commit nothing while it has input.
@@ -47,32 +48,47 @@ class UpgradeSpec(RunSpec):
     CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.upgrade.json",)
 
+    mode: str = "streaming"
+    replayable_runs: NonNegative = 1
     to: Address = option(
         "--to", "of the new version", argument="new_job_dir", required=True, metavar="NEW_JOB_DIR"
     )
-    probation_s: Seconds = duration_option(
+    probation_s: Seconds = option(
         "--probation",
         "how long the new version is watched (default: 10 minutes)",
-        argument="probation",
         default=600.0,
+        argument="probation",
+        **SECONDS,
     )
-    progress_timeout_s: Seconds = duration_option(
+    progress_timeout_s: Seconds = option(
         "--progress-timeout",
         "how long it may commit nothing while there is something to read, meanwhile "
         "(default: 2 minutes)",
-        argument="progress_timeout",
         default=120.0,
+        argument="progress_timeout",
+        **SECONDS,
     )
-    stop_timeout_s: Seconds = duration_option(
+    stop_timeout_s: Seconds = option(
         "--stop-timeout",
         "how long the old version may take to stop (default: 10 minutes)",
-        argument="stop_timeout",
         default=600.0,
+        argument="stop_timeout",
+        **SECONDS,
     )
+
+    def __post_init__(self) -> None:
+        """Refuse what needs no look at the job.
+
+        Raises:
+            ConfigError: a value is not one of those allowed.
+        """
+        self.check()
+        self.check_params()
 
     def new_version(self) -> RunSpec:
         """Return the request of the new version's run."""
-        asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSpec)}
+        shared = (*dataclasses.fields(RunOptions), *dataclasses.fields(DriverSpec))
+        asked = {each.name: getattr(self, each.name) for each in shared}
         return RunSpec(**{**asked, "job_dir": self.to})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import re
 import shlex
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
-from airflow_provider.runtime.jobdir.run_options import with_arguments
+from airflow_provider.runtime.jobdir.job_params import with_arguments
+from airflow_provider.runtime.jobdir.run_options import options_of
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.jobdir.run_options import Option
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 
@@ -200,11 +199,15 @@ def add_options(
         The ways to name a job, of which exactly one is given.
     """
     jobs = command.add_mutually_exclusive_group(required=True)
-    for name, option in _options(kind):
+    for name, option in options_of(kind).items():
         place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
         # What nobody gives is left out, so that the request has the one default.
         (jobs if name == "entry" else command).add_argument(
-            option.flag, help=option.help, default=argparse.SUPPRESS, **place, **option.how
+            option.flag,
+            help=option.help.replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            **place,
+            **option.how,
         )
     command.add_argument("--driver-id", help=argparse.SUPPRESS, default=None)
     return jobs
@@ -218,17 +221,11 @@ def read_options(arguments: argparse.Namespace, kind: type[S]) -> S:
     """
     given = vars(arguments)
     values: dict[str, Any] = {
-        name: option.parse(given[name]) if option.parse is not None else given[name]
-        for name, option in _options(kind)
+        name: option.read(given[name], option.flag)
+        for name, option in options_of(kind).items()
         if name in given
     }
     return kind(driver_id=arguments.driver_id, **values)
-
-
-def _options(kind: type[DriverSpec]) -> Iterator[tuple[str, Option]]:
-    for field in dataclasses.fields(kind):
-        if "option" in field.metadata:
-            yield field.name, field.metadata["option"]
 
 
 _JOB: Final = "/data/jobs/daily"

@@ -17,15 +17,14 @@ from airflow_provider.runtime.base.typed_json import Address
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
-from airflow_provider.runtime.jobdir.run_options import (
-    OUTPUTS,
+from airflow_provider.runtime.jobdir.job_params import (
     check_params,
     check_secret_params,
-    option,
     parse_params,
 )
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
+from airflow_provider.runtime.jobdir.run_options import OUTPUTS, check_word, option
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
@@ -84,7 +83,7 @@ class BootstrapSpec(DriverSpec):
         "the live job's parameters: both are compared before anything is read",
         default=None,
         argument="live_params",
-        parse=lambda values: parse_params(values, "--live-param"),
+        parse=parse_params,
         action="append",
         metavar="K=V",
     )
@@ -107,17 +106,18 @@ class BootstrapSpec(DriverSpec):
         "this source goes on where history ended; the others begin from their beginning",
         default=(),
         argument="keep_positions",
-        parse=tuple,
+        parse=lambda names, _: tuple(names),
         action="append",
         metavar="SOURCE",
     )
 
     def __post_init__(self) -> None:
-        """Refuse what needs no look at the job."""
-        if self.output not in OUTPUTS:
-            words = ", ".join(repr(word) for word in OUTPUTS)
-            msg = f"output {self.output!r}: use one of {words}"
-            raise ConfigError(msg)
+        """Refuse what needs no look at the job.
+
+        Raises:
+            ConfigError: *output* is not one of the words for it.
+        """
+        check_word("output", self.output, OUTPUTS)
         check_params(self.params)
         check_params(self.live_params or {})
         check_secret_params({**self.params, **(self.live_params or {})}, self.secret_params)

@@ -212,7 +212,7 @@ def _share_slot(submission: _Submission, slot: DriverSlot, over: threading.Event
             attempt, record = submission.run.last_attempt(), submission.run.record()
             if attempt is None or attempt.driver_id != submission.driver_id or record is None:
                 continue
-            if record.until == "stopped":
+            if record.options.until == "stopped":
                 slot.stop_working()
             return
 

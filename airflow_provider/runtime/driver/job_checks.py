@@ -22,7 +22,7 @@ from airflow_provider.runtime.jobdir.identity import (
     identity_of,
     lineage_of,
 )
-from airflow_provider.runtime.jobdir.run_options import read_secrets
+from airflow_provider.runtime.jobdir.job_params import read_secrets
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.spark.defaults import configured
 from airflow_provider.runtime.spark.installation import is_submitted

@@ -30,7 +30,7 @@ from airflow_provider.runtime.jobdir.late_rows import (
     sum_of,
     total_of,
 )
-from airflow_provider.runtime.jobdir.resolve_run import attempt_options
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
     FINISHED,
@@ -104,10 +104,7 @@ def run_record(
         entry=spec.entry,
         params=dict(spec.params),
         secret_params=dict(spec.secret_params),
-        mode=job.plan.mode,
-        until=job.plan.until,
-        at_end=job.plan.at_end.value,
-        trigger_s=spec.trigger_s,
+        options=_settled(spec, job),
         interval=spec.stored_interval,
         starting={name: log.position().last_commit for name, log in logs.items()},
         started=to_iso(clock.now()),
@@ -115,8 +112,12 @@ def run_record(
         replayable=spec.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
         settings=effective_settings(job.spark),
-        late=spec.late,
     )
+
+
+def _settled(spec: RunSpec, job: LoadedJob) -> RunOptions:
+    plan = job.plan
+    return RunOptions.of(spec).settled(mode=plan.mode, until=plan.until, at_end=plan.at_end.value)
 
 
 def record_end_of_sources(
@@ -183,7 +184,7 @@ def begin_attempt(
         pid=os.getpid(),
         entry=spec.entry,
         started=to_iso(now),
-        options=attempt_options(spec),
+        options=_settled(spec, job),
         application_id=context.applicationId,
         ui_url=context.uiWebUrl,
         datasets={query.name: query.datasets() for query in job.queries},

@@ -23,9 +23,8 @@ from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
-from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord, RewoundRecord
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (

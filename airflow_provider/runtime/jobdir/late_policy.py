@@ -58,27 +58,3 @@ def parse_late_limit(text: str) -> LateLimit:
         msg = f"late limit {text!r}: a number of rows such as 100, or a share such as 0.1%"
         raise ConfigError(msg)
     return LateLimit(rows=None, share=share)
-
-
-def check_late(late: str, limit: str | None, *, until: str | None, at_end: str | None) -> None:
-    """Refuse what cannot be had, whatever the job is; the operator calls it at parse time.
-
-    Raises:
-        ConfigError: the message has the way out.
-    """
-    if late not in LATE:
-        words = ", ".join(repr(word) for word in LATE)
-        msg = f"late {late!r}: use one of {words}"
-        raise ConfigError(msg)
-    if limit is not None:
-        parse_late_limit(limit)
-        if late != FAIL:
-            msg = f"late limit {limit!r} is of late={FAIL!r}, and late is {late!r}; change one"
-            raise ConfigError(msg)
-    if late == WAIT and (until not in {"end", None} or at_end not in {"drain", None}):
-        msg = (
-            f"late={WAIT!r} lets the watermark wait for the end of the data, which a run with "
-            f"until={until!r}, at_end={at_end!r} does not reach; leave them out, or use "
-            f"late={COUNT!r}"
-        )
-        raise ConfigError(msg)

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_options import parse_interval
-from airflow_provider.runtime.jobdir.run_records import (
-    FINISHED,
-    AttemptOptions,
-    AttemptRecord,
-    RunRecord,
-)
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
+from airflow_provider.runtime.jobdir.run_records import FINISHED, AttemptRecord, RunRecord
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_interval
 from airflow_provider.runtime.jobdir.runs import recent_runs
 
 if TYPE_CHECKING:
@@ -66,11 +61,12 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
     if stored is None:
         return
     before, now = stored.requested(), requested.requested()
-    for key, value in now.items():
-        if value != before[key]:
+    for field, value in now.items():
+        if value != before[field]:
+            name = options_of(RunSpec)[field].name
             msg = (
-                f"run {requested.run_id!r} was begun with {key}={before[key]!r} and is now "
-                f"requested with {key}={value!r}; request the same, or use another run id "
+                f"run {requested.run_id!r} was begun with {name}={before[field]!r} and is now "
+                f"requested with {name}={value!r}; request the same, or use another run id "
                 "or job directory"
             )
             raise ConfigError(msg)
@@ -86,47 +82,38 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
     """
     if stored is None:
         return
+    begun = stored.options
     # Left to the job, it ends with its sources' data, or when it is stopped.
-    is_open = spec.until is None and stored.until in {"end", "stopped"}
-    until = stored.until if is_open else spec.until
+    is_open = spec.until is None and begun.until in {"end", "stopped"}
+    until = begun.until if is_open else spec.until
     at_end = spec.at_end or ("drain" if until == "end" else "suspend")
     requested = dataclasses.replace(
         stored,
         params=dict(spec.params),
         secret_params=dict(spec.secret_params),
-        mode=stored.mode if spec.mode == "automatic" else spec.mode.upper(),
-        until=until or "end or stopped",
-        at_end=stored.at_end if until is None else at_end,
         interval=spec.stored_interval,
         from_savepoint=spec.from_savepoint,
-        late=spec.late,
+        options=RunOptions.of(spec).settled(
+            mode=begun.mode if spec.mode == "automatic" else spec.mode,
+            until=until or "end or stopped",
+            at_end=str(begun.at_end) if until is None else at_end,
+        ),
     )
     check_same_spec(requested, stored)
 
 
-def attempt_options(spec: RunSpec) -> AttemptOptions:
-    """Return those of the options that an attempt records; the others are the run's."""
-    names = [field.name for field in dataclasses.fields(AttemptOptions)]
-    return AttemptOptions(**{name: getattr(spec, name) for name in names})
-
-
 def request_of(run: RunRecord, attempt: AttemptRecord | None, job_dir: str) -> RunSpec:
-    """Return the ask for another run like one that was, as its last attempt was asked for.
+    """Return the request for another run like one that was, as its last attempt was asked for.
 
     What is about how that run began, such as a savepoint, is not in it, and neither is what no
     record has: Spark's own options.
     """
-    options = attempt.options if attempt is not None else AttemptOptions()
-    asked = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    options = run.options if attempt is None else attempt.options
     return RunSpec(
-        **{**asked, "late": options.late or run.late},
+        **options.inherited(),
         job_dir=job_dir,
         entry=run.entry,
         params=run.params,
         secret_params=run.secret_params,
         interval=parse_interval(run.interval),
-        mode=run.mode.lower(),
-        until=run.until,
-        at_end=run.at_end,
-        trigger_s=run.trigger_s,
     )

@@ -1,20 +1,41 @@
-"""Options of a driver: how people give them, how they are read, and which values are refused."""
+"""Options of a run, each declared once.
+
+A field of :class:`RunOptions` is a flag of the command line, a keyword argument of the operators, a
+member of stored documents, and a row of ``docs/options.md`` and ``docs/operators.md``.
+``scripts/document_schemas.py`` writes what is generated from it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import json
-from typing import TYPE_CHECKING, Any, Final
+import inspect
+from collections.abc import Mapping  # noqa: TC003 - documents are read by these annotations
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider.runtime.base.clock import from_iso, parse_duration
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError, redaction
+from airflow_provider.runtime.base.clock import parse_duration
+from airflow_provider.runtime.base.typed_json import NonNegative, Seconds  # noqa: TC001 - as above
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import of_caller
-from airflow_provider.runtime.jobdir.identity import is_identity
+from airflow_provider.runtime.failures.classify import FailureOverrides
+from airflow_provider.runtime.failures.restart_strategy import (
+    FAILOVERS,
+    Failover,
+    RestartStrategy,
+    parse_restart,
+)
+from airflow_provider.runtime.jobdir.late_policy import (
+    COUNT,
+    FAIL,
+    LATE,
+    WAIT,
+    LateLimit,
+    parse_late_limit,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+Own = TypeVar("Own", bound="RunOptions")
 
 MODES: Final = ("automatic", "streaming", "batch")
 OUTPUTS: Final = ("discard", "keep")
@@ -22,258 +43,396 @@ UNTIL: Final = ("end", "available", "stopped")
 AT_END: Final = ("drain", "suspend")
 RETRY: Final = "retry"
 MISSING_INPUT: Final = (RETRY, "fail")
+DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
 
 
-@dataclasses.dataclass(frozen=True)
+# --- Declaring an option ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """How people give a field of a request on the command line, and what it means in one line.
+    """How people give a field of a request, and what it means.
 
     Attributes:
-        flag: the argument's name, such as ``--until``; of a positional one, the field's.
-        help: the line.
-        argument: the operator's argument; None when operators decide it themselves.
-        parse: from the argument's text, or texts, to the field's value; None when they are equal.
+        flag: the argument of the command line, such as ``--until``; the field's name of a
+            positional one.
+        help: one line, which needs no word of the command line or of Python.
+        argument: the keyword argument of operators; None when operators decide it themselves.
+        takes: the annotation of the keyword argument, if it differs from the field's.
+        parse: the field's value from what is given, and the name it is given under.
+        fixed: the part of the value that all attempts of a run share; None if attempts may differ.
+        is_once: whether it permits or begins something once, so that no later run inherits it.
+        page: the page of the documentation that explains it.
         how: further arguments of ``ArgumentParser.add_argument``.
     """
 
     flag: str
     help: str
     argument: str | None = None
-    parse: Callable[[Any], Any] | None = None
+    takes: str | None = None
+    parse: Callable[[Any, str], Any] | None = None
+    fixed: Callable[[Any], Any] | None = None
+    is_once: bool = False
+    page: str | None = None
     how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """The name under which the caller of this process gives the option."""
+        return of_caller(self.flag, self.argument or self.flag)
 
-def option(
-    flag: str,
-    text: str,
-    *,
-    default: Any = dataclasses.MISSING,
-    argument: str | None = None,
-    parse: Callable[[Any], Any] | None = None,
-    **how: Any,
-) -> Any:
-    """Return a field of a request that the command line offers; see :class:`Option`."""
-    metadata = {"option": Option(flag, text, argument, parse, how)}
+    def read(self, given: Any, name: str) -> Any:
+        """Return the field's value.
+
+        Raises:
+            ConfigError: it cannot be read; the message begins with *name*.
+        """
+        check_word(name, given, self.how.get("choices", (given,)))
+        return self.parse(given, name) if self.parse is not None else given
+
+
+def option(flag: str, text: str, *, default: Any = dataclasses.MISSING, **more: Any) -> Any:
+    """Return a field that people give; see :class:`Option`, and ``add_argument`` for the rest."""
+    known = {field.name for field in dataclasses.fields(Option)}
+    own = {name: value for name, value in more.items() if name in known}
+    how = {name: value for name, value in more.items() if name not in known}
+    metadata = {"option": Option(flag=flag, help=text, how=how, **own)}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def duration_option(flag: str, text: str, *, argument: str, default: float | None) -> Any:
-    """Return a field of seconds, which people give as a duration such as ``10 minutes``."""
-    return option(
-        flag,
-        text,
-        default=default,
-        argument=argument,
-        parse=lambda value: parse_duration(value, name=flag),
-        metavar="DURATION",
-    )
+def options_of(kind: Any) -> dict[str, Option]:
+    """Return the options among the fields of a request, by the field's name."""
+    fields = dataclasses.fields(kind)
+    return {each.name: each.metadata["option"] for each in fields if "option" in each.metadata}
 
 
-ARGUMENTS: Final = "args"
-"""The parameter of a run that a script gets as its command line."""
+def read_seconds(value: str | float, name: str) -> float:
+    """Read a duration such as ``10 minutes``."""
+    return parse_duration(value, name=name)
 
 
-def with_arguments(arguments: Sequence[str]) -> str:
-    """Return the command line of a script as people would write that parameter."""
-    return f"{ARGUMENTS}:={json.dumps(list(arguments))}"
+SECONDS: Final[dict[str, Any]] = {"parse": read_seconds, "metavar": "DURATION"}
+"""How options of a duration are given."""
 
 
-def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    """Read what was given as ``NAME=VALUE``, several times.
-
-    Raises:
-        ConfigError: one of them is not.
-    """
-    pairs: dict[str, str] = {}
-    for value in values:
-        key, separator, text = value.partition("=")
-        if not separator or not key:
-            msg = f"{option} {value!r}: write {option} NAME=VALUE"
-            raise ConfigError(msg)
-        pairs[key] = text
-    return pairs
-
-
-def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, Any]:
-    """Read parameters: ``NAME=TEXT``, or ``NAME:=JSON`` for a number, a list or any other value.
-
-    Raises:
-        ConfigError: one of them is neither.
-    """
-    params: dict[str, Any] = {}
-    for key, text in parse_pairs(values, option).items():
-        if not key.endswith(":"):
-            params[key] = text
-            continue
-        try:
-            params[key[:-1]] = read_json(text)
-        except ValueError as error:
-            msg = f"{option} {key}={text}: what follows := must be JSON: {error}"
-            raise ConfigError(msg) from error
-    return params
-
-
-def check_params(params: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is not a value of JSON, and would reach the job as something else.
-
-    Raises:
-        ConfigError: the message names the first one.
-    """
-    for name, value in params.items():
-        try:
-            same = read_json(json.dumps({name: value}, allow_nan=False)) == {name: value}
-        except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            msg = (
-                f"parameter {name!r}: {type(value).__name__} {value!r:.80} is not a value of JSON "
-                "(text, number, true or false, null, list, object with text keys); pass text"
-            )
-            raise ConfigError(msg)
-
-
-def check_secret_params(params: Mapping[str, Any], secret_params: Mapping[str, str]) -> None:
-    """Refuse a parameter that is given in the clear and as a secret.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    if twice := sorted({*params} & {*secret_params}):
-        msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
-        raise ConfigError(msg)
-
-
-def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secret parameters; no text that leaves this process has them.
-
-    Args:
-        variables: the environment variable of each.
-        environ: the environment.
-
-    Raises:
-        ConfigError: a variable is not there.
-    """
-    for name, variable in variables.items():
-        if variable not in environ:
-            msg = (
-                f"parameter {name!r} is a secret that is read from the environment variable "
-                f"{variable}, which is not set; set it for this command"
-            )
-            raise ConfigError(msg)
-    values = {name: environ[variable] for name, variable in variables.items()}
-    redaction.remember(values)
-    return values
-
-
-def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
-    """Read the start and the end of an interval, None for none; without a zone they are in UTC.
-
-    Raises:
-        ConfigError: they are not two times, or the end is before the start.
-    """
-    if values is None:
-        return None
-    given = f"{of_caller('--interval', 'interval')} {' '.join(values)}"
-    try:
-        start, end = (_with_zone(from_iso(each)) for each in values)
-    except ValueError as error:
-        msg = f"{given}: write two times such as 2026-01-01T00:00:00Z"
-        raise ConfigError(msg) from error
-    if end < start:
-        msg = f"{given}: the end is before the start; exchange them"
-        raise ConfigError(msg)
-    return start, end
-
-
-def _with_zone(moment: dt.datetime) -> dt.datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
-
-
-def parse_target_batch_time(value: str | float | None) -> float | None:
-    """Read a target time: a duration, ``off`` (0), or None for the default.
+def parse_target_batch_time(value: str | float, name: str = "target_batch_time") -> float:
+    """Read a target time: a duration, or ``off``, which is 0.
 
     Raises:
         ConfigError: it is neither.
     """
-    if value is None:
-        return None
     if value == "off":
         return 0.0
-    seconds = parse_duration(value, name="target batch time")
+    seconds = parse_duration(value, name=name)
     if seconds == 0:
-        msg = f"target batch time {value!r}: more than 0, or 'off'"
+        msg = f"{name} {value!r}: more than 0, or 'off'"
         raise ConfigError(msg)
     return seconds
 
 
-def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
-    """Refuse words that are not in the interface; the operator calls this when the DAG is parsed.
+def whole(value: Any) -> Any:
+    """Return *value*: all of it is fixed."""
+    return value
+
+
+def _same_watermark(late: str) -> str:
+    # Whether late rows end the run may change at any time, the watermark may not.
+    return late if late == WAIT else f"{COUNT} or {FAIL}"
+
+
+# --- The options --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is driven; None where the job, or the operator, decides."""
+
+    mode: str = option(
+        "--mode",
+        "automatic: batch for bounded jobs whose result is the same, else streaming",
+        default="automatic",
+        argument="mode",
+        choices=MODES,
+        fixed=whole,
+        page="modes",
+    )
+    until: str | None = option(
+        "--until",
+        "where the run ends; default: end if all sources are bounded, else stopped",
+        default=None,
+        argument="until",
+        choices=UNTIL,
+        fixed=whole,
+        page="how-a-job-ends",
+    )
+    at_end: str | None = option(
+        "--at-end",
+        "the state at the end; default: drain with until end, else suspend",
+        default=None,
+        argument="at_end",
+        choices=AT_END,
+        fixed=whole,
+        page="how-a-job-ends",
+    )
+    trigger_s: Seconds | None = option(
+        "--trigger",
+        "time between batches, with until stopped",
+        default=None,
+        argument="trigger",
+        takes="str | float | None",
+        **SECONDS,
+    )
+    target_batch_s: Seconds | None = option(
+        "--target-batch-time",
+        "fit the size of batches to this time; default: 10 seconds with until stopped, where the "
+        "job limits batches",
+        default=None,
+        argument="target_batch_time",
+        takes="str | float | None",
+        parse=parse_target_batch_time,
+        metavar="DURATION|off",
+        page="backpressure",
+    )
+    allow_non_restored_state: bool = option(
+        "--allow-non-restored-state",
+        "queries that do not fit the savepoint or the job directory start over; what they have "
+        "written stays",
+        default=False,
+        argument="allow_non_restored_state",
+        action="store_true",
+        is_once=True,
+        page="upgrading-jobs",
+    )
+    allow_mixed_results: bool = option(
+        "--allow-mixed-results",
+        "go on with state that a job with other windows, keys, filters or functions has made",
+        default=False,
+        argument="allow_mixed_results",
+        action="store_true",
+        is_once=True,
+        page="upgrading-jobs",
+    )
+    replayable_runs: NonNegative = option(
+        "--replayable-runs",
+        "begin with a savepoint, so that the run can be replayed; keep those of the N newest runs, "
+        "and with 0 all",
+        default=0,
+        argument="replayable_runs",
+        takes="int | None",
+        type=int,
+        metavar="N",
+        page="replay-a-day",
+    )
+    restart: str | None = option(
+        "--restart",
+        "whether and when a query that fails is started again, such as 'fixed-delay(attempts=3, "
+        "delay=10 s)'; default: exponential-delay with until stopped, else none",
+        default=None,
+        argument="restart",
+        takes="str | Mapping[str, Any] | None",
+        parse=lambda value, name: parse_restart(value).to_text(),
+        metavar="STRATEGY",
+        page="failures",
+    )
+    failover: Failover = option(
+        "--failover",
+        "what is started again with it: its region, or full for every query that has not ended",
+        default=Failover.REGION,
+        argument="failover",
+        takes="str",
+        parse=lambda value, name: Failover(value),
+        choices=FAILOVERS,
+        page="failures",
+    )
+    fails_as: Mapping[str, str] = option(
+        "--fails-as",
+        "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE",
+        default=dict,
+        argument="fails_as",
+        takes="Mapping[str, str] | None",
+        parse=lambda values, name: FailureOverrides.parse(values).to_dict(),
+        action="append",
+        metavar="TYPE=CLASS",
+        page="failures",
+    )
+    late: str = option(
+        "--late",
+        "late rows: count them, fail above a limit, or wait: the watermark waits for the end of "
+        "the data, so no row is late",
+        default=COUNT,
+        argument="late",
+        choices=LATE,
+        fixed=_same_watermark,
+        page="late-rows",
+    )
+    late_limit: str | None = option(
+        "--late-limit",
+        "how many late rows each query accepts with late fail, as rows or as a share such as 0.1%; "
+        "default: 0",
+        default=None,
+        argument="late_limit",
+        takes="str | int | None",
+        parse=lambda value, name: str(value),
+        metavar="ROWS|SHARE",
+        page="late-rows",
+    )
+    missing_input: str = option(
+        "--missing-input",
+        "input that is not there yet: retry, so that another attempt finds it, or fail for good",
+        default=RETRY,
+        argument="missing_input",
+        choices=MISSING_INPUT,
+        page="failures",
+    )
+
+    @classmethod
+    def arguments(cls) -> dict[str, str]:
+        """Return the field of each keyword argument, without options that a subclass decides."""
+        own = {field.name for field in dataclasses.fields(RunOptions)}
+        found = options_of(cls).items()
+        return {str(each.argument): name for name, each in found if each.argument and name in own}
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return the keyword arguments as an operator's signature has them."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        return [
+            inspect.Parameter(
+                argument,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default_argument(fields[name]),
+                annotation=fields[name].metadata["option"].takes or fields[name].type,
+            )
+            for argument, name in cls.arguments().items()
+        ]
+
+    @classmethod
+    def read_arguments(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that keyword arguments give; None stands for an option's default.
+
+        Raises:
+            ConfigError: a value cannot be read, or two of them contradict each other.
+            TypeError: one of them is no option.
+        """
+        arguments, options = cls.arguments(), options_of(cls)
+        if unknown := sorted(set(given) - set(arguments)):
+            msg = f"there is no option {unknown[0]!r} here; there are {', '.join(arguments)}"
+            raise TypeError(msg)
+        values = {
+            arguments[name]: options[arguments[name]].read(value, name)
+            for name, value in given.items()
+            if value is not None
+        }
+        RunOptions(**values).check()
+        return values
+
+    @classmethod
+    def of(cls: type[Own], owner: object) -> Own:
+        """Return them from the attributes of the same names, such as a request's."""
+        return cls(**{each.name: getattr(owner, each.name) for each in dataclasses.fields(cls)})
+
+    def settled(self, *, mode: str, until: str, at_end: str) -> RunOptions:
+        """Return the options with what they leave to the job, as the job has decided it."""
+        trigger_s = self.trigger_s if until == "stopped" else None
+        return dataclasses.replace(
+            self, mode=mode.lower(), until=until, at_end=at_end, trigger_s=trigger_s
+        )
+
+    def inherited(self) -> dict[str, Any]:
+        """Return the fields that another run like this one has as well."""
+        found = options_of(RunOptions).items()
+        return {name: getattr(self, name) for name, each in found if not each.is_once}
+
+    @property
+    def restart_strategy(self) -> RestartStrategy | None:
+        """The restart strategy; None for the default."""
+        return parse_restart(self.restart) if self.restart else None
+
+    @property
+    def failure_overrides(self) -> FailureOverrides:
+        """The failure classes that the caller has listed."""
+        return FailureOverrides.parse(self.fails_as)
+
+    @property
+    def accepted_late_rows(self) -> LateLimit | None:
+        """How many late rows each query may drop; None for any number."""
+        if self.late == COUNT:
+            return None
+        return parse_late_limit(self.late_limit or "0") if self.late == FAIL else LateLimit()
+
+    def pacing_s(self, until: str) -> float:
+        """Return how long the batches of a run should take, 0 for no target."""
+        if self.target_batch_s is None:
+            return DEFAULT_TARGET_S if until == "stopped" else 0.0
+        return self.target_batch_s
+
+    def check(self) -> None:
+        """Refuse values that are not allowed, alone or together, whatever the job is.
+
+        Raises:
+            ConfigError: the message has the way out.
+        """
+        for name, each in options_of(RunOptions).items():
+            if "choices" in each.how and getattr(self, name) is not None:
+                check_word(str(each.argument), getattr(self, name), each.how["choices"])
+        if self.mode == "batch" and not self._may_reach_the_end:
+            msg = (
+                f"mode 'batch' reads everything and ends, so until={self.until!r}, "
+                f"at_end={self.at_end!r} cannot be had; leave them out, or use mode 'streaming'"
+            )
+            raise ConfigError(msg)
+        if self.trigger_s is not None and self.until in {"end", "available"}:
+            msg = (
+                f"trigger is the time between batches of a run with until='stopped'; with "
+                f"until={self.until!r} batches follow each other at once, so leave it out"
+            )
+            raise ConfigError(msg)
+        if self.replayable_runs < 0:
+            msg = f"replayable_runs {self.replayable_runs}: a number of runs, 0 for none"
+            raise ConfigError(msg)
+        self._check_late()
+        _ = self.restart_strategy, self.failure_overrides  # refuse what cannot be read
+
+    def _check_late(self) -> None:
+        if self.late_limit is not None:
+            parse_late_limit(self.late_limit)
+            if self.late != FAIL:
+                msg = (
+                    f"late limit {self.late_limit!r} is of late={FAIL!r}, and late is "
+                    f"{self.late!r}; change one"
+                )
+                raise ConfigError(msg)
+        if self.late == WAIT and not self._may_reach_the_end:
+            msg = (
+                f"late={WAIT!r} lets the watermark wait for the end of the data, which a run with "
+                f"until={self.until!r}, at_end={self.at_end!r} does not reach; leave them out, or "
+                f"use late={COUNT!r}"
+            )
+            raise ConfigError(msg)
+
+    @property
+    def _may_reach_the_end(self) -> bool:
+        return self.until in {"end", None} and self.at_end in {"drain", None}
+
+
+def _default_argument(field: dataclasses.Field[Any]) -> Any:
+    """Return a field's default as people write it."""
+    if field.default is dataclasses.MISSING or field.metadata["option"].takes == "int | None":
+        return None
+    return getattr(field.default, "value", field.default)
+
+
+# --- Refusing values ----------------------------------------------------------------------------
+
+
+def check_word(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Refuse a word that is not one of those allowed.
 
     Raises:
-        ConfigError: the message lists those that are.
+        ConfigError: the message lists them.
     """
-    _check_word("mode", mode, MODES)
-    _check_word("until", until, (*UNTIL, None))
-    _check_word("at_end", at_end, (*AT_END, None))
-    if mode == "batch" and (until not in {"end", None} or at_end not in {"drain", None}):
-        msg = (
-            f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "
-            "be had; leave them out, or use mode 'streaming'"
-        )
-        raise ConfigError(msg)
-
-
-def check_replaces_job(identity: str | None) -> None:
-    """Refuse what is no identity of a job directory.
-
-    Raises:
-        ConfigError: the message says where an identity is found.
-    """
-    if identity is not None and not is_identity(identity):
-        msg = (
-            f"replaces_job {identity!r}: the identity of a lost job directory, as the refusal of "
-            "the new one says it, and as the lost identity.json had it"
-        )
-        raise ConfigError(msg)
-
-
-def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
-    """Refuse impossible partitions; the operator calls this when the DAG is parsed.
-
-    Raises:
-        ConfigError: there is no savepoint, or there cannot be so many.
-    """
-    if state_partitions is None:
-        return
-    check_partitions(state_partitions)
-    if savepoint is None:
-        msg = (
-            "state_partitions goes with a savepoint to begin from; a job that has begun keeps "
-            "those that it has"
-        )
-        raise ConfigError(msg)
-
-
-def _check_word(name: str, value: str | None, allowed: Sequence[str | None]) -> None:
     if value not in allowed:
-        words = ", ".join(repr(word) for word in allowed if word is not None)
-        msg = f"{name} {value!r}: use one of {words}"
-        raise ConfigError(msg)
-
-
-MAX_PARTITIONS: Final = 32_768
-"""As in Flink. Each is a task of every batch and a folder of every stateful operator; far above it
-Spark fails only when everything is copied, or its driver has no memory left to plan a batch."""
-
-
-def check_partitions(partitions: int | None) -> None:
-    """Refuse a number that cannot be one of partitions.
-
-    Raises:
-        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
-    """
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
+        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
         raise ConfigError(msg)

@@ -15,8 +15,6 @@ from airflow_provider.runtime.base.typed_json import (
     among,
 )
 from airflow_provider.runtime.errors import EXIT_FATAL
-from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, WAIT
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
     FailureValues,
@@ -25,7 +23,8 @@ from airflow_provider.runtime.jobdir.record_shapes import (
     RestartsValues,
     ShownPhase,
 )
-from airflow_provider.runtime.jobdir.run_options import RETRY
+from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 
@@ -45,6 +44,7 @@ class RunRecord(Document):
     """``run.json``: the run's options, put by the run's first attempt and never changed.
 
     Attributes:
+        options: those of the first attempt, with what the job has decided.
         secret_params: of further parameters, whose values are stored nowhere, the environment
             variable of the driver that each was read from.
         interval: start and end as ISO 8601, or None.
@@ -54,7 +54,6 @@ class RunRecord(Document):
         token: the lease under which it was begun; runs are in its order, whatever clocks say.
         settings: of Spark, as the run began with them, of those that a driver chooses when nobody
             else does; each attempt begins with the same.
-        late: what it makes of late rows: ``count``, ``fail`` or ``wait``.
     """
 
     CONTENTS = Contents.FACTS
@@ -63,10 +62,7 @@ class RunRecord(Document):
     run_id: Name
     entry: str
     params: dict[str, Any]
-    mode: str
-    until: str
-    at_end: str
-    trigger_s: Seconds | None
+    options: RunOptions
     interval: tuple[str, str] | None
     starting: dict[Name, Batch]
     started: str
@@ -76,35 +72,20 @@ class RunRecord(Document):
     token: NonNegative = 0
     secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
-    late: str = COUNT
+
+    @property
+    def mode(self) -> str:
+        """The mode that the run is executed in, :data:`STREAMING` or :data:`BATCH`."""
+        return self.options.mode.upper()
 
     def requested(self) -> dict[str, Any]:
-        """Return what a later attempt of the run must ask for as well.
+        """Return what a later attempt of the run must ask for as well, by the request's field.
 
         The entry point is not in it: a fixed program may lie elsewhere.
         """
-        keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
-        requested = {key: getattr(self, key) for key in keys}
-        # Whether late rows end the run may change at any time, the watermark may not.
-        late = self.late if self.late == WAIT else f"{COUNT} or {FAIL}"
-        return {**requested, "secret_params": sorted(self.secret_params), "late": late}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AttemptOptions:
-    """The options in which the attempts of one run may differ.
-
-    The attributes are those of :class:`.RunSpec`. None of *late*: as the run has it.
-    """
-
-    restart: str | None = None
-    failover: Failover = Failover.REGION
-    fails_as: dict[str, str] = dataclasses.field(default_factory=dict)
-    target_batch_s: Seconds | None = None
-    late: str | None = None
-    late_limit: str | None = None
-    missing_input: str = RETRY
-    replayable_runs: NonNegative = 0
+        values = {**vars(self), **vars(self.options)}
+        found = options_of(RunSpec).items()
+        return {name: each.fixed(values[name]) for name, each in found if each.fixed}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,10 +93,8 @@ class AttemptRecord(Document):
     """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed.
 
     Attributes:
-        options: with which a start goes on that nobody gives any, such as that of an old version
-            after its upgrade; those of Spark and of the cluster are not among them.
-        failure: why it has ended, see :class:`~.errors.explanation.Failure`;
-            None for another end.
+        options: those of this attempt; an old version that goes on after an upgrade takes them.
+        failure: why it has ended, see :class:`~.errors.failure.Failure`; None if not by a failure.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
         application_id: Spark's name for the driver, by which its history server knows it.
@@ -134,7 +113,7 @@ class AttemptRecord(Document):
     pid: int
     entry: str
     started: str
-    options: AttemptOptions = dataclasses.field(default_factory=AttemptOptions)
+    options: RunOptions = dataclasses.field(default_factory=RunOptions)
     ended: str | None = None
     outcome: str | None = None
     failure: FailureValues | None = None

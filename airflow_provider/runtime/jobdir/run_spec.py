@@ -15,54 +15,101 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.base.typed_json import Address, Name, Seconds
+from airflow_provider.runtime.base.typed_json import Address, Name
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
-from airflow_provider.runtime.failures.classify import FailureOverrides
-from airflow_provider.runtime.failures.restart_strategy import (
-    FAILOVERS,
-    Failover,
-    RestartStrategy,
-    parse_restart,
-)
-from airflow_provider.runtime.jobdir.late_policy import (
-    COUNT,
-    FAIL,
-    LATE,
-    LateLimit,
-    check_late,
-    parse_late_limit,
-)
-from airflow_provider.runtime.jobdir.run_options import (
-    AT_END,
-    MISSING_INPUT,
-    MODES,
-    RETRY,
-    UNTIL,
-    check_begins_from,
+from airflow_provider.runtime.errors.ways_out import of_caller
+from airflow_provider.runtime.jobdir.identity import is_identity
+from airflow_provider.runtime.jobdir.job_params import (
     check_params,
-    check_replaces_job,
-    check_run_options,
     check_secret_params,
-    duration_option,
-    option,
-    parse_interval,
     parse_pairs,
     parse_params,
-    parse_target_batch_time,
     read_secrets,
 )
+from airflow_provider.runtime.jobdir.run_options import RunOptions, option, whole
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider.runtime.api.storages import Storage
 
 S = TypeVar("S", bound="DriverSpec")
 
-REPLAYABLE_RUNS: Final = 3
-"""People clear a run soon after it has ended; each one kept holds files of its state."""
-DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
+
+MAX_PARTITIONS: Final = 32_768
+"""As in Flink. Each is a task of every batch and a folder of every stateful operator; far above it
+Spark fails only when everything is copied, or its driver has no memory left to plan a batch."""
+
+
+def parse_interval(
+    values: Sequence[str] | None, name: str | None = None
+) -> tuple[dt.datetime, dt.datetime] | None:
+    """Read the start and the end of an interval, None for none; without a zone they are in UTC.
+
+    Raises:
+        ConfigError: they are not two times, or the end is before the start.
+    """
+    if values is None:
+        return None
+    given = f"{name or of_caller('--interval', 'interval')} {' '.join(values)}"
+    try:
+        start, end = (_with_zone(from_iso(each)) for each in values)
+    except ValueError as error:
+        msg = f"{given}: write two times such as 2026-01-01T00:00:00Z"
+        raise ConfigError(msg) from error
+    if end < start:
+        msg = f"{given}: the end is before the start; exchange them"
+        raise ConfigError(msg)
+    return start, end
+
+
+def _with_zone(moment: dt.datetime) -> dt.datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
+
+
+def check_replaces_job(identity: str | None) -> None:
+    """Refuse what is no identity of a job directory.
+
+    Raises:
+        ConfigError: the message says where an identity is found.
+    """
+    if identity is not None and not is_identity(identity):
+        msg = (
+            f"replaces_job {identity!r}: the identity of a lost job directory, as the refusal of "
+            "the new one says it, and as the lost identity.json had it"
+        )
+        raise ConfigError(msg)
+
+
+def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
+    """Refuse impossible partitions; the operator calls this when the DAG is parsed.
+
+    Raises:
+        ConfigError: there is no savepoint, or there cannot be so many.
+    """
+    if state_partitions is None:
+        return
+    check_partitions(state_partitions)
+    if savepoint is None:
+        msg = (
+            "state_partitions goes with a savepoint to begin from; a job that has begun keeps "
+            "those that it has"
+        )
+        raise ConfigError(msg)
+
+
+def check_partitions(partitions: int | None) -> None:
+    """Refuse a number that cannot be one of partitions.
+
+    Raises:
+        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
+    """
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
+        raise ConfigError(msg)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +122,7 @@ class DriverSpec(Document):
         job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or ``FILE.py`` or ``FILE.sql``, which are jobs
             as a whole.
+        params: of the job; any values of JSON.
         secret_params: further parameters, by the environment variable of the driver that holds
             each: their values are never stored, nor compared when a run is resumed.
         interval: for ``ctx.interval``.
@@ -94,12 +142,23 @@ class DriverSpec(Document):
         argument="job",
         metavar="FILE.py:FUNC",
     )
+    params: Mapping[str, Any] = option(
+        "--param",
+        "for the job; K:=JSON for a value that is not text",
+        default=dict,
+        argument="params",
+        parse=parse_params,
+        fixed=whole,
+        action="append",
+        metavar="K=V",
+    )
     secret_params: Mapping[str, str] = option(
         "--secret-param",
         "for the job, from this environment variable; no document, log or message has its value",
         default=dict,
         argument="secret_params",
-        parse=lambda values: parse_pairs(values, "--secret-param"),
+        parse=parse_pairs,
+        fixed=sorted,
         action="append",
         metavar="K=VARIABLE",
     )
@@ -109,6 +168,7 @@ class DriverSpec(Document):
         default=None,
         argument="interval",
         parse=parse_interval,
+        fixed=whole,
         nargs=2,
         metavar=("START", "END"),
     )
@@ -122,10 +182,27 @@ class DriverSpec(Document):
         "--conf",
         "for Spark",
         default=dict,
-        parse=lambda values: parse_pairs(values, "--conf"),
+        parse=parse_pairs,
         action="append",
         metavar="K=V",
     )
+
+    def check_params(self) -> None:
+        """Refuse parameters that no document can hold, and those that are given twice.
+
+        Raises:
+            ConfigError: the message names the first one.
+        """
+        check_params(self.params)
+        check_secret_params(self.params, self.secret_params)
+
+    def all_params(self) -> dict[str, Any]:
+        """Return the parameters with the secret ones, read from this process's environment.
+
+        Raises:
+            ConfigError: a variable is not set.
+        """
+        return {**self.params, **read_secrets(self.secret_params, os.environ)}
 
     def sha256(self) -> str:
         """Return the SHA-256 digest of the document, the same before and after it is stored."""
@@ -167,38 +244,15 @@ class DriverSpec(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunSpec(DriverSpec):
+class RunSpec(RunOptions, DriverSpec):
     """``submissions/<driver id>.run.json``: what a run is to do; None where the job decides.
 
     Attributes:
         run_id: None for the job's unfinished run, or a new one.
-        params: of the job; any values of JSON.
-        trigger_s: seconds between batches of a run that goes on until it is stopped.
-        target_batch_s: how long a batch should take; 0 for no target, None for the default:
-            :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run that goes
-            on until it is stopped. Attempts of one run may differ in it.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
-        allow_non_restored_state: begin also when the savepoint and the job do not have the same
-            queries; one that the savepoint does not have, or that does not fit it, begins with
-            empty state. The same for what a job that has begun keeps; then what the query has
-            written stays.
-        allow_mixed_results: go on also with state that another job has made, such as one with
-            other windows.
         state_partitions: spread the savepoint's state over this many; None for its own number.
-        replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
-            of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
         replaces_job: the identity of a lost job directory, whose outputs a new job goes on with.
-        restart: whether and when a query that fails is started again in the driver, as text; None
-            for the default, see :func:`~.restart_strategy.default_restart`.
-        failover: how much is started again with it.
-        fails_as: failure classes by the name of the exception type.
-        late: what it makes of rows that come after their watermark: ``count`` drops and counts
-            them, ``fail`` fails above *late_limit*, and with ``wait`` there are none, since the
-            watermark waits for the end of the data.
-        late_limit: how many each query may drop, as text: rows, or a share such as ``0.1%``.
-        missing_input: ``retry`` lets an attempt whose input is not there yet end with DATA_MISSING,
-            so that a retry finds it; ``fail`` refuses it, so that no retry follows.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
     """
@@ -214,84 +268,20 @@ class RunSpec(DriverSpec):
         argument="run_id",
         metavar="ID",
     )
-    params: Mapping[str, Any] = option(
-        "--param",
-        "for the job; K:=JSON for a value that is not text",
-        default=dict,
-        argument="params",
-        parse=parse_params,
-        action="append",
-        metavar="K=V",
-    )
-    mode: str = option(
-        "--mode",
-        "default: automatic, which is batch for bounded jobs whose result is the same",
-        default="automatic",
-        argument="mode",
-        choices=MODES,
-    )
-    until: str | None = option(
-        "--until",
-        "default: end if all sources are bounded, else stopped",
-        default=None,
-        argument="until",
-        choices=UNTIL,
-    )
-    at_end: str | None = option(
-        "--at-end",
-        "default: drain with --until end, else suspend",
-        default=None,
-        argument="at_end",
-        choices=AT_END,
-    )
-    trigger_s: Seconds | None = duration_option(
-        "--trigger",
-        "time between batches, with --until stopped",
-        argument="trigger",
-        default=None,
-    )
-    target_batch_s: Seconds | None = option(
-        "--target-batch-time",
-        "fit the size of batches to this time; default: 10 seconds with --until stopped",
-        default=None,
-        argument="target_batch_time",
-        parse=parse_target_batch_time,
-        metavar="DURATION|off",
-    )
     from_savepoint: str | None = option(
         "--from-savepoint",
         "begin a new job from a savepoint",
         default=None,
         argument="from_savepoint",
+        fixed=whole,
         metavar="URL",
-    )
-    allow_non_restored_state: bool = option(
-        "--allow-non-restored-state",
-        "queries that do not fit the savepoint or the job directory start over",
-        default=False,
-        argument="allow_non_restored_state",
-        action="store_true",
-    )
-    allow_mixed_results: bool = option(
-        "--allow-mixed-results",
-        "go on with state that a job with other windows, keys, filters or functions has made",
-        default=False,
-        argument="allow_mixed_results",
-        action="store_true",
     )
     state_partitions: int | None = option(
         "--state-partitions",
-        "with --from-savepoint: spread its state over N partitions",
+        "with a savepoint to begin from: spread its state over N partitions",
         default=None,
         argument="state_partitions",
-        type=int,
-        metavar="N",
-    )
-    replayable_runs: int = option(
-        "--replayable-runs",
-        "begin with a savepoint, so that the run can be replayed; keep those of N runs",
-        default=0,
-        argument="replayable_runs",
+        is_once=True,
         type=int,
         metavar="N",
     )
@@ -299,6 +289,7 @@ class RunSpec(DriverSpec):
         "--replay",
         "first undo this run: its rows are reverted, the job is as it was before it",
         default=None,
+        is_once=True,
         metavar="RUN_ID",
     )
     replaces_job: str | None = option(
@@ -306,52 +297,8 @@ class RunSpec(DriverSpec):
         "the identity of a lost job directory: this new job adds its rows to what that one wrote",
         default=None,
         argument="replaces_job",
+        is_once=True,
         metavar="IDENTITY",
-    )
-    restart: str | None = option(
-        "--restart",
-        "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none",
-        default=None,
-        argument="restart",
-        metavar="STRATEGY",
-    )
-    failover: Failover = option(
-        "--failover",
-        "what is started again with it: its region, which is the default, or every query",
-        default=Failover.REGION,
-        argument="failover",
-        parse=Failover,
-        choices=FAILOVERS,
-    )
-    fails_as: Mapping[str, str] = option(
-        "--fails-as",
-        "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE",
-        default=dict,
-        argument="fails_as",
-        parse=lambda values: FailureOverrides.parse(values).to_dict(),
-        action="append",
-        metavar="TYPE=CLASS",
-    )
-    late: str = option(
-        "--late",
-        "late rows: count them, fail above a limit, or wait: no row is late",
-        default=COUNT,
-        argument="late",
-        choices=LATE,
-    )
-    late_limit: str | None = option(
-        "--late-limit",
-        "with --late fail: how many are accepted, as rows or as a share in percent; default: 0",
-        default=None,
-        argument="late_limit",
-        metavar="ROWS|SHARE",
-    )
-    missing_input: str = option(
-        "--missing-input",
-        "input that is not there yet: exit code 3, so that a retry finds it; or fail, exit code 2",
-        default=RETRY,
-        argument="missing_input",
-        choices=MISSING_INPUT,
     )
     bootstrap: str | None = None
 
@@ -361,14 +308,7 @@ class RunSpec(DriverSpec):
         Raises:
             ConfigError: a value is not one of those allowed.
         """
-        check_run_options(self.mode, self.until, self.at_end)
-        check_late(self.late, self.late_limit, until=self.until, at_end=self.at_end)
-        if self.trigger_s is not None and self.until in {"end", "available"}:
-            msg = (
-                f"trigger is the time between batches of a run with until='stopped'; with "
-                f"until={self.until!r} batches follow each other at once, so leave it out"
-            )
-            raise ConfigError(msg)
+        self.check()
         if self.mode == "batch" and self.from_savepoint is not None:
             msg = (
                 "mode 'batch' begins empty and cannot go on from a savepoint; use mode 'streaming'"
@@ -376,9 +316,6 @@ class RunSpec(DriverSpec):
             raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
-        if self.replayable_runs < 0:
-            msg = f"replayable runs {self.replayable_runs}: a number of runs, 0 for none"
-            raise ConfigError(msg)
         if self.run_id is not None and self.run_id == self.replays:
             msg = (
                 f"run {self.run_id!r} cannot take its own place: what is rewound no longer counts; "
@@ -387,42 +324,9 @@ class RunSpec(DriverSpec):
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.state_partitions)
         check_replaces_job(self.replaces_job)
-        check_params(self.params)
-        check_secret_params(self.params, self.secret_params)
-        _ = self.restart_strategy, self.failure_overrides  # refuse what cannot be read
-
-    @property
-    def restart_strategy(self) -> RestartStrategy | None:
-        """Return the restart strategy; None for the default."""
-        return parse_restart(self.restart) if self.restart else None
-
-    @property
-    def failure_overrides(self) -> FailureOverrides:
-        """Return the failure classes that the caller has listed."""
-        return FailureOverrides.parse(self.fails_as)
-
-    @property
-    def accepted_late_rows(self) -> LateLimit | None:
-        """Return how many late rows its queries may drop; None for any number."""
-        if self.late == COUNT:
-            return None
-        return parse_late_limit(self.late_limit or "0") if self.late == FAIL else LateLimit()
-
-    def all_params(self) -> dict[str, Any]:
-        """Return the parameters with the secret ones, read from this process's environment.
-
-        Raises:
-            ConfigError: a variable is not there.
-        """
-        return {**self.params, **read_secrets(self.secret_params, os.environ)}
+        self.check_params()
 
     @property
     def stored_interval(self) -> tuple[str, str] | None:
         """The interval as records have it."""
         return (to_iso(self.interval[0]), to_iso(self.interval[1])) if self.interval else None
-
-    def pacing_s(self, until: str) -> float:
-        """Return how long the batches of a run should take, 0 for no target."""
-        if self.target_batch_s is None:
-            return DEFAULT_TARGET_S if until == "stopped" else 0.0
-        return self.target_batch_s

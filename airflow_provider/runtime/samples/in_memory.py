@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import tempfile
 import threading
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.typed_json import NonNegative, Seconds
 from airflow_provider.runtime.driver.attempt import Attempt
 from airflow_provider.runtime.driver.load_job import Declaration, load_job
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.samples.result import SampleRun, result_of
 from airflow_provider.runtime.samples.sample_context import SampleContext
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.run_arguments import RunArguments
     from airflow_provider.runtime.queries.context import JobContext
 
 RUN_ID: Final = "sample"
@@ -57,14 +61,11 @@ def run_in_memory(
     inputs: Mapping[str, Any],
     *,
     params: Mapping[str, Any] | None = None,
-    mode: str = "streaming",
-    at_end: str = "drain",
-    late: str = COUNT,
-    late_limit: str | None = None,
     interval: tuple[dt.datetime, dt.datetime] | None = None,
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     folder: str | None = None,
+    **options: Unpack[RunArguments],
 ) -> SampleRun:
     """Run a job on sample input, and return what it writes; no sink or source of it is touched.
 
@@ -77,17 +78,16 @@ def run_in_memory(
             list of dicts, tuples or Rows. A list of such batches is read one by one, the first
             batches of all sources together, then the second ones.
         params: for ``ctx.params``.
-        mode: ``streaming``, ``batch`` or ``automatic``.
-        at_end: ``drain``; or ``suspend``, to see what is written before the end.
-        late: ``count``, ``fail`` or ``wait``, as of a run.
-        late_limit: how many rows may come late with ``fail``.
         interval: for ``ctx.interval``.
         conf: for Spark.
         spark: a session whose JVM is used; None for the active one, which is started when there is
             none, and stays for the next call.
         folder: where the run has a temporary folder; one that all of a cluster's machines share.
+        options: those of a run (:class:`.RunOptions`): *mode* is ``streaming`` unless given, and
+            *at_end* may be ``suspend``, to see what is written before the end.
 
     Raises:
+        TypeError: an option is unknown, or *until*, which is always ``end``.
         ConfigError: the job cannot be run, or a sample does not fit its source.
         RunFailedError: it has failed; what it says is what a run would say.
 
@@ -100,13 +100,19 @@ def run_in_memory(
         spark=warm_session(spark),
         folder=folder,
         params=dict(params or {}),
-        mode=mode,
-        at_end=at_end,
-        late=late,
-        late_limit=late_limit,
         interval=interval,
         conf=dict(conf or {}),
+        **_SampleOptions.read_arguments({"mode": "streaming", **options}),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SampleOptions(RunOptions):
+    """The options of a run that ends with its samples, without those that this decides."""
+
+    until: str | None = "end"
+    trigger_s: Seconds | None = None
+    replayable_runs: NonNegative = 0
 
 
 def run_samples(
@@ -141,9 +147,8 @@ def run_samples(
             entry=entry,
             run_id=RUN_ID,
             until="end",
-            restart="none",
             conf={**_CONF, **checkpoints_on_disk(spark), **conf},
-            **asked,
+            **{"restart": "none", **asked},
         )
         samples = Samples(temporary, inputs, rows)
         make = functools.partial(SampleContext, samples=samples, folder=temporary)

@@ -7,6 +7,7 @@ page. The functions ``a_run``, ``an_attempt`` … make one document each.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -23,6 +24,7 @@ from airflow_provider.runtime.jobdir.identity import PATH, IdentityRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.requests import requests_of
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
@@ -102,15 +104,15 @@ def a_run(run_id: str = "r1", **values: Any) -> RunRecord:
         "run_id": run_id,
         "entry": "job.py:daily",
         "params": {"input": "/in"},
-        "mode": "STREAMING",
-        "until": "end",
-        "at_end": "drain",
-        "trigger_s": None,
         "interval": None,
         "starting": {"q": -1},
         "started": NOW,
     }
-    return RunRecord(**{**asked, **values})
+    names = {field.name for field in dataclasses.fields(RunOptions)}
+    options: dict[str, Any] = {"mode": "streaming", "until": "end", "at_end": "drain"}
+    options |= {name: value for name, value in values.items() if name in names}
+    others = {name: value for name, value in values.items() if name not in names}
+    return RunRecord(**{**asked, **others}, options=RunOptions(**options))
 
 
 def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> AttemptRecord:

@@ -1,0 +1,1 @@
+from scripts.document_schemas import *
