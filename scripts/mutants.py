@@ -51,7 +51,6 @@ PROTOCOL: Final = (
     "savepoints/record.py",
     "savepoints/retention.py",
     "checkpoint/logged_batch.py",
-    "jobdir/spark_logs.py",
     "savepoints/restore_log.py",
     "savepoints/restore.py",
     "savepoints/take.py",
@@ -69,7 +68,6 @@ PROTOCOL: Final = (
     "storage/file_tree.py",
     "control/submit.py",
     "base/typed_json.py",
-    "jobdir/watches.py",
     "jobdir/upgrade_record.py",
     "extensions/upgrades/upgrade_steps.py",
     "checkpoint/logs.py",
@@ -100,7 +98,6 @@ LINES: Final[Mapping[str, str]] = {
     "storage/local.py": "put put_if_absent _refused _written make_folder _is_at",
     "storage/file_tree.py": "flush _folders_above",
     "control/launcher.py": "SlotLimits machine_limits slot_folder DriverSlot SlotQueue _locked",
-    "jobdir/watches.py": "claim is_newest",
     "jobdir/upgrade_record.py": "newest_upgrade last_step put_upgrade check_may_begin",
     "extensions/upgrades/upgrade_steps.py": "decide accept _go_on _stop _begin_or_take_over",
 }

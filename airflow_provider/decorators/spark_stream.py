@@ -16,7 +16,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 from airflow_provider.airflow_versions import determine_kwargs
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.job_params import check_params, check_secret_params
+from airflow_provider.runtime.jobdir.run_spec import check_params, check_secret_params
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -32,10 +32,17 @@ from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
+from airflow_provider.runtime.jobdir.requests import (
+    NOBODY,
+    STOP,
+    WatchRecord,
+    claim,
+    is_watching,
+    put_cancel,
+    put_request,
+)
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
 from airflow_provider.runtime.observe.state import COMING_UP, RunState, driver_at_work
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (

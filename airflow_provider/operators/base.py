@@ -29,9 +29,10 @@ from airflow_provider.runtime.control.submit import (
 )
 from airflow_provider.runtime.entry_point import check_entry
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
+from airflow_provider.runtime.jobdir.run_options import check_word
+from airflow_provider.runtime.jobdir.run_spec import check_not_in_clear_text
 from airflow_provider.runtime.observe.state import RunState, driver_at_work
 from airflow_provider.runtime.storage.open import check_room, local_path_of
 from airflow_provider.triggers.job_poll import is_waiting
@@ -117,8 +118,8 @@ class DriverOperator(SubmittingOperator):
     ) -> None:
         super().__init__(**kwargs)
         on_kill = self.kill_policies[0] if on_kill is None else on_kill
-        check_choice("on_existing", on_existing, ON_EXISTING)
-        check_choice("on_kill", on_kill, self.kill_policies)
+        check_word("on_existing", on_existing, ON_EXISTING)
+        check_word("on_kill", on_kill, self.kill_policies)
         if "{{" not in job:
             check_entry(job)
         if poll_interval <= 0:
@@ -479,17 +480,6 @@ def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
     index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
     which = f"-{ti.run_id}" if of_dag_run else ""
     return derive_run_id(f"{ti.dag_id}-{ti.task_id}{which}{index}")
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a word that is not one of those allowed.
-
-    Raises:
-        ConfigError: the message lists them.
-    """
-    if value not in allowed:
-        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
-        raise ConfigError(msg)
 
 
 def check_interval(interval: Sequence[str] | str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.jobdir.job_params import check_params
+from airflow_provider.runtime.jobdir.run_spec import check_params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

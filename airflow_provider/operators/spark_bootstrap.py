@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider.hooks.watchers import bootstrap_of
-from airflow_provider.operators.base import DriverOperator, check_choice, check_interval
+from airflow_provider.operators.base import DriverOperator, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
@@ -19,7 +19,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.run_options import OUTPUTS
+from airflow_provider.runtime.jobdir.run_options import OUTPUTS, check_word
 from airflow_provider.runtime.jobdir.run_spec import parse_interval
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -103,7 +103,7 @@ class SparkBootstrapOperator(DriverOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(job=job, job_dir=job_dir, secret_params=secret_params, **kwargs)
-        check_choice("output", output, OUTPUTS)
+        check_word("output", output, OUTPUTS)
         check_interval(interval)
         if live_params is not None and not live_params:
             msg = "live_params is empty: give the live job's parameters, or None"

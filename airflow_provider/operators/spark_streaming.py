@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
-from airflow_provider.operators.base import (
-    DriverOperator,
-    check_choice,
-    check_interval,
-    instance_id,
-)
+from airflow_provider.operators.base import DriverOperator, check_interval, instance_id
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.retry_policy import SparkRunFailedError
@@ -32,11 +27,16 @@ from airflow_provider.operators.supervision import (
 )
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.job_params import check_secret_params
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.resolve_run import check_same_as_ended, with_stored_options
+from airflow_provider.runtime.jobdir.run_options import check_word
 from airflow_provider.runtime.jobdir.run_records import FINISHED
-from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_begins_from, parse_interval
+from airflow_provider.runtime.jobdir.run_spec import (
+    RunSpec,
+    check_begins_from,
+    check_secret_params,
+    parse_interval,
+)
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
     upgrade_from,
@@ -175,7 +175,7 @@ class SparkStreamingOperator(DriverOperator):
             **others,
         )
         self.run_options = RunSpec.read_arguments(options)
-        check_choice("on_clear", on_clear, ON_CLEAR)
+        check_word("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
         if on_clear == "replay" and self.run_options.setdefault("replayable_runs", _KEPT_RUNS) < 1:

@@ -24,11 +24,9 @@ _MODULES: Final = (
     "runtime.jobdir.requests",
     "runtime.jobdir.run_records",
     "runtime.jobdir.run_spec",
-    "runtime.jobdir.source_ends",
     "runtime.jobdir.submissions",
     "runtime.jobdir.topology_record",
     "runtime.jobdir.upgrade_record",
-    "runtime.jobdir.watches",
     "runtime.savepoints.record",
 )
 KINDS: Final[frozenset[type[Document]]] = frozenset(

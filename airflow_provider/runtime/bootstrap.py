@@ -43,11 +43,11 @@ from airflow_provider.runtime.driver.load_job import check_before_cleanup, decla
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.driver.attempt import OnProgress
-    from airflow_provider.runtime.jobdir.read_range import ReadLocation
+    from airflow_provider.runtime.jobdir.datasets import ReadLocation
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint

@@ -16,7 +16,7 @@ from streams import CONF
 
 from airflow_provider.extensions.kafka.check import latest_offsets
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.jobdir.kafka_offsets import to_json
+from airflow_provider.runtime.jobdir.datasets import to_json
 from tests.extensions.kafka.kafka_support import kafka_broker
 from tests.jvm import jvm_options
 

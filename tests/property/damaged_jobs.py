@@ -31,7 +31,12 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.requests import put_request, reply
+from airflow_provider.runtime.jobdir.requests import (
+    WatchClaimRecord,
+    WatchRecord,
+    put_request,
+    reply,
+)
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
@@ -43,7 +48,6 @@ from airflow_provider.runtime.jobdir.submissions import (
     RunOwnerRecord,
     SubmissionRecord,
 )
-from airflow_provider.runtime.jobdir.watches import WatchClaimRecord, WatchRecord
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import (

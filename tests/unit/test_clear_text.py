@@ -7,8 +7,7 @@ import pytest
 from airflow_provider.runtime.driver.job_checks import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
-from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_not_in_clear_text
 from airflow_provider.runtime.spark.spark_log import check_event_log, settings_without_ui
 
 _VALUES = {"salt": "pepper-4711-hunter2", "word": "postgres"}

@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines
-from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
+from airflow_provider.runtime.jobdir.layout import JobDirectory, neighbour_lines, open_job_directory
 
 
 def lines_of(folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.jobdir.read_range import ReadLocation
+from airflow_provider.runtime.jobdir.datasets import ReadLocation
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):

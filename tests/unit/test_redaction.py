@@ -17,9 +17,9 @@ from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.explanation import Explanation, Failure, FailureClass
 from airflow_provider.runtime.errors.redaction import RedactedStream, Secrets
-from airflow_provider.runtime.jobdir.job_params import read_secrets
-from airflow_provider.runtime.jobdir.read_range import ReadLocation
-from airflow_provider.runtime.jobdir.source_ends import SourceEnds
+from airflow_provider.runtime.jobdir.datasets import ReadLocation
+from airflow_provider.runtime.jobdir.end_of_input import SourceEnds
+from airflow_provider.runtime.jobdir.run_spec import read_secrets
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
 

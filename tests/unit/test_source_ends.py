@@ -28,8 +28,8 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     UnknownFormatError,
 )
+from airflow_provider.runtime.jobdir.end_of_input import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.queries.read_options import check_end, tells_its_end
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder

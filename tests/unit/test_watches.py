@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_provider.runtime.jobdir.watches import claim, is_newest
+from airflow_provider.runtime.jobdir.requests import claim, is_newest
 from airflow_provider.runtime.storage.local import LocalStorage
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
+from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
 from airflow_provider.runtime.queries.watermarks import SourceTime, move_along
 
 NOW = 100.0

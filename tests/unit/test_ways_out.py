@@ -33,8 +33,7 @@ ONLY_IN_A_SHELL = [
     "runtime/control/launcher.py",
     "runtime/control/spark_submit.py",
     "runtime/jobdir/end_of_input.py",
-    "runtime/jobdir/job_params.py",
-    "runtime/runtime_zip.py",
+    "runtime/jobdir/run_spec.py",
 ]
 NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=", "bounded=")
 WORKER = """Traceback (most recent call last):

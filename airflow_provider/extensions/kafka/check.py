@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
+    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:

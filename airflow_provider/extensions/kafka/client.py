@@ -15,7 +15,7 @@ from airflow_provider.extensions.kafka.offsets import listed
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
-from airflow_provider.runtime.jobdir.kafka_offsets import Partition
+from airflow_provider.runtime.jobdir.datasets import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.options import KafkaOptions
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
+    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from airflow_provider.extensions.kafka.offsets import Range
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
 from airflow_provider.runtime.api.sources import Loss
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.kafka_offsets import CONNECTOR, FORMAT, to_json
+from airflow_provider.runtime.jobdir.datasets import CONNECTOR, FORMAT, to_json
 from airflow_provider.runtime.queries.kafka_connector import ARTIFACT, is_registered
 from airflow_provider.runtime.spark.versions import own_package
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 
 from airflow_provider.extensions.kafka.offsets import limited
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
-from airflow_provider.runtime.jobdir.kafka_offsets import from_json, to_json
+from airflow_provider.runtime.jobdir.datasets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.kafka.columns import Columns
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
+    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets, Partition
+    from airflow_provider.runtime.jobdir.datasets import Offsets, Partition
 
 EARLIEST: Final = -2
 """In the JSON of an option: the first offset that the broker has."""

@@ -14,12 +14,12 @@ from airflow_provider.extensions.kafka.properties import PREFIX, client_properti
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT, Partition, from_json
+from airflow_provider.runtime.jobdir.datasets import FORMAT, Partition, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
+    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = ("assign", "subscribe", "subscribePattern")

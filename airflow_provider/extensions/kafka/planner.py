@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.offsets import Range
     from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets, Partition
+    from airflow_provider.runtime.jobdir.datasets import Offsets, Partition
 
 log = logging.getLogger(__name__)
 

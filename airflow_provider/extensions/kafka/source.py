@@ -21,7 +21,7 @@ from airflow_provider.extensions.kafka.fetch import fetch
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
-from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT
+from airflow_provider.runtime.jobdir.datasets import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

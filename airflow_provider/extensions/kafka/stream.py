@@ -12,7 +12,7 @@ from airflow_provider.extensions.kafka.fetch import fetch
 from airflow_provider.extensions.kafka.offsets import LATEST, limited
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.kafka_offsets import from_json, to_json
+from airflow_provider.runtime.jobdir.datasets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.kafka.columns import Columns
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.jobdir.kafka_offsets import Offsets
+    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 class PlainStreamReader(DataSourceStreamReader):

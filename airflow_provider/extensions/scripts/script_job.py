@@ -36,7 +36,7 @@ from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.entry_point import program_file
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.jobdir.job_params import ARGUMENTS
+from airflow_provider.runtime.jobdir.run_spec import ARGUMENTS
 from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.redaction import redact
 from airflow_provider.runtime.errors.ways_out import set_conf, set_param
-from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, KAFKA_FORMATS
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark.versions import class_named, dataset_class, explain_syntax
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.jobdir.job_params import parse_pairs
+from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 
 if TYPE_CHECKING:
     import argparse

@@ -30,8 +30,8 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     refusing,
 )
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.savepoints.catalog import folder_of, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.record import MANIFEST

@@ -22,7 +22,7 @@ from airflow_provider.runtime.cli.command_parser import add_job_dir
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.cli.run_command import add_bootstrap
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir.job_params import parse_pairs
+from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 from airflow_provider.runtime.spark.session import job_session, start_spark, using_spark
 from airflow_provider.runtime.spark.versions import silence
 from airflow_provider.runtime.storage.open import open_storage, spark_url

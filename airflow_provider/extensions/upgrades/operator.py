@@ -20,8 +20,8 @@ from airflow_provider.operators.submitting import (
 )
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.job_params import check_secret_params
 from airflow_provider.runtime.jobdir.layout import directory_at, known_job, open_job_directory
+from airflow_provider.runtime.jobdir.run_spec import check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     Version,

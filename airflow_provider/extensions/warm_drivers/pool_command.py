@@ -28,7 +28,7 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import file_lock, module_command, user_folder
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir.job_params import parse_pairs
+from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 from airflow_provider.runtime.spark.installation import check_classic, check_java
 
 if TYPE_CHECKING:

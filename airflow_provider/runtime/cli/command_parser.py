@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
-from airflow_provider.runtime.jobdir.job_params import with_arguments
 from airflow_provider.runtime.jobdir.run_options import options_of
+from airflow_provider.runtime.jobdir.run_spec import with_arguments
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.end_of_input import check_of_no_job
-from airflow_provider.runtime.jobdir.job_params import parse_pairs
 from airflow_provider.runtime.jobdir.layout import known_job, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
+from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file

@@ -17,15 +17,15 @@ from airflow_provider.runtime.base.typed_json import Address
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
-from airflow_provider.runtime.jobdir.job_params import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
+from airflow_provider.runtime.jobdir.run_options import OUTPUTS, check_word, option
+from airflow_provider.runtime.jobdir.run_spec import (
+    DriverSpec,
     check_params,
     check_secret_params,
     parse_params,
 )
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
-from airflow_provider.runtime.jobdir.run_options import OUTPUTS, check_word, option
-from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.snapshot import RunSnapshot

@@ -17,9 +17,9 @@ from airflow_provider.runtime.checkpoint.topology import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
+from airflow_provider.runtime.jobdir.datasets import ReadLocation
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
-from airflow_provider.runtime.jobdir.read_range import ReadLocation
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 
 if TYPE_CHECKING:

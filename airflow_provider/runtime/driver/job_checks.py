@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.api.sinks import LocatedSink, MarkedSink, Writer
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import of_caller
-from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.identity import (
     check_writers,
     identity_of,
     lineage_of,
 )
-from airflow_provider.runtime.jobdir.job_params import read_secrets
+from airflow_provider.runtime.jobdir.run_spec import check_not_in_clear_text, read_secrets
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.spark.defaults import configured
 from airflow_provider.runtime.spark.installation import is_submitted

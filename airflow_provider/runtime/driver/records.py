@@ -20,6 +20,7 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
+    is_marker,
     put_drain_intent,
     put_ended_sources,
 )
@@ -42,7 +43,6 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.jobdir.verify_final import _batch_of
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,

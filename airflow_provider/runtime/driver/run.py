@@ -18,8 +18,7 @@ from airflow_provider.runtime.driver.open_queries import check_begin
 from airflow_provider.runtime.driver.records import run_record
 from airflow_provider.runtime.entry_point import form_of, is_program, load_before_spark
 from airflow_provider.runtime.errors.ways_out import addressing, words
-from airflow_provider.runtime.jobdir.foreign_files import neighbour_lines
-from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.layout import neighbour_lines, open_job_directory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.resolve_run import (
     check_same_as_ended,

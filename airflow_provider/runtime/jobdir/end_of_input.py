@@ -9,25 +9,28 @@ holds for the sources of a query that have ended while others of it go on.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_provider.runtime.base.typed_json import Batch, Name, NameOrNone
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.typed_json import Batch, IsoTime, Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import recent_runs
-from airflow_provider.runtime.jobdir.watermark_markers import marker_name
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import MIB, Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,3 +234,80 @@ def _path(query: str, query_id: str) -> str:
 
 def _ended_path(query: str, query_id: str) -> str:
     return f"queries/{query}/ended/{query_id}.json"
+
+
+END_MS: Final = 253402300799999
+"""The event time of a finished source: 9999-12-31, as after a drain's first batch."""
+
+_SUFFIX: Final = ":marker"  # a colon is in no source's own name
+MARKER_COLUMN: Final = "at"
+"""Its only one: microseconds since 1970."""
+
+
+def marker_name(source: str) -> str:
+    """Return the name of the stream of a source's markers."""
+    return f"{source}{_SUFFIX}"
+
+
+def is_marker(name: str | None) -> bool:
+    """Whether a stream is one of markers."""
+    return name is not None and name.endswith(_SUFFIX)
+
+
+def put_marker(folder: str, at_ms: int) -> None:
+    """Let the source whose markers lie in *folder* be at event time *at_ms*, if it is not later.
+
+    Crash safety: a marker lies there whole or not at all; two say the same as the later one.
+    """
+    row = json.dumps({MARKER_COLUMN: at_ms * 1000}).encode()
+    open_storage(folder).put(f"{uuid.uuid4().hex}.json", row)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceEnds(Document):
+    """``runs/<run id>/ends/<query id>.json``: where the run's bounded sources end.
+
+    Attributes:
+        query: the query's name.
+        run_id: the run.
+        token: the lease under which it was put.
+        batch: the batch before whose rows were staged it was put.
+        inherited: the batch, if it was planned before the start that has put this, and perhaps
+            staged by another driver or for another run: it is run as it is, wherever it ends; -1
+            for none.
+        ends: of each source whose end is known.
+    """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("ends/{query_id}.json",)
+    IS_EXACT = True
+    MOST_BYTES = 256 * MIB
+
+    query_id: Name
+    query: Name
+    run_id: Name
+    token: NonNegative
+    batch: NonNegative
+    at: IsoTime
+    ends: list[SourceEnd]
+    inherited: Batch = -1
+
+    def offset_of(self, source: str) -> str | None:
+        """Return the recorded end of a source as Spark writes its offsets; None for files."""
+        return next((end.offset for end in self.ends if end.source == source), None)
+
+
+def source_ends(run: RunDirectory, query_id: str) -> SourceEnds | None:
+    """Return the ends of a query's sources in this run; None before they are put."""
+    return SourceEnds.read(run.storage, _ended_sources_path(query_id))
+
+
+def put_source_ends(run: RunDirectory, ends: SourceEnds) -> SourceEnds:
+    """Put them, or return those that are there: they never change."""
+    is_new = ends.put_if_absent(run.storage, _ended_sources_path(ends.query_id))
+    failpoints.hit("ends.recorded")
+    return ends if is_new else source_ends(run, ends.query_id) or ends
+
+
+def _ended_sources_path(query_id: str) -> str:
+    return f"ends/{query_id}.json"

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base.names import is_name, numbers_in
 from airflow_provider.runtime.base.typed_json import NonNegative
+from airflow_provider.runtime.checkpoint.logged_batch import changed_offsets, check_unchanged
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import history_path
 from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_heartbeat, read_lease
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+
 
 log = logging.getLogger(__name__)
 
@@ -169,3 +173,49 @@ def _remove_submission(run: Storage, driver_id: str) -> None:
 def _remove_file(storage: Storage, path: str) -> None:
     if not storage.list(path):  # a folder of that name is nobody's that writes here
         storage.delete(path)
+
+
+def replaced_offsets(
+    records: EpochRecords, checkpoint: Storage, last: int, found: EpochListing | None = None
+) -> dict[int, bytes]:
+    """Compare Spark's logs of the last two batches, which a restart reads, with the records.
+
+    Args:
+        records: of the query's epochs.
+        checkpoint: the query's, or a copy of it.
+        last: the last committed batch.
+        found: the records, if they have been listed.
+
+    Returns:
+        The right bytes of each ``offsets/<batch>`` that was replaced since its batch ran.
+
+    Raises:
+        CheckpointError: another file of the logs was replaced.
+    """
+    found, replaced = found or records.find(), {}
+    for batch in range(max(last - 1, 0), last + 1):
+        record = records.counting(batch, found)
+        if record is None or record.logged is None:
+            continue
+        if record.commit is not None:
+            check_unchanged(checkpoint, f"commits/{batch}", record.commit)
+        data = changed_offsets(checkpoint, batch, record.logged)
+        if data is not None:
+            replaced[batch] = data
+    return replaced
+
+
+def put_back_offsets(
+    records: EpochRecords, checkpoint: Storage, last: int, found: EpochListing | None = None
+) -> None:
+    """Put back what was replaced of the offset log; no driver but the caller's runs the query.
+
+    Raises:
+        CheckpointError: another file of the logs was replaced.
+
+    Idempotent.
+    """
+    for batch, data in replaced_offsets(records, checkpoint, last, found).items():
+        text = "%s/offsets/%s: was replaced after its batch had run; put back as it was"
+        log.warning(text, checkpoint.url, batch)
+        CheckpointLogs(checkpoint).put_back_offsets(batch, data)

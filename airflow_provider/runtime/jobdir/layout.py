@@ -44,7 +44,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.launchers import Handle
 from airflow_provider.runtime.base import failpoints
@@ -53,6 +54,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
 )
+from airflow_provider.runtime.jobdir import identity
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path
 from airflow_provider.runtime.jobdir.checkpoint_places import place, places
 from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
@@ -76,7 +78,7 @@ from airflow_provider.runtime.jobdir.submissions import (
     SubmissionRecord,
 )
 from airflow_provider.runtime.storage.local import anchored
-from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
@@ -347,3 +349,35 @@ def open_job_directory(job_dir: str) -> JobDirectory:
         raise UnsupportedStorageError(msg)
     directory.job()  # refuses a newer format
     return directory
+
+
+_JOB: Final = "job.json"
+_OURS: Final = frozenset(
+    (
+        *("bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
+        *("restores", "retired.json", "runs", "savepoints", "upgrades"),
+        *(identity.PATH, identity.PREDECESSORS),
+    )
+)
+_SHOWN: Final = 3
+
+
+def neighbour_lines(directory: JobDirectory) -> list[str]:
+    """Return a warning if a job would begin among files that are not its own.
+
+    They are never touched. But a job directory that is no longer needed is removed as a whole, by
+    its owner, and a project's or the input's folder is easily given by mistake. A store is not
+    looked at: a prefix has no owner.
+    """
+    local = local_path_of(directory.url)
+    if local is None or not Path(local).is_dir():
+        return []
+    names = {path.name for path in Path(local).iterdir() if not path.name.startswith(".")}
+    others = sorted(names - _OURS)
+    if _JOB in names or not others:
+        return []
+    more = "" if len(others) <= _SHOWN else f" and {len(others) - _SHOWN} more"
+    return [
+        f"{directory.url}: files that are no job's are there ({', '.join(others[:_SHOWN])}{more}); "
+        "a job directory is removed as a whole one day, so name a folder of its own"
+    ]

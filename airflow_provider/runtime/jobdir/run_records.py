@@ -94,7 +94,7 @@ class AttemptRecord(Document):
 
     Attributes:
         options: those of this attempt; an old version that goes on after an upgrade takes them.
-        failure: why it has ended, see :class:`~.errors.failure.Failure`; None if not by a failure.
+        failure: why it has ended, see :class:`~.errors.explanation.Failure`; else None.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
         application_id: Spark's name for the driver, by which its history server knows it.

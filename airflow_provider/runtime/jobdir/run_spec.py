@@ -11,30 +11,31 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.base.typed_json import Address, Name
-from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
+from airflow_provider.runtime.base.typed_json import Address, Name, encode, read_json
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    UnknownJobError,
+    redaction,
+)
+from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.identity import is_identity
-from airflow_provider.runtime.jobdir.job_params import (
-    check_params,
-    check_secret_params,
-    parse_pairs,
-    parse_params,
-    read_secrets,
-)
 from airflow_provider.runtime.jobdir.run_options import RunOptions, option, whole
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
+
 
 S = TypeVar("S", bound="DriverSpec")
 
@@ -110,6 +111,136 @@ def check_partitions(partitions: int | None) -> None:
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
         raise ConfigError(msg)
+
+
+ARGUMENTS: Final = "args"
+"""The parameter of a run that a script gets as its command line."""
+
+
+def with_arguments(arguments: Sequence[str]) -> str:
+    """Return the command line of a script as people would write that parameter."""
+    return f"{ARGUMENTS}:={json.dumps(list(arguments))}"
+
+
+def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """Read what was given as ``NAME=VALUE``, several times.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    pairs: dict[str, str] = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            msg = f"{option} {value!r}: write {option} NAME=VALUE"
+            raise ConfigError(msg)
+        pairs[key] = text
+    return pairs
+
+
+def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, Any]:
+    """Read parameters: ``NAME=TEXT``, or ``NAME:=JSON`` for a number, a list or any other value.
+
+    Raises:
+        ConfigError: one of them is neither.
+    """
+    params: dict[str, Any] = {}
+    for key, text in parse_pairs(values, option).items():
+        if not key.endswith(":"):
+            params[key] = text
+            continue
+        try:
+            params[key[:-1]] = read_json(text)
+        except ValueError as error:
+            msg = f"{option} {key}={text}: what follows := must be JSON: {error}"
+            raise ConfigError(msg) from error
+    return params
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    """Refuse a parameter that is not a value of JSON, and would reach the job as something else.
+
+    Raises:
+        ConfigError: the message names the first one.
+    """
+    for name, value in params.items():
+        try:
+            same = read_json(json.dumps({name: value}, allow_nan=False)) == {name: value}
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            msg = (
+                f"parameter {name!r}: {type(value).__name__} {value!r:.80} is not a value of JSON "
+                "(text, number, true or false, null, list, object with text keys); pass text"
+            )
+            raise ConfigError(msg)
+
+
+def check_secret_params(params: Mapping[str, Any], secret_params: Mapping[str, str]) -> None:
+    """Refuse a parameter that is given in the clear and as a secret.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if twice := sorted({*params} & {*secret_params}):
+        msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
+        raise ConfigError(msg)
+
+
+def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of secret parameters; no text that leaves this process has them.
+
+    Args:
+        variables: the environment variable of each.
+        environ: the environment.
+
+    Raises:
+        ConfigError: a variable is not there.
+    """
+    for name, variable in variables.items():
+        if variable not in environ:
+            msg = (
+                f"parameter {name!r} is a secret that is read from the environment variable "
+                f"{variable}, which is not set; set it for this command"
+            )
+            raise ConfigError(msg)
+    values = {name: environ[variable] for name, variable in variables.items()}
+    redaction.remember(values)
+    return values
+
+
+def check_not_in_clear_text(request: DriverSpec, values: Mapping[str, str]) -> None:
+    """Refuse a request that has the value of a secret parameter in one of its other texts.
+
+    Args:
+        request: what a driver is asked for.
+        values: of its secret parameters; of weak ones nothing can be said.
+
+    Raises:
+        ConfigError: the message names the parameter and the option, and no value.
+    """
+    secrets = Secrets.of(values)
+    for field in dataclasses.fields(request):
+        for text in _texts(encode(getattr(request, field.name))):
+            if (name := secrets.find(text)) is not None:
+                what = field.metadata["option"].argument if "option" in field.metadata else None
+                msg = (
+                    f"{what or field.name}: has the value of the secret parameter {name!r}, and is "
+                    "stored and shown; let the job put the value in, from ctx.params"
+                )
+                raise ConfigError(msg)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.storage.documents import Contents, Document
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
-from airflow_provider.runtime.jobdir.kafka_offsets import from_json
+from airflow_provider.runtime.jobdir.datasets import from_json
 
 if TYPE_CHECKING:
     import datetime as dt

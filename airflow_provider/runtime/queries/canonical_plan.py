@@ -22,7 +22,7 @@ from airflow_provider.runtime.checkpoint.topology import (
     Watermark,
 )
 from airflow_provider.runtime.errors import redaction
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.canonical_expressions import (
     Node,
     canonical,

@@ -1,6 +1,6 @@
 """Fixed ends: a run's bounded sources are read up to where they reached at first, and no further.
 
-The first batch of a run that begins puts where the sources end (:mod:`~.jobdir.source_ends`), as
+The first batch of a run that begins puts where the sources end (:mod:`~.jobdir.end_of_input`), as
 Spark has found it out at that start. Each later start finds more where rows have arrived, so there
 each batch, before any of its rows is staged, is held against what was put. One that is beyond it
 ends the query; nothing of it has run. The next start replaces what was planned by what
@@ -32,8 +32,12 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.offsets import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, has_order
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
-from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.jobdir.end_of_input import (
+    SourceEnds,
+    is_marker,
+    put_source_ends,
+    source_ends,
+)
 from airflow_provider.runtime.queries.found_ends import Planned, find_ends
 from airflow_provider.runtime.queries.read_options import LATEST
 from airflow_provider.runtime.queries.start_mode import StartMode

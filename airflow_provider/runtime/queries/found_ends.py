@@ -25,7 +25,7 @@ from airflow_provider.runtime.checkpoint.source_end import (
     position_of,
 )
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT
+from airflow_provider.runtime.jobdir.datasets import FORMAT
 from airflow_provider.runtime.queries.plan import items, listed_files, private_value
 from airflow_provider.runtime.queries.read_options import tells_its_end
 

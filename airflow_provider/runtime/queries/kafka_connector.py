@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
-from airflow_provider.runtime.jobdir.kafka_offsets import CONNECTOR, FORMAT
+from airflow_provider.runtime.jobdir.datasets import CONNECTOR, FORMAT
 from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:

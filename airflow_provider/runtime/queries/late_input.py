@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.errors import CheckpointError, LateRowsError
-from airflow_provider.runtime.jobdir.late_policy import WAIT
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
+from airflow_provider.runtime.jobdir.run_options import WAIT
 from airflow_provider.runtime.queries.plan import executed, operator_id
 from airflow_provider.runtime.spark.versions import class_named, engine_class
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
-    from airflow_provider.runtime.jobdir.late_policy import LateLimit
     from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.run_options import LateLimit
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 

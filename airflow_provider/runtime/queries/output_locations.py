@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.api.sinks import LocatedSink
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
-from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, folder_dataset
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:

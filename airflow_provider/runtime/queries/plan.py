@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_of_node
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
 from airflow_provider.runtime.spark.versions import file_entry, reads_stream, stream_of

@@ -26,9 +26,8 @@ from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
-from airflow_provider.runtime.jobdir.datasets import datasets_of
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, datasets_of
+from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
 from airflow_provider.runtime.queries.canonical_plan import fingerprint_of
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (

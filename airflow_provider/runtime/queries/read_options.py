@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.kafka_offsets import FORMAT, KAFKA_FORMATS
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, FORMAT, KAFKA_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
-from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.plan import (
     items,
     listed_files,

@@ -14,9 +14,8 @@ from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
-from airflow_provider.runtime.jobdir.kafka_offsets import KAFKA_FORMATS
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadLocation
-from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, KAFKA_FORMATS, ReadLocation
+from airflow_provider.runtime.jobdir.end_of_input import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.queries import kafka_connector
 from airflow_provider.runtime.queries.read_options import ANY_AGE, MODIFIED, NAME
 from airflow_provider.runtime.storage.open import spark_url

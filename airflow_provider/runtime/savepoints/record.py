@@ -42,7 +42,7 @@ from airflow_provider.runtime.checkpoint.drain_step import AnyMark, Mark, Source
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
-from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
+from airflow_provider.runtime.jobdir.datasets import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document
 from airflow_provider.runtime.storage.open import local_path_of
 
@@ -117,7 +117,7 @@ class QuerySavepoint:
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a
-            :class:`~.read_range.ReadLocation`. A job that continues from here reads something else.
+            :class:`~.datasets.ReadLocation`. A job that continues from here reads something else.
         fingerprint: what made its state; None when not known, and in savepoints of older versions.
     """
 

@@ -28,8 +28,8 @@ from airflow_provider.runtime.errors import LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold
 from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
+from airflow_provider.runtime.jobdir.expiry import put_back_offsets
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
-from airflow_provider.runtime.jobdir.spark_logs import put_back_offsets
 from airflow_provider.runtime.sinks.recovery import (
     QueryFence,
     Recovery,

@@ -16,7 +16,7 @@ from airflow_provider.extensions.kafka.offsets import (
     not_after,
     split,
 )
-from airflow_provider.runtime.jobdir.kafka_offsets import Partition, from_json, to_json
+from airflow_provider.runtime.jobdir.datasets import Partition, from_json, to_json
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 PARTITIONS = st.builds(Partition, st.sampled_from("ab"), st.integers(0, 11))

@@ -12,7 +12,7 @@ from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
-from airflow_provider.runtime.jobdir.kafka_offsets import Partition
+from airflow_provider.runtime.jobdir.datasets import Partition
 from airflow_provider.runtime.queries.kafka_connector import is_missing, missing_source
 from airflow_provider.runtime.spark.versions import fitting_packages
 

@@ -25,7 +25,7 @@ from airflow_provider.extensions.kafka.source import KafkaDataSource
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.kafka_offsets import Partition, to_json
+from airflow_provider.runtime.jobdir.datasets import Partition, to_json
 from tests.extensions.kafka.kafka_support import broker_with_times, kafka_broker, refusing_broker
 
 pytestmark = pytest.mark.slow
