@@ -10,7 +10,11 @@ from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, S
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
-from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
+from airflow_provider.runtime.savepoints.catalog import (
+    Savepoint,
+    inspect_folder,
+    last_of_each_origin,
+)
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import credentials_in_use
 
@@ -65,7 +69,7 @@ class SavepointCache:
             kept = self._kept.get(key)
         if kept is not None:
             return kept
-        found = look_at(where)
+        found = inspect_folder(where)
         if found is None:
             return None
         if not isinstance(found, Savepoint):

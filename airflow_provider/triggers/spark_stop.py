@@ -90,7 +90,7 @@ class SparkStopTrigger(BaseTrigger):
         deadline = clock.monotonic() + self.timeout_s
         while clock.monotonic() < deadline:
             try:
-                answer = await asyncio.to_thread(call.look, observer)
+                answer = await asyncio.to_thread(call.poll, observer)
             except SparkStreamError as error:
                 return _refusal(error)
             except OSError as error:  # the storage may be away for a while

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.savepoints.checkpoint_source import (
     PUBLISHING_S,
-    CheckpointLook,
+    CheckpointSample,
     NothingYet,
     Take,
     Wait,
@@ -17,8 +17,8 @@ from airflow_provider.runtime.savepoints.checkpoint_source import (
 
 def seen(
     offsets: int, commits: int, published: int | None = None, *, driven: bool = True
-) -> CheckpointLook:
-    return CheckpointLook(LogPosition(offsets, commits, 0), published, driven)
+) -> CheckpointSample:
+    return CheckpointSample(LogPosition(offsets, commits, 0), published, driven)
 
 
 IDLE, IN_FLIGHT = seen(5, 5), seen(6, 5)

@@ -489,10 +489,10 @@ def test_what_is_reverted_is_counted(job, undo):
 
     assert ["run r3: nothing to undo, it has written nothing; it does not count"] == undo("r3")
     assert [
-        "run r2: undone: 2 epoch(s), 2 row(s) in fake reverted",
-        "run r1: undone: 1 epoch(s), 1 row(s) in fake reverted",
+        "run r2: rewound: 2 epoch(s), 2 row(s) in fake reverted",
+        "run r1: rewound: 1 epoch(s), 1 row(s) in fake reverted",
     ] == undo("r1", with_later=True)[1:]
-    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been reverted before by rewind"
+    again = "run r2: rewound: 2 epoch(s), 2 row(s) in fake had been reverted before by rewind"
     assert [again] == undo("r2")
 
 
@@ -511,11 +511,11 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     restored = restore_job(job.storage.url, saved.url, clock=job.clock)
 
     assert [
-        "run r1: undone by restore 1: 3 epoch(s), 3 row(s) in fake reverted; "
+        "run r1: rewound by restore 1: 3 epoch(s), 3 row(s) in fake reverted; "
         "2 epoch(s), 2 row(s) in fake stay, from before it"
     ] == describe_restored(job.storage.url, restored)
     said = (
-        r"run 'r1' is undone in part.*savepoints/s1 by restore 1 at .* UTC, .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
+        r"run 'r1' is rewound in part.*savepoints/s1 by restore 1 at .* UTC, .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
         r"reverted; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"
     )
     with pytest.raises(RevertError, match=said):

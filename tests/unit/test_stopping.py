@@ -267,7 +267,7 @@ def test_stopping_that_fails_names_the_savepoint(job, tmp_path):
 
     assert str(tmp_path / "s1") == answer(job, request).savepoint
     with pytest.raises(StopError, match=r"disk on fire. The savepoint .*s1 is complete"):
-        call.look(LeaseObserver(job.storage, job.clock))
+        call.poll(LeaseObserver(job.storage, job.clock))
 
 
 def test_everybody_is_answered_at_the_end(job):
@@ -293,11 +293,11 @@ def test_a_driver_that_ends_without_a_word(job):
     """
     _, call = ask(job)
     observer = LeaseObserver(job.storage, job.clock)
-    assert call.look(observer) is None
+    assert call.poll(observer) is None
 
     job.close()
     with pytest.raises(StopNotYetError, match="ended without an answer; its next attempt resumes"):
-        call.look(observer)
+        call.poll(observer)
     with pytest.raises(UnknownJobError, match="no driver is running this job"):
         request_stop(job.storage.url, job.clock)
 

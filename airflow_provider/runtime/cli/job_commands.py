@@ -115,11 +115,11 @@ def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     cleanup = add(commands, "cleanup", _cleanup, text)
     cleanup.add_argument("job_dir", metavar="JOB_DIR")
     _add_entry_and_conf(cleanup)
-    text = "undo a run: its rows are reverted, the job is as it was before it"
+    text = "rewind a run: its rows are reverted, the job is as it was before it"
     rewind = add(commands, "rewind", _rewind, text)
     rewind.add_argument("job_dir", metavar="JOB_DIR")
     rewind.add_argument("run_id", metavar="RUN_ID")
-    text = "undo the runs after it, too, the newest first"
+    text = "rewind the runs after it, too, the newest first"
     rewind.add_argument("--with-later", action="store_true", help=text)
     _add_entry_and_conf(rewind)
 
@@ -142,14 +142,14 @@ def _cleanup(arguments: argparse.Namespace) -> int:
 def _rewind(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.driver.restore_job import rewind_job
 
-    undone = rewind_job(
+    rewound = rewind_job(
         arguments.job_dir,
         arguments.run_id,
         with_later=arguments.with_later,
         entry=arguments.entry,
         conf=parse_pairs(arguments.conf, "--conf"),
     )
-    for run in undone:
+    for run in rewound:
         print(f"{arguments.job_dir}: {run}")
     return EXIT_OK
 

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = directory.run(arguments.run_id)
     submission = _Submission(directory.storage, run, arguments.driver_id)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    return _look_after(submission, command, Path(arguments.log), standby=arguments.standby)
+    return _supervise(submission, command, Path(arguments.log), standby=arguments.standby)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Submission:
     driver_id: str
 
 
-def _look_after(
+def _supervise(
     submission: _Submission,
     command: Sequence[str],
     log: Path,

@@ -49,7 +49,7 @@ class StopCall:
     run_id: str
     token: int
 
-    def look(self, observer: LeaseObserver) -> ReplyRecord | None:
+    def poll(self, observer: LeaseObserver) -> ReplyRecord | None:
         """Return the driver's answer; None while it is at work.
 
         *observer* watches the job's lease, from one call to the next.
@@ -90,7 +90,7 @@ class StopCall:
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + timeout_s
         while clock.monotonic() < deadline:
-            answer = self.look(observer)
+            answer = self.poll(observer)
             if answer is not None:
                 return answer
             clock.sleep(_POLL_S)

@@ -121,7 +121,7 @@ class Attempt:
             directory, self._run, self._driver_id, clock, is_batch=self._is_batch
         )
         self._requests_due = Due(clock, _REQUEST_POLL_S)
-        self._look_due = Due(clock, _SLOW_POLL_S)
+        self._is_slow_poll_due = Due(clock, _SLOW_POLL_S)
         self._replayable: list[str] = []
         self._handlers = self._make_handlers()
 
@@ -255,15 +255,15 @@ class Attempt:
         if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
             self._events.append(events.RestartDue(self._steps_of(self._life.restarting)))
             return
-        is_due = self._look_due()
+        is_due = self._is_slow_poll_due()
         with self._lease.tolerating_outages():
             self._poll_stop_requests()
             if is_due:
                 self._lease.check()
         if is_due:
-            self._look_at_queries()
+            self._poll_queries()
 
-    def _look_at_queries(self) -> None:
+    def _poll_queries(self) -> None:
         if self._life.restarting:  # a query that runs would tell
             check_spark(self._job.spark)
         for query in self._queries.values():
@@ -430,7 +430,7 @@ class Attempt:
 
     def _put_final(self, instruction: events.PutFinal) -> None:
         for query in self._queries.values():
-            query.epochs.hold_logs()
+            query.epochs.repair_logs()
         final = records.final_of(
             self._job,
             self._directory,

@@ -15,6 +15,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.execution_mode import (
     AUTOMATIC,
     ExecutionPlan,
+    Objection,
     check_batch,
     find_objections,
     resolve_plan,
@@ -163,7 +164,7 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context), judging_input(spec), guard():
+        with _held(context), judging_input(spec.missing_input), guard():
             _call(function, context)
         return context
 
@@ -186,8 +187,8 @@ def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
     names = dict.fromkeys(
         source.name for query in job.queries for source in query.sources if not source.bounded
     )
-    is_asked = spec.until is not None or is_program(spec.entry)  # which says so by its triggers
-    if is_asked or job.plan.until != "stopped" or not names:
+    is_automatic = spec.until is not None or is_program(spec.entry)  # which says so by its triggers
+    if is_automatic or job.plan.until != "stopped" or not names:
         return []
     return [
         f"goes on until it is stopped, since nothing says where {' and '.join(names)} ends; "
@@ -227,7 +228,7 @@ def _held(context: JobContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def judging_input(spec: RunSpec) -> Iterator[None]:
+def judging_input(missing_input: str) -> Iterator[None]:
     """Refuse missing input, for a run that does not wait for its delivery.
 
     Raises:
@@ -236,7 +237,7 @@ def judging_input(spec: RunSpec) -> Iterator[None]:
     try:
         yield
     except AbsentInputError as error:
-        if spec.missing_input == RETRY:
+        if missing_input == RETRY:
             raise
         refused = ConfigError(error.parts.what)
         refused.explanation = error.explanation
@@ -284,38 +285,38 @@ def load_job(
     Raises:
         ConfigError: the function does not exist, failed, or declared what cannot run.
     """
-    stored = directory.run(run_id).record()
+    form, stored = form_of(spec.entry), directory.run(run_id).record()
     kept = stored.settings if stored is not None else None
     load = functools.partial(
         load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
     )
-    wanted = _wanted(spec, stored)
+
+    def objections_to(job: LoadedJob) -> list[Objection]:
+        resumed = _find_resumed(spec.from_savepoint, directory)
+        return find_objections(job.queries, job.plan, resumed)
+
+    wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
+    if form is Form.SCRIPT:
+        wanted = STREAMING  # it runs once, as streams
     try:
         job = load(wanted or STREAMING)
     except NotAStreamError as refused:
-        if form_of(spec.entry) is Form.SCRIPT or stored is not None:
+        if form is Form.SCRIPT or stored is not None:
             raise
-        job = _only_in_batch(load, refused, spec, directory)
-    with _held(job.context), judging_input(spec):
+        job = _only_in_batch(load, refused, objections_to, is_automatic=spec.mode == AUTOMATIC)
+    with _held(job.context), judging_input(spec.missing_input):
         _check_input(job, stored)
-        is_stream = job.plan.mode == STREAMING
-        if wanted == STREAMING or (is_stream and form_of(spec.entry) is Form.SQL):
+        if wanted == STREAMING or (job.plan.mode == STREAMING and form is Form.SQL):
             return _with_markers(job, directory)
     if job.reason:
         log.info("run=%s mode=BATCH, not STREAMING: %s", run_id, job.reason)
         return job
-    objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
+    objections = objections_to(job)
     if wanted == BATCH:
         check_batch(objections)
         _check_same_queries(job, stored)
         return job
     return _preferring_batch(load, job, [each.why for each in objections], directory)
-
-
-def _wanted(spec: RunSpec, stored: RunRecord | None) -> str | None:
-    if form_of(spec.entry) is Form.SCRIPT:
-        return STREAMING
-    return wanted_mode(spec.mode, stored.mode if stored is not None else None)
 
 
 def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:
@@ -341,16 +342,17 @@ def _preferring_batch(
 def _only_in_batch(
     load: Callable[[str], LoadedJob],
     refused: NotAStreamError,
-    spec: RunSpec,
-    directory: JobDirectory,
+    objections_to: Callable[[LoadedJob], list[Objection]],
+    *,
+    is_automatic: bool,
 ) -> LoadedJob:
     try:
         job = load(BATCH)
         with _held(job.context):
-            check_batch(find_objections(job.queries, job.plan, _find_resumed(spec, directory)))
+            check_batch(objections_to(job))
     except SparkStreamError:
         raise refused from refused.__cause__
-    if spec.mode == AUTOMATIC:
+    if is_automatic:
         return dataclasses.replace(job, reason=refused.parts.what)
     job.context.holding.close()
     others = f"; or {refused.parts.remedy}" if refused.parts.remedy else ""
@@ -385,9 +387,9 @@ def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
         raise ConfigError(msg)
 
 
-def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
-    if spec.from_savepoint is not None:
-        return f"the savepoint {spec.from_savepoint}"
+def _find_resumed(from_savepoint: str | None, directory: JobDirectory) -> str | None:
+    if from_savepoint is not None:
+        return f"the savepoint {from_savepoint}"
     for name in directory.query_names():
         logs = CheckpointLogs(directory.checkpoint(name))
         if logs.exists():

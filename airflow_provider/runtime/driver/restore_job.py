@@ -135,7 +135,7 @@ def restore_job(
                 claim_mode=claim_mode,
                 skip_in_flight=skip_in_flight,
                 partitions=partitions,
-                undoes=_undone_by(directory, savepoint, names),
+                undoes=_rewound_by(directory, savepoint, names),
                 supersedes=True,
             )
             _put_job(directory, savepoint, clock)
@@ -157,7 +157,7 @@ def rewind_job(
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
-) -> list[Undone]:
+) -> list[RewoundRun]:
     """Rewind a run: its rows are reverted, the job is as it was before it; no query is started.
 
     Args:
@@ -191,15 +191,15 @@ def rewind_job(
     with using_spark(spark, f"spark-stream rewind {directory.url}", None, conf) as session:
         queries = _declare(directory, entry, conf, session)
         with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
-            undone = [
-                _undo(directory, each, Rewind(directory, each, queries, lease, clock))
-                for each in _to_undo(directory, run_id, later, with_later=with_later)
+            rewound = [
+                _rewind_one(directory, each, Rewind(directory, each, queries, lease, clock))
+                for each in _to_rewind(directory, run_id, later, with_later=with_later)
             ]
-    return undone if with_later else undone[-1:]
+    return rewound if with_later else rewound[-1:]
 
 
 @dataclasses.dataclass(frozen=True)
-class Undone:
+class RewoundRun:
     """The result of rewinding a run.
 
     Attributes:
@@ -221,19 +221,21 @@ class Undone:
         by = f" by {self.by}" if self.by is not None else ""
         said += [f"{self.before} had been reverted before{by}"] if self.before.epochs else []
         if self.standing.epochs:
-            return f"run {self.run_id}: undone in part: {'; '.join(said)}; {self.standing} stay"
+            return f"run {self.run_id}: rewound in part: {'; '.join(said)}; {self.standing} stay"
         if not said:
-            return f"run {self.run_id}: nothing to undo, it has written nothing; it does not count"
-        return f"run {self.run_id}: undone: {'; '.join(said)}"
+            return (
+                f"run {self.run_id}: nothing to revert, it has written nothing; it does not count"
+            )
+        return f"run {self.run_id}: rewound: {'; '.join(said)}"
 
 
-def _undo(directory: JobDirectory, run_id: str, rewind: Rewind) -> Undone:
+def _rewind_one(directory: JobDirectory, run_id: str, rewind: Rewind) -> RewoundRun:
     rewound, before = directory.run(run_id).rewound(), _output_of(directory, run_id)
     rewind.rewind()
     after = _output_of(directory, run_id)
     reverted = before.standing - after.standing
     by = rewound.by if rewound is not None else None
-    return Undone(run_id, reverted, before.reverted, after.standing, by)
+    return RewoundRun(run_id, reverted, before.reverted, after.standing, by)
 
 
 def describe_restored(job_dir: str, record: RestoreRecord) -> list[str]:
@@ -244,7 +246,7 @@ def describe_restored(job_dir: str, record: RestoreRecord) -> list[str]:
         output = _output_of(directory, run_id)
         stay = f"; {output.standing} stay, from before it" if output.standing.epochs else ""
         lines.append(
-            f"run {run_id}: undone by restore {record.number}: {output.reverted} reverted{stay}"
+            f"run {run_id}: rewound by restore {record.number}: {output.reverted} reverted{stay}"
         )
     return lines
 
@@ -257,22 +259,22 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
     rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     if rewound is not None and output.standing.epochs:
         msg = (
-            f"{directory.url}: run {run_id!r} is undone in part, and nothing was done now: the job "
-            f"was set to {rewound.savepoint} by {rewound.by or 'a restore'} at "
+            f"{directory.url}: run {run_id!r} is rewound in part, and nothing was done now: the "
+            f"job was set to {rewound.savepoint} by {rewound.by or 'a restore'} at "
             f"{utc_text(rewound.at)}, in the middle of the run. "
             f"{output.reverted} were reverted; {output.standing} stay, because the job goes "
-            "on from there. To undo them, too, set the job to a savepoint from before the run: "
+            "on from there. To revert them, too, set the job to a savepoint from before the run: "
             "spark-stream savepoint restore URL JOB_DIR --revert"
         )
         raise RevertError(msg)
 
 
-def _to_undo(
+def _to_rewind(
     directory: JobDirectory, run_id: str, later: Sequence[str], *, with_later: bool
 ) -> list[str]:
-    # Those that were undone before are asked, too: one of them may have been cut short.
-    undone = [run for run in reversed(later) if with_later or directory.run(run).rewound()]
-    return [*undone, run_id]
+    # Those that were rewound before are checked, too: one of them may have been interrupted.
+    rewound = [run for run in reversed(later) if with_later or directory.run(run).rewound()]
+    return [*rewound, run_id]
 
 
 def _check_claim_mode(claim_mode: str) -> None:
@@ -373,10 +375,10 @@ def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> Non
         directory.put_job(JobRecord(name=savepoint.record.job, created=created))
 
 
-def _undone_by(
+def _rewound_by(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> list[str]:
-    undone = []
+    rewound = []
     for run_id in directory.run_ids():
         final = directory.run(run_id).final()
         if final is None or any(
@@ -384,8 +386,8 @@ def _undone_by(
             > _batch_of(savepoint, names.get(name, ""))
             for name, query in final.queries.items()
         ):
-            undone.append(run_id)
-    return undone
+            rewound.append(run_id)
+    return rewound
 
 
 def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:

@@ -138,7 +138,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []
     for name in folders_in(root):
-        each = look_at(root.at(name))
+        each = inspect_folder(root.at(name))
         if isinstance(each, Savepoint):
             found.append(each)
         elif each is not None:
@@ -157,7 +157,7 @@ def last_of_each_origin(names: Iterable[str]) -> list[str]:
     return list(last.values())
 
 
-def look_at(place: Storage) -> Savepoint | IncompleteSavepoint | None:
+def inspect_folder(place: Storage) -> Savepoint | IncompleteSavepoint | None:
     """Return the savepoint, or leftover, in one folder; None without the mark of a savepoint."""
     try:
         names = place.list("")

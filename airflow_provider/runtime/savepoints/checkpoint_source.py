@@ -163,9 +163,9 @@ class Source:
     restores: int = 0
     token: int = 0
 
-    def poll(self, query: SourceQuery) -> CheckpointLook:
+    def poll(self, query: SourceQuery) -> CheckpointSample:
         """Read a query's position once."""
-        return CheckpointLook(query.logs.position(), query.published(), self.is_driven())
+        return CheckpointSample(query.logs.position(), query.published(), self.is_driven())
 
 
 def job_source(job_dir: str, clock: Clock) -> Source:
@@ -266,7 +266,7 @@ PUBLISHING_S: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointLook:
+class CheckpointSample:
     """A query's checkpoint at one moment.
 
     Attributes:
@@ -308,7 +308,7 @@ Choice = Take | Wait | NothingYet
 
 
 def choose(
-    first: CheckpointLook, now: CheckpointLook, *, waited_s: float, aligned_timeout_s: float
+    first: CheckpointSample, now: CheckpointSample, *, waited_s: float, aligned_timeout_s: float
 ) -> Choice:
     """Choose the next step after *waited_s* seconds.
 
@@ -330,7 +330,7 @@ def choose(
 
 
 def _retry_budget(
-    first: CheckpointLook, now: CheckpointLook, wanted: int, aligned_timeout_s: float
+    first: CheckpointSample, now: CheckpointSample, wanted: int, aligned_timeout_s: float
 ) -> float:
     """Return how long waiting makes sense, in seconds from the first look."""
     committed = now.position.last_commit >= max(wanted, 0)

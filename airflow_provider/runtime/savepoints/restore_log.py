@@ -126,7 +126,7 @@ class Restores:
             raise LeaseLostError(msg)
         return record
 
-    def undo(self, run_id: str, fence: Fence, at: str) -> None:
+    def put_rewound(self, run_id: str, fence: Fence, at: str) -> None:
         """Record that a run that has written nothing no longer counts: no query is restored.
 
         Raises:
@@ -357,7 +357,7 @@ def relocate(
         if newest is not None and newest.token > unended and not exposed:
             return
         if newest is not None:
-            _mark_undone(directory, newest)
+            _mark_rewound(directory, newest)
         record = dataclasses.replace(
             empty_record(directory, to_iso(clock.now())),
             number=next_number(directory.storage),
@@ -439,7 +439,7 @@ def _is_log(path: str) -> bool:
     return top in {"metadata", "offsets", "sources"} and not rest.rpartition("/")[2].startswith(".")
 
 
-def _mark_undone(directory: JobDirectory, newest: RestoreRecord) -> None:
+def _mark_rewound(directory: JobDirectory, newest: RestoreRecord) -> None:
     """Mark the runs that the newest restore rewinds. Idempotent.
 
     Its process may be paused, and continue when a run of that name has resumed.

@@ -36,8 +36,8 @@ from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
     check_no_job,
     find_savepoints,
+    inspect_folder,
     is_job,
-    look_at,
     open_savepoint,
 )
 from airflow_provider.runtime.savepoints.record import (
@@ -268,7 +268,7 @@ def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
 
 def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
     """Do for one folder what :func:`collect_garbage` does for all."""
-    found = look_at(open_storage(url))
+    found = inspect_folder(open_storage(url))
     if isinstance(found, IncompleteSavepoint):
         _collect(found, clock or SystemClock())
 

@@ -313,15 +313,15 @@ class Rewind:
                     savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
                 at = to_iso(self.clock.now())
                 if _is_current(self.directory, self.run_id):
-                    self._undo(savepoint)
+                    self._rewind_one(savepoint)
                 else:
-                    Restores(self.directory).undo(self.run_id, self.fence, at)
+                    Restores(self.directory).put_rewound(self.run_id, self.fence, at)
                 record = RewoundRecord(run_id=self.run_id, savepoint=url, at=at, by=self.by)
                 run.put_rewound(record)
                 failpoints.hit("rewind.recorded")
             self._finish_restore(savepoint, holding)
 
-    def _undo(self, savepoint: Savepoint | None) -> None:
+    def _rewind_one(self, savepoint: Savepoint | None) -> None:
         for query in self.queries:
             for revert in self._reverts(query, savepoint):
                 revert.revert()

@@ -148,7 +148,7 @@ class EpochCommitter:
         self.remove_leftovers()
         failpoints.hit("recover.cleaned")
 
-    def hold_logs(self) -> None:
+    def repair_logs(self) -> None:
         """Put back what a late write has replaced of Spark's offset log. Idempotent.
 
         Raises:

@@ -191,7 +191,7 @@ class SparkSinkEpochs:
         # Nothing is staged or recorded, and Spark runs an open batch again by itself.
         return None
 
-    recover = hold_logs = remove_leftovers = commit_ready = commit_through = _nothing
+    recover = repair_logs = remove_leftovers = commit_ready = commit_through = _nothing
     give_up_open = begin_again = last_record = lost_rows = _nothing
 
     def run_rows(self, sink_name: str) -> int | None:
