@@ -12,8 +12,8 @@ from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
-    inspect_folder,
     last_of_each_origin,
+    read_folder,
 )
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import credentials_in_use
@@ -69,7 +69,7 @@ class SavepointCache:
             kept = self._kept.get(key)
         if kept is not None:
             return kept
-        found = inspect_folder(where)
+        found = read_folder(where)
         if found is None:
             return None
         if not isinstance(found, Savepoint):

@@ -77,19 +77,10 @@ def bootstrap_job(
     on_spark_started: Callable[[], None] | None = None,
     clock: Clock | None = None,
 ) -> Savepoint:
-    """Make a job's first state from history, and take a savepoint of it.
+    """Make a job's first state from history, and take a savepoint of it; see :func:`.run_job`.
 
-    Args:
-        spec: the request.
-        spark: a session whose JVM is used and left running; None to start Spark, and stop it.
-        stop: set by the caller to cancel it.
-        on_progress: called about once a second.
-        on_spark_started: called when the JVM runs, which changes the process's signal handlers.
-        clock: time; None for the machine's.
-
-    Returns:
-        The savepoint; immediately when this request has made it before. The live job begins from it
-        with ``run JOB_DIR --from-savepoint``.
+    The live job begins from it with ``run JOB_DIR --from-savepoint``. A request that was completed
+    before returns its savepoint immediately.
 
     Raises:
         ConfigError: the job has begun, the request cannot be met, history and the live job do not
@@ -100,7 +91,6 @@ def bootstrap_job(
 
     Crash safety: the same request completes it from any point. Until ``savepoint.json`` is put
     there is no savepoint; the live job's own documents are never touched.
-    Idempotent: by the savepoint's address and the request.
     """
     clock = clock or SystemClock()
     directory = open_job_directory(spec.job_dir)
@@ -271,11 +261,7 @@ def _is_comparable(source: SourceDefinition) -> bool:
 def check_seam(
     history: Sequence[QueryDefinition], live: Sequence[QueryDefinition], seam: Seam
 ) -> None:
-    """Refuse history and a live job that do not fit each other, before anything is read.
-
-    Raises:
-        ConfigError: the queries differ, or rows would be counted twice.
-    """
+    """Refuse history and a live job that do not fit each other, before anything is read."""
     now = {query.name: query for query in live}
     if set(now) != {query.name for query in history}:
         msg = (

@@ -487,7 +487,7 @@ def test_what_is_reverted_is_counted(job, undo):
     run(job, "r2", 1, 2)
     run(job, "r3")
 
-    assert ["run r3: nothing to undo, it has written nothing; it does not count"] == undo("r3")
+    assert ["run r3: nothing to revert, it has written nothing; it does not count"] == undo("r3")
     assert [
         "run r2: rewound: 2 epoch(s), 2 row(s) in fake reverted",
         "run r1: rewound: 1 epoch(s), 1 row(s) in fake reverted",

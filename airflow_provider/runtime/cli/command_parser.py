@@ -90,12 +90,8 @@ def add_job_dir(
 ) -> None:
     """Add the address of a job to a command, which is then about the version in force.
 
-    Args:
-        command: the command.
-        name: the argument's.
-        only_reads: show the directory itself if the record of an upgrade is damaged; any other
-            command is refused then.
-        argument: argparse's own, over ``metavar="JOB_DIR"``.
+    If the record of an upgrade is damaged, a command that *only_reads* shows the directory itself;
+    any other is refused. *argument* is argparse's own, over ``metavar="JOB_DIR"``.
     """
     command.add_argument(name, **{"metavar": "JOB_DIR", **argument})
     text = "the version in this directory, though an accepted upgrade has led to another one"
@@ -214,11 +210,7 @@ def add_options(
 
 
 def read_options(arguments: argparse.Namespace, kind: type[S]) -> S:
-    """Return the request of the arguments.
-
-    Raises:
-        ConfigError: one of them cannot be read, or they contradict each other.
-    """
+    """Return the request of the arguments."""
     given = vars(arguments)
     values: dict[str, Any] = {
         name: option.read(given[name], option.flag)
@@ -296,7 +288,7 @@ def add_examples(parser: argparse.ArgumentParser, name: str) -> None:
     _end_with(parser, name, [f"{command} {EXAMPLES[command][0]}" for command in _FIRST])
     for command, each in commands_of(parser):
         _end_with(each, name, [f"{command} {arguments}" for arguments in EXAMPLES.get(command, ())])
-    for command, group in groups_of(parser):
+    for command, group in _groups_of(parser):
         below = [other for other in EXAMPLES if other.startswith(f"{command} ")]
         _end_with(group, name, [f"{other} {EXAMPLES[other][0]}" for other in below])
 
@@ -307,8 +299,7 @@ def _end_with(parser: argparse.ArgumentParser, name: str, lines: Sequence[str]) 
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def groups_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the name and the parser of each group of commands."""
+def _groups_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for action in parser._actions:
         if isinstance(action.choices, dict):
             for name, each in action.choices.items():

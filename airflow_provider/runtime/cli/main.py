@@ -85,11 +85,8 @@ def main(
 ) -> int:
     """Run one command and return the exit code.
 
-    Args:
-        argv: its arguments; None for those of the process.
-        spark: a session that a run uses and does not stop; None to start Spark.
-        name: the program's name.
-        more: names of further commands, which the runtime does not have, and their modules.
+    *spark* is a session that a run uses and does not stop. *more* has the names of further
+    commands, which the runtime does not have, and their modules.
     """
     with redacted_output():
         return _command(sys.argv[1:] if argv is None else argv, spark=spark, name=name, more=more)
@@ -120,14 +117,14 @@ def _command(
         code = int(arguments.command(arguments))
         sys.stdout.flush()
     except SparkStreamError as error:
-        return show_error(error, as_json=getattr(arguments, "json", False))
+        return _show_error(error, as_json=getattr(arguments, "json", False))
     except KeyboardInterrupt:  # a driver whose Spark runs handles it, see run_command.py
         print(f"{HEADING}interrupted; the same command begins or goes on", file=sys.stderr)
         return EXIT_RETRY
     except Exception as error:  # noqa: BLE001 - whatever it is, it gets a screen
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return EXIT_OK  # results are printed when all is done
-        return show_error(_explained(error), as_json=getattr(arguments, "json", False))
+        return _show_error(_explained(error), as_json=getattr(arguments, "json", False))
     return code
 
 
@@ -181,7 +178,7 @@ def script() -> None:
 
 
 def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> CommandParser:
-    asked = completed_command(os.environ)
+    asked = _completed_command(os.environ)
     command = command if asked is None else asked
     modules = {**_MODULES, **dict(more)}
     extensions = () if command in modules else names_in(COMMANDS)
@@ -214,8 +211,7 @@ def _add_extensions(commands: Any, names: Iterable[str]) -> None:
             log.warning("%s", error)
 
 
-def completed_command(environ: Mapping[str, str]) -> str | None:
-    """Return the command on the line that a shell wants completed; None when no shell asks."""
+def _completed_command(environ: Mapping[str, str]) -> str | None:
     if _COMPLETES not in environ:
         return None
     words = environ.get("COMP_LINE", "").split()
@@ -233,11 +229,7 @@ def _add(
 _CORRECT: Final = "correct the job there"
 
 
-def show_error(error: SparkStreamError, *, as_json: bool) -> int:
-    """Print an error as one screen on stderr; return the exit code.
-
-    With *as_json*, stdout is for programs and gets a document, too.
-    """
+def _show_error(error: SparkStreamError, *, as_json: bool) -> int:
     code = error.exit_code
     if as_json:
         from airflow_provider.runtime.cli.output import print_json
@@ -250,7 +242,7 @@ def show_error(error: SparkStreamError, *, as_json: bool) -> int:
     if parts.is_one_line and details is None:
         print(f"{HEADING}{error}", file=sys.stderr)
         return code
-    for line in parts.screen(code, meaning_of(error, code), details):
+    for line in parts.screen(code, _meaning_of(error, code), details):
         print(line, file=sys.stderr)
     return code
 
@@ -271,8 +263,7 @@ def _with_remedy(error: SparkStreamError) -> Explanation:
     return dataclasses.replace(parts, remedy=_CORRECT) if is_known else parts
 
 
-def meaning_of(error: SparkStreamError, code: int) -> str:
-    """Return what an exit code says of what was written, and of another try."""
+def _meaning_of(error: SparkStreamError, code: int) -> str:
     if isinstance(error, RunFailedError):
         kind = error.failure.failure_class.value
         again = "a retry alone cannot help" if code == EXIT_FATAL else "the same command resumes"
@@ -291,8 +282,7 @@ def meaning_of(error: SparkStreamError, code: int) -> str:
     return "what was committed stays; the same command goes on"
 
 
-def is_unexpected(error: SparkStreamError) -> bool:
-    """Whether it stands for an error that was not raised on purpose."""
+def _is_unexpected(error: SparkStreamError) -> bool:
     return isinstance(error, RunFailedError)
 
 
@@ -301,7 +291,7 @@ def _keep(error: SparkStreamError) -> str | None:
 
     A submitted driver's log is the right place: its machine may be gone tomorrow.
     """
-    if error.__cause__ is None or (error.explanation is None and not is_unexpected(error)):
+    if error.__cause__ is None or (error.explanation is None and not _is_unexpected(error)):
         return None
     text = safe_text("".join(traceback.format_exception(error)))
     if is_submitted():

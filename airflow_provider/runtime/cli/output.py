@@ -135,7 +135,7 @@ def live_block(stream: TextIO) -> Iterator[LiveBlock | None]:
     Yields:
         None where the stream is no terminal, or ``rich`` is not installed.
     """
-    if not is_drawable(stream) or not _has_rich():
+    if not _is_drawable(stream) or not _has_rich():
         yield None
         return
     with os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace") as terminal:
@@ -155,8 +155,7 @@ def _has_rich() -> bool:
     return True
 
 
-def is_drawable(stream: TextIO) -> bool:
-    """Whether a stream leads to a terminal that can move its cursor."""
+def _is_drawable(stream: TextIO) -> bool:
     try:
         return stream.isatty() and os.isatty(stream.fileno()) and os.environ.get("TERM") != "dumb"
     except (OSError, ValueError):  # it has no descriptor, or is closed
@@ -237,7 +236,7 @@ def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
             elif is_due():
                 print(plain_line(record), file=sys.stderr)
 
-        yield show if block is not None or is_drawable(sys.stderr) else None
+        yield show if block is not None or _is_drawable(sys.stderr) else None
         if block is not None:
             block.update([])
 

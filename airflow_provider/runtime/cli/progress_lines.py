@@ -55,26 +55,24 @@ def batch_lines(batches: Batches, progress: Mapping[str, Any]) -> Iterator[str]:
 
 def _facts(batches: Sequence[BatchEntry], backlog: Mapping[str, int] | None) -> Iterator[str]:
     last = batches[-1]
-    yield f"{rate_of(batches):,.0f} rows/s"
+    yield f"{_rate_of(batches):,.0f} rows/s"
     times = sparkline([batch.time_ms for batch in batches])
-    yield f"batch {last.batch:,} took {seconds_text(last.time_ms)} {times}"
+    yield f"batch {last.batch:,} took {_seconds_text(last.time_ms)} {times}"
     if last.watermark is not None:
         behind = f" ({length(last.lag_s)} behind)" if last.lag_s is not None else ""
         yield f"watermark {utc_text(last.watermark)}{behind}"
     if last.state_rows:
         yield f"{last.state_rows:,} state rows"
     if backlog:
-        yield f"backlog {backlog_text(backlog)}"
+        yield f"backlog {_backlog_text(backlog)}"
 
 
-def rate_of(batches: Sequence[BatchEntry]) -> float:
-    """Return the rows a second of these batches, while they ran."""
+def _rate_of(batches: Sequence[BatchEntry]) -> float:
     took_ms = sum(batch.time_ms for batch in batches)
     return 1000 * sum(batch.rows or 0 for batch in batches) / took_ms if took_ms else 0.0
 
 
-def backlog_text(backlog: Mapping[str, int] | None) -> str:
-    """Return the unread input, by the sources' own measures; a dash if unknown."""
+def _backlog_text(backlog: Mapping[str, int] | None) -> str:
     parts = (
         f"{value:,} files" if key == UNREAD_FILES else f"{key} {value:,}"
         for key, value in (backlog or {}).items()
@@ -82,8 +80,7 @@ def backlog_text(backlog: Mapping[str, int] | None) -> str:
     return ", ".join(parts) or "-"
 
 
-def seconds_text(milliseconds: int) -> str:
-    """Return a time in seconds with one digit after the point."""
+def _seconds_text(milliseconds: int) -> str:
     return f"{milliseconds / 1000:,.1f} s"
 
 
@@ -114,21 +111,17 @@ class Reading(NamedTuple):
     at_s: float
 
 
-class LastMinute:
-    """A number's change in the last minute, or since it was first seen if that is later."""
-
+class _LastMinute:
     def __init__(self) -> None:
         self._seen: deque[Reading] = deque()
 
     def add(self, amount: float, at_s: float) -> None:
-        """Take the number of this moment."""
         self._seen.append(Reading(amount, at_s))
         # The last one before the minute stays: from it on the minute is whole.
         while len(self._seen) > 2 and self._seen[1].at_s <= at_s - _MINUTE_S:  # noqa: PLR2004 - one to measure from, one to measure to
             self._seen.popleft()
 
     def rate(self) -> float:
-        """Return by how much it grows in a second; 0 before two moments are known."""
         if not self._seen:
             return 0.0
         first, last = self._seen[0], self._seen[-1]
@@ -165,8 +158,8 @@ class Rates:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._most: dict[str, float] = {}
-        self._done: dict[str, LastMinute] = {}
-        self._rows: dict[str, LastMinute] = {}
+        self._done: dict[str, _LastMinute] = {}
+        self._rows: dict[str, _LastMinute] = {}
 
     def update(self, record: ProgressRecord) -> dict[str, QueryPace]:
         """Return the pace of each query, from the current progress."""
@@ -174,14 +167,14 @@ class Rates:
         return {name: self._pace_of(name, query, now_s) for name, query in record.queries.items()}
 
     def _pace_of(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
-        rows = self._rows.setdefault(name, LastMinute())
+        rows = self._rows.setdefault(name, _LastMinute())
         rows.add(query.get("rows_read") or 0, now_s)
         rate = max(rows.rate(), 0.0)
         work = self._work_of(name, query)
         if work is None:
             return QueryPace(rate)
         done, whole = work
-        minute = self._done.setdefault(name, LastMinute())
+        minute = self._done.setdefault(name, _LastMinute())
         minute.add(done, now_s)
         left, speed = whole - done, minute.rate()
         return QueryPace(
@@ -273,7 +266,7 @@ def _work_parts(query: Mapping[str, Any], pace: QueryPace) -> Iterator[str]:
             f"{tasks['tasks_done']:,} of {tasks['tasks']:,} tasks"
         )
     if query.get("backlog"):
-        yield f"{backlog_text(query['backlog'])} to read"
+        yield f"{_backlog_text(query['backlog'])} to read"
     if (left := pace.left()) is not None:
         yield left
 
@@ -282,8 +275,8 @@ def _batch_parts(batches: Sequence[BatchEntry] | None) -> Iterator[str]:
     if not batches:
         return
     last = batches[-1]
-    yield f"{rate_of(batches):,.0f} rows/s in a batch"
-    yield f"last batch {seconds_text(last.time_ms)}"
+    yield f"{_rate_of(batches):,.0f} rows/s in a batch"
+    yield f"last batch {_seconds_text(last.time_ms)}"
     if last.lag_s is not None:
         yield f"{length(last.lag_s)} behind"
     yield f"batch times {sparkline([batch.time_ms for batch in batches])}"

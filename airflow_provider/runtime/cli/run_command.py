@@ -231,12 +231,11 @@ def bootstrap(spec: BootstrapSpec, *, as_json: bool = False) -> int:
             on_progress=on_progress,
             on_spark_started=lambda: stop_on_signals(stop),
         )
-    print_made(savepoint, as_json=as_json)
+    _print_made(savepoint, as_json=as_json)
     return EXIT_OK
 
 
-def print_made(savepoint: Savepoint, *, as_json: bool) -> None:
-    """Print a savepoint that was just made."""
+def _print_made(savepoint: Savepoint, *, as_json: bool) -> None:
     record = savepoint.record
     if as_json:
         print_json({**record.to_dict(), "url": savepoint.url})

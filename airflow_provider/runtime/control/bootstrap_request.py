@@ -285,19 +285,10 @@ def assess_bootstrap(snapshot: BootstrapSnapshot) -> Assessment:
 
 
 class BootstrapWatcher(RunWatcher):
-    """Polls one bootstrap.
+    """Watches one bootstrap, of a *target* savepoint and the *digest* of its request.
 
     Submissions are in the live job's directory, where they outlast the scratch directory; lease,
     attempts and requests are those of the job that reads the history.
-
-    Args:
-        directory: the live job's.
-        run_id: under which drivers are submitted.
-        clock: measures how long a heartbeat has not changed.
-        target: the savepoint's own folder.
-        digest: of what it is made, see :attr:`BootstrapSpec.digest`.
-        driver_id: the submission to watch; None for the last one.
-        ask: as of :class:`RunWatcher`.
     """
 
     def __init__(

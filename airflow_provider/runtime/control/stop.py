@@ -50,12 +50,9 @@ class StopCall:
     token: int
 
     def poll(self, observer: LeaseObserver) -> ReplyRecord | None:
-        """Return the driver's answer; None while it is at work.
+        """Return the driver's answer, as :meth:`answer_within`; None while it is at work.
 
         *observer* watches the job's lease, from one call to the next.
-
-        Raises:
-            SparkStreamError: as :meth:`answer_within`.
         """
         held, liveness = observer.look()
         # Read after the lease: a driver answers before it gives the lease up.
@@ -67,12 +64,10 @@ class StopCall:
         return None
 
     def wait(self, clock: Clock, timeout_s: float) -> ReplyRecord:
-        """Return the driver's answer.
+        """Return the driver's answer, as :meth:`answer_within`.
 
         Raises:
-            StopNotYetError: it gave none in *timeout_s* seconds; the request stays, and may still
-                be met.
-            SparkStreamError: as :meth:`answer_within`.
+            StopNotYetError: also if the driver gave none in *timeout_s* seconds; the request stays.
         """
         answer = self.answer_within(timeout_s, clock)
         if answer is None:

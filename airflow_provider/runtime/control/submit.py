@@ -64,12 +64,10 @@ def submit_driver(
     standby: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> None:
-    """Submit a driver with ``spark-submit``, and return immediately.
+    """Submit a driver with ``spark-submit``, and return immediately; see the table above.
 
     *standby* has the master and configuration that a warm driver must have been started with, to be
     given the run in place of the command; None for no warm driver.
-
-    Crash safety: see the table above.
     """
     launcher = SparkSubmitLauncher(
         run=run,
@@ -93,8 +91,6 @@ def submit_through(
     clock: Clock,
 ) -> Handle:
     """Store the intent and the request, submit the driver to a cluster, and store its handle.
-
-    An existing intent *record* is submitted again, with the same request.
 
     Raises:
         ConfigError: the cluster refuses it; nothing was started.
@@ -144,11 +140,7 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
 
 
 def enter(run: RunDirectory, driver_id: str) -> bool:
-    """Record that this process looks after the driver.
-
-    Returns:
-        False when the submission was revoked: nothing may be started for it any more.
-    """
+    """Record that this process looks after the driver; return False if it was revoked."""
     record = ProcessRecord(identity=identify_this())
     if not record.put_if_absent(run.storage, f"submissions/{driver_id}.process.json"):
         return False
@@ -172,13 +164,7 @@ def enter_again(run: RunDirectory, driver_id: str, *, waits_for: str) -> None:
 
 
 def revoke_unstarted(run: RunDirectory) -> bool:
-    """Revoke every unstarted intent for this machine.
-
-    Returns:
-        False when a process has begun meanwhile: look again.
-
-    Idempotent: an intent is revoked once.
-    """
+    """Revoke every unstarted intent for this machine; return False if one has begun meanwhile."""
     local = {each.driver_id for each in run.submissions() if each.launcher is None}
     return all(_revoke(run, driver_id) for driver_id in run.unstarted() if driver_id in local)
 
@@ -267,13 +253,6 @@ def reconcile(
     ======================================  ======================================================
 
     Airflow's own stores are not read: they may be empty, of another run, or gone.
-
-    Args:
-        snapshot: the snapshot that shows whether a driver lives.
-        assessment: the assessment of that snapshot.
-        on_existing: one of :data:`ON_EXISTING`.
-        replays: the run that this one takes the place of.
-        is_leaving: whether this run's driver was requested to end before its run is over.
     """
     if assessment.run_state.is_done:
         return Decision(Action.FINISH)

@@ -190,9 +190,6 @@ class ChangedQueries:
         """Refuse to mix the results of two jobs, unless that is allowed.
 
         Queries in *besides* start over, and so mix nothing.
-
-        Raises:
-            ConfigError: the message names the changes and the ways out.
         """
         mixed = {n: found for n, found in self._mixed.items() if found and n not in besides}
         self._mixed = {}

@@ -71,11 +71,7 @@ def find_objections(
 
 
 def check_batch(objections: Iterable[Objection]) -> None:
-    """Refuse a BATCH that was requested by name and is not possible.
-
-    Raises:
-        ConfigError: the message has the first reason.
-    """
+    """Refuse a BATCH that was requested by name and is not possible."""
     for objection in objections:
         if objection.refuses:
             msg = f"{objection.why}; run with mode 'streaming', or 'automatic', which does so here"

@@ -200,8 +200,7 @@ class ErrorLog:
         If no query is named, an end of the JVM counts for the first of *at_work* with an open
         batch.
 
-        Crash safety: the file is written whole, before the failure is recorded; a later one
-        replaces it. Idempotent.
+        Crash safety: the file is written whole, before the failure is recorded.
         """
         if isinstance(error, RunFailedError):
             return error.failure

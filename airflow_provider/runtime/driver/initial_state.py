@@ -58,18 +58,11 @@ log = logging.getLogger(__name__)
 
 
 class StartingPoint:
-    """The savepoint that a job begins from, or the state in its own directory.
+    """The savepoint *url* that a job begins from; None: the state in its own directory.
 
-    Args:
-        directory: the job directory.
-        url: the savepoint; None to begin without one, or to resume.
-        queries: the job's queries.
-        allow_non_restored: begin even if the queries differ; a query that the savepoint does not
-            have, or that does not fit it, starts over.
-        allow_mixed_results: continue even with a state that another job has made.
-        partitions: spread the state over this number; None to keep the number.
-        make_repartition: called when that is necessary.
-        upstream: for each query that reads other queries' output: those queries.
+    With *allow_non_restored* it begins even if the queries differ; a query that the savepoint does
+    not have, or that does not fit it, starts over. With *allow_mixed_results* it continues even
+    with a state that another job has made. *partitions* spreads the state, by *make_repartition*.
     """
 
     def __init__(
@@ -96,12 +89,9 @@ class StartingPoint:
     def check(self) -> None:
         """Refuse what the job cannot begin from, or continue with; nothing is written.
 
-        Raises:
-            UnknownJobError: there is no such savepoint.
-            JobDrainedError: the savepoint cannot be restored.
-            CheckpointError: the same, or a restore has not ended.
-            ConfigError: the job has begun already from elsewhere, its queries do not match, or
-                their state cannot be repartitioned.
+        Raises: JobDrainedError, CheckpointError: the savepoint cannot be restored, or a restore is
+        open. ConfigError: the job has begun already from elsewhere, its queries do not match, or
+        their state cannot be repartitioned.
         """
         if self._url is None or self._has_begun():
             self._check_open()
@@ -160,7 +150,6 @@ class StartingPoint:
             operation.finish(operation.begin(None, names=names, keep_outputs=True), None)
 
     def _unfinished(self) -> RestoreRecord | None:
-        """Return the interrupted start-over of queries; None when there is none."""
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.keep_outputs else None
 
@@ -234,7 +223,6 @@ class StartingPoint:
         return names
 
     def _misfits(self, query: QueryDefinition, stored: StoredQuery, where: str) -> list[str]:
-        """Return why a query does not fit its state, whose place *where* is for messages."""
         wrong = mismatches(stored.topology, query.topology)
         if wrong or stored.ended:
             return wrong

@@ -49,11 +49,7 @@ _declarations = 0
 
 @contextlib.contextmanager
 def declares_only() -> Iterator[None]:
-    """Refuse calls that start a query or stop Spark, in this thread and inside the context.
-
-    Raises:
-        ConfigError: from the refused call.
-    """
+    """Refuse calls that start a query or stop Spark, in this thread and inside the context."""
     _guard()
     _here.depth = getattr(_here, "depth", 0) + 1
     try:
@@ -126,11 +122,7 @@ def check_kept_secret(spec: RunSpec) -> None:
 
 
 def check_names_and_places(queries: Sequence[QueryDefinition]) -> None:
-    """Refuse a secret in a name, a path or a column of a job's queries, or as a key of their state.
-
-    Raises:
-        ConfigError: the message names the parameter and the query, and no value.
-    """
+    """Refuse a secret in a name, a path or a column of a query, or as a key of its state."""
     secrets = redaction.known()
     if not secrets:
         return
@@ -189,20 +181,16 @@ def check_outputs(
 
     Allowed is the lineage of this directory: its own identity, its predecessors', those of the
     savepoint that it begins from, and the one that the request gives up.
-
-    Raises:
-        ConfigError: the message names the sink, the identity, and the ways out.
     """
     sinks = [s for query in queries for s in query.sinks if isinstance(s, MarkedSink)]
     if not sinks:
         return
-    lineage = {*lineage_of(directory.storage), *followed_by(spec)}
+    lineage = {*lineage_of(directory.storage), *_followed_by(spec)}
     for sink in sinks:
         check_writers(sink.name, sink.writers(directory.url), directory.url, lineage)
 
 
-def followed_by(spec: RunSpec) -> list[str]:
-    """Return the identities that a request says its job directory follows."""
+def _followed_by(spec: RunSpec) -> list[str]:
     given_up = [spec.replaces_job] if spec.replaces_job is not None else []
     if spec.from_savepoint is None:
         return given_up

@@ -132,10 +132,6 @@ def load_job_in(
     """Call the job's function once, for a fixed mode; nothing is written.
 
     *kept* are Spark's settings at the beginning of an earlier attempt of the run.
-
-    Raises:
-        ConfigError: the function does not exist, failed, or declared what cannot run; or a setting
-            of Spark has an invalid value.
     """
     from pyspark.errors import IllegalArgumentException
 
@@ -164,7 +160,7 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context), judging_input(spec.missing_input), guard():
+        with _held(context), _judging_input(spec.missing_input), guard():
             _call(function, context)
         return context
 
@@ -228,12 +224,7 @@ def _held(context: JobContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def judging_input(missing_input: str) -> Iterator[None]:
-    """Refuse missing input, for a run that does not wait for its delivery.
-
-    Raises:
-        ConfigError: input is missing, and the run has ``missing_input="fail"``.
-    """
+def _judging_input(missing_input: str) -> Iterator[None]:
     try:
         yield
     except AbsentInputError as error:
@@ -304,7 +295,7 @@ def load_job(
         if form is Form.SCRIPT or stored is not None:
             raise
         job = _only_in_batch(load, refused, objections_to, is_automatic=spec.mode == AUTOMATIC)
-    with _held(job.context), judging_input(spec.missing_input):
+    with _held(job.context), _judging_input(spec.missing_input):
         _check_input(job, stored)
         if wanted == STREAMING or (job.plan.mode == STREAMING and form is Form.SQL):
             return _with_markers(job, directory)

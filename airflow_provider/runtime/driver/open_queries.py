@@ -95,9 +95,6 @@ class QueryOpener:
 
         *intents* has per query how it drains; None while it reads.
 
-        Raises:
-            CheckpointError: Spark's log and the records contradict each other.
-
         Crash safety: calling it again completes it.
         """
         if self.job.plan.mode == BATCH:
@@ -211,12 +208,7 @@ def close_quietly(
 def check_begin(
     spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
 ) -> None:
-    """Refuse a state that the loaded job cannot begin from; nothing is written.
-
-    Raises:
-        ConfigError, RevertError: see :meth:`StartingPoint.check` and :meth:`Rewind.check`.
-        ConfigError: the job directory lacks a part, or an output is another one's.
-    """
+    """Refuse a state that the loaded job cannot begin from; nothing is written."""
     check_not_emptied(directory.storage)
     check_outputs(spec, directory, job.queries)
     if spec.replays is None:
@@ -235,13 +227,7 @@ def check_under_lease(
     lease: Lease,
     clock: Clock,
 ) -> None:
-    """Evaluate the preconditions again under the lease, and rewind the run that is replayed.
-
-    Raises:
-        ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
-        ConfigError: Spark does not find the lease where it will write its checkpoint.
-        RevertError: the run that is replayed cannot be rewound.
-    """
+    """Evaluate the preconditions again under the lease, and rewind the run that is replayed."""
     check_reaches(job.spark, directory.url, lease_path(lease.token))
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)

@@ -220,7 +220,7 @@ def end_attempt(
     return failure
 
 
-def describe_query(
+def _describe_query(
     query: QueryDefinition,
     *,
     logs: CommitLog,
@@ -230,10 +230,6 @@ def describe_query(
     finished: bool,
     ignored: Mapping[int, int | None],
 ) -> dict[str, Any]:
-    """Return a query's part of the final checkpoint.
-
-    *ignored* has the timers that its drain ignored, by operator.
-    """
     position = logs.position()
     last = epochs.last_record()
     return {
@@ -267,11 +263,7 @@ def describe_query(
 
 
 def check_agrees(final: FinalCheckpoint, saved: SavepointRecord) -> None:
-    """Refuse a final checkpoint that is not of the batches that its savepoint has.
-
-    Raises:
-        CheckpointError: Spark's commit log has changed since the savepoint was taken.
-    """
+    """Refuse a final checkpoint that is not of the batches that its savepoint has."""
     for name, query in final.queries.items():
         batch = _batch_of(query)
         if name in saved.queries and saved.queries[name].batch != batch:
@@ -333,7 +325,7 @@ def final_of(
         rows_read=sum_of([query.epochs.rows_read() for query in queries.values()]),
         savepoint=savepoint,
         queries={
-            name: describe_query(
+            name: _describe_query(
                 query.definition,
                 logs=query.logs,
                 epochs=query.epochs,

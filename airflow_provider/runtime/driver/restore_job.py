@@ -86,17 +86,15 @@ def restore_job(
             job's function is called for that, as its last run called it.
         entry: where that function is now; None for where the last run found it.
         conf: Spark configuration, for *revert* and *partitions*.
-        claim_mode: ``no_claim`` leaves the savepoint alone; ``claim`` disposes of it when the
-            restore is done.
+        claim_mode: ``no_claim``, or ``claim`` to dispose of the savepoint when the restore is done.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
         partitions: the number over which Spark spreads the state; None to keep it.
         spark: a session whose JVM is used and left running; None to start Spark if it is needed.
         clock: time; None for the machine's.
 
     Raises:
-        UnknownJobError: no such savepoint, or no run whose function *revert* could call.
-        ConfigError: it is not this job's, its state cannot be repartitioned, or the job has written
-            after it and *revert* is False.
+        ConfigError: the savepoint is not this job's, its state cannot be repartitioned, or the job
+            has written after it and *revert* is False.
         JobDrainedError, CheckpointError: the savepoint cannot be restored.
         LeaseHeldError: a driver is running the job.
 
@@ -164,19 +162,16 @@ def rewind_job(
         job_dir: the job's directory.
         run_id: the run.
         with_later: rewind the runs that have built on it, too, the newest first.
-        entry: where the job's function is now, which declares the sinks; None for where the last
-            run found it.
+        entry: where the job's function is now; None for where the last run found it.
         conf: Spark configuration.
         spark: a session whose JVM is used and left running; None to start Spark.
         clock: time; None for the machine's.
 
     Returns:
-        The rewound runs in order, and what was reverted of each.
+        The rewound runs in order.
 
     Raises:
-        UnknownJobError: no such run.
-        RevertError: a run cannot be rewound, or a restore has rewound a part of it, and the job
-            continues from the rest; later runs may be rewound completely.
+        RevertError: a run cannot be rewound, or a restore has rewound a part of it.
         LeaseHeldError: a driver is running the job.
 
     Crash safety: no driver runs the job before a call like this one has completed it.
@@ -416,17 +411,10 @@ def clean_up(
 ) -> list[str]:
     """Publish what Spark has committed, and remove staged data that nothing will publish.
 
-    The job's function is called as its last run called it, to learn its sinks; no query is started.
-
-    Returns:
-        The names of the queries whose sinks are in order.
-
-    Raises:
-        UnknownJobError: no run of the job was ever recorded there.
-        LeaseHeldError: a driver is running the job; it does this by itself.
+    The job's function is called as its last run called it, to learn its sinks. Return the queries
+    whose sinks are in order.
 
     Crash safety: calling it again completes it.
-    Idempotent: by job directory.
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)

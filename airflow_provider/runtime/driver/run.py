@@ -101,7 +101,7 @@ def _run_job(
     on_spark_started: Callable[[], None] | None,
     clock: Clock,
 ) -> FinalCheckpoint:
-    run = find_requested_run(spec, clock)
+    run = _find_requested_run(spec, clock)
     if run.final is not None:
         return run.final
     spec, directory, run_id = run.spec, run.directory, run.run_id
@@ -165,18 +165,8 @@ def check_job(
 ) -> CheckedJob:
     """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would.
 
-    Args:
-        spec: the request.
-        with_spark: also start Spark, call the job's function, analyse its queries, and ask its
-            sinks; without it the function is imported and not called.
-        spark: a session whose JVM is used and left running; None to start Spark, and stop it.
-        clock: time; None for the machine's.
-
-    Raises:
-        ConfigError: the request cannot be met.
-        CheckpointError, JobDrainedError: the job cannot continue from the job directory.
-        LeaseHeldError: another driver is running the job.
-        RevertError: the run to be replayed cannot be rewound.
+    With *with_spark*, Spark is started, the job's function called, its queries analysed and its
+    sinks asked; without it the function is imported and not called.
     """
     with addressing(form=form_of(spec.entry)):
         return _check_job(spec, with_spark=with_spark, spark=spark, clock=clock or SystemClock())
@@ -185,7 +175,7 @@ def check_job(
 def _check_job(
     spec: RunSpec, *, with_spark: bool, spark: SparkSession | None, clock: Clock
 ) -> CheckedJob:
-    run = find_requested_run(spec, clock)
+    run = _find_requested_run(spec, clock)
     spec, directory, run_id = run.spec, run.directory, run.run_id
     if run.final is not None:
         since = utc_text(run.final.committed)
@@ -208,7 +198,7 @@ def _check_job(
             return CheckedJob(run_id, _next_attempt(run), job.plan.mode, job.reason, _declared(job))
 
 
-def _next_attempt(run: RequestedRun) -> str:
+def _next_attempt(run: _RequestedRun) -> str:
     last = run.directory.run(run.run_id).last_attempt()
     return "would begin" if last is None else f"would resume, as attempt {last.attempt + 1}"
 
@@ -224,7 +214,7 @@ def _declared(job: LoadedJob) -> tuple[CheckedQuery, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class RequestedRun:
+class _RequestedRun:
     """The run that a request means, as its job directory has it.
 
     Attributes:
@@ -240,14 +230,7 @@ class RequestedRun:
     final: FinalCheckpoint | None
 
 
-def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
-    """Find the run that a request means; of one that has ended, refuse what differs from it.
-
-    Raises:
-        ConfigError: the job directory cannot be used, the run was rewound, or it has ended and was
-            begun with something else.
-        CheckpointError: it has ended, and its final checkpoint is not correct.
-    """
+def _find_requested_run(spec: RunSpec, clock: Clock) -> _RequestedRun:
     directory = open_job_directory(spec.job_dir)
     run_id = resolve_run_id(directory, spec, clock.now())
     run = directory.run(run_id)
@@ -258,7 +241,7 @@ def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
             raise error
         check_same_as_ended(spec, stored)
         verify_final(directory, final)
-    return RequestedRun(spec, directory, run_id, stored, final)
+    return _RequestedRun(spec, directory, run_id, stored, final)
 
 
 def check_before_spark(
@@ -266,14 +249,12 @@ def check_before_spark(
 ) -> LeaseObserver:
     """Refuse all that can be refused without the seconds that a JVM takes to start.
 
-    Returns:
-        What has watched the lease meanwhile.
+    Return what has watched the lease meanwhile.
 
     Raises:
         ConfigError: the request cannot be met.
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
-        UnknownJobError: the savepoint that the job is to begin from does not exist.
     """
     if is_program(spec.entry):
         load_known(PROGRAMS, "check")(spec)

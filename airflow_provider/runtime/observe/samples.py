@@ -15,11 +15,7 @@ from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.snapshot import read_history
-from airflow_provider.runtime.savepoints.catalog import (
-    Savepoint,
-    inspect_folder,
-    last_of_each_origin,
-)
+from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, read_folder
 from airflow_provider.runtime.storage.file_tree import folders_in
 
 if TYPE_CHECKING:
@@ -244,7 +240,7 @@ class StreamReader:
             names = [name for name in folders_in(place) if is_name(name)]
             self._taken = {name: at for name, at in self._taken.items() if name in names}
             for name in set(last_of_each_origin(names)).difference(self._taken):
-                found = inspect_folder(place.at(name))
+                found = read_folder(place.at(name))
                 if isinstance(found, Savepoint):
                     self._taken[name] = found.record.taken
         return max(self._taken.values(), default=None)

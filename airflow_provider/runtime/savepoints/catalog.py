@@ -138,7 +138,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []
     for name in folders_in(root):
-        each = inspect_folder(root.at(name))
+        each = read_folder(root.at(name))
         if isinstance(each, Savepoint):
             found.append(each)
         elif each is not None:
@@ -157,7 +157,7 @@ def last_of_each_origin(names: Iterable[str]) -> list[str]:
     return list(last.values())
 
 
-def inspect_folder(place: Storage) -> Savepoint | IncompleteSavepoint | None:
+def read_folder(place: Storage) -> Savepoint | IncompleteSavepoint | None:
     """Return the savepoint, or leftover, in one folder; None without the mark of a savepoint."""
     try:
         names = place.list("")
@@ -200,8 +200,7 @@ def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
     return open_storage(place.url.rpartition("/")[0]).at(f"{holder}/queries/{name}")
 
 
-def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
-    """Read a file of a query in the savepoint *place*."""
+def _read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
     return folder_of(place, name, file.holder).read(file.path)
 
 
@@ -209,7 +208,7 @@ def saved_offsets(savepoint: Savepoint, name: str, batch: int) -> OffsetEntry:
     """Return the offsets of a query's batch, or of the one in flight after it."""
     path = f"offsets/{batch}"
     file = next(file for file in savepoint.record.queries[name].files if file.path == path)
-    data = read_saved(open_storage(savepoint.url), name, file)
+    data = _read_saved(open_storage(savepoint.url), name, file)
     return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}")
 
 
@@ -225,8 +224,6 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
 
     Raises:
         SavepointBusyError: another process is removing it.
-        UnknownJobError: there is none, or it is not complete.
-        UnsupportedVersionError, RefusedCheckpointError, ConfigError: see :func:`open_savepoint`.
 
     Crash safety: a process that dies in the block pins nothing.
     """
@@ -281,14 +278,8 @@ def find_damage(
 ) -> list[str]:
     """Compare one query's files with the savepoint's record; return a line for each damage.
 
-    Args:
-        place: the savepoint's folder.
-        name: the query's.
-        query: the query's record.
-        verified_bytes: how many bytes to read and compare with checksums, the smallest files first;
-            None for all.
-        just_copied: the sizes of the savepoint's own files were compared when they were copied, so
-            only files in older savepoints are checked.
+    At most *verified_bytes* are read and compared with checksums, the smallest files first; None
+    for all. If *just_copied*, the sizes of the savepoint's own files are known to be right.
     """
     folders = _Folders(place, name, {file.holder for file in query.files})
     unsized = [file for file in query.files if file.holder or not just_copied]
@@ -383,9 +374,6 @@ def check_repartitionable(
     Spark appends a batch without input to a checkpoint, with the state of the batch before it
     spread over another number of partitions. A restore does that in its copy, before the copy has
     the id that makes it a checkpoint; so an interrupted one is copied again.
-
-    Raises:
-        ConfigError: the message names the query, the obstacle, and the way out.
     """
     stateful = {
         name: query
@@ -435,5 +423,5 @@ def _has_one_partition(savepoint: Savepoint, name: str, operator: SavedOperator)
     schemas = [f for f in files if f.path.startswith(folder) and f.path.endswith("/schema")]
     planned = partitions_of(savepoint, name)
     return (planned is not None and operator["partitions"] == 1 < planned) or any(
-        has_one_partition(read_saved(place, name, schema)) for schema in schemas
+        has_one_partition(_read_saved(place, name, schema)) for schema in schemas
     )

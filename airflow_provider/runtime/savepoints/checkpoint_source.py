@@ -110,12 +110,8 @@ class SourceQuery:
     ) -> Marks:
         """Return how close its sources and stateful operators were to their end after a batch.
 
-        Args:
-            topology: its sources and operators.
-            batch: the batch.
-            ended: whether it had read its last row by then, or by the batch planned after it.
-            drained: whether its windows were flushed permanently.
-            finished: whether nothing was left to do.
+        *ended*: it had read its last row by then, or by the batch planned after it; *drained*: its
+        windows were flushed permanently; *finished*: nothing was left to do.
         """
         before = self.ended_by(batch)
         gone = ended_sources(
@@ -174,7 +170,6 @@ def job_source(job_dir: str, clock: Clock) -> Source:
     Raises:
         UnknownJobError: no job there, or it has never started a query.
         SavepointError: a restore or rewind is in progress.
-        ConfigError: it cannot be read.
     """
     with refusing(job_dir, "read"):
         return _job_source(known_job(job_dir), clock)
@@ -239,11 +234,7 @@ def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
 
 
 def checkpoint_source(url: str, query: str = "query") -> Source:
-    """Return the one query of a Spark checkpoint, run by any application.
-
-    Args:
-        url: the ``checkpointLocation``.
-        query: the query's name in the savepoint.
+    """Return the one query, called *query*, of a Spark checkpoint, run by any application.
 
     Raises:
         UnknownJobError: there is no checkpoint.
@@ -312,11 +303,8 @@ def choose(
 ) -> Choice:
     """Choose the next step after *waited_s* seconds.
 
-    Args:
-        first: the first look; an aligned savepoint waits for the batch that was in flight then.
-        now: the last look.
-        waited_s: since the first look.
-        aligned_timeout_s: 0 to wait for no batch in flight.
+    An aligned savepoint waits for the batch that was in flight at the *first* poll, for at most
+    *aligned_timeout_s*.
     """
     in_flight = first.position.open_batch
     wanted = first.position.last_commit if in_flight is None else in_flight

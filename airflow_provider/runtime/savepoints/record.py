@@ -339,8 +339,7 @@ def claim_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if _CLAIM.fullmatch(name)]
 
 
-def reader_names(names: Iterable[str]) -> list[str]:
-    """Return those of the names in a folder that are readers'."""
+def _reader_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if _READER.fullmatch(name)]
 
 
@@ -374,11 +373,7 @@ def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
 
 
 def check_claimable(place: Storage, names: Collection[str]) -> None:
-    """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers.
-
-    Raises:
-        ConfigError: the message says what the folder has.
-    """
+    """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers."""
     claims = claim_names(names)
     if claims and not set(names) - {*claims, "queries"}:
         before = last_claim(place)
@@ -430,7 +425,7 @@ def put_reader(place: Storage, clock: Clock) -> str:
 
 def readers(place: Storage) -> Iterator[ReaderRecord]:
     """Yield the records of all readers, dead or alive."""
-    for name in reader_names(place.list("")):
+    for name in _reader_names(place.list("")):
         record = ReaderRecord.read(place, name)
         if record is not None:
             yield record
@@ -438,7 +433,7 @@ def readers(place: Storage) -> Iterator[ReaderRecord]:
 
 def forget_readers(place: Storage) -> None:
     """Remove the documents of dead readers; the caller has seen that none is alive. Idempotent."""
-    for name in reader_names(place.list("")):
+    for name in _reader_names(place.list("")):
         place.delete(name)
 
 

@@ -103,26 +103,18 @@ class RestoreOperation:
 
         The caller has reverted what its queries have published after the savepoint.
 
-        Args:
-            savepoint: the savepoint; None for the job's very beginning.
-            names: for each of the job's queries the savepoint's that it continues from, or "" to
-                start over.
-            claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
-            skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are
-                lost.
-            partitions: spread the state over this number; None to keep the number. An open restore
-                with another number is replaced, under new ids.
-            keep_outputs: leave the queries' output in place, though they start over.
-            undoes: the runs that no longer count.
-            supersedes: replace an open restore of another savepoint, which may be gone.
+        Args: savepoint: the savepoint; None for the job's very beginning. names: for each of the
+        job's queries the savepoint's that it continues from, or "". claim_mode: ``no_claim``, or
+        ``claim`` to let the job own the savepoint. skip_in_flight: never run the batch in flight of
+        an unaligned savepoint: its rows are lost. partitions: spread the state over this number; an
+        open restore with another number is replaced, under new ids. keep_outputs: leave the
+        queries' output in place, though they start over. undoes: the runs that no longer count.
+        supersedes: replace an open restore of another savepoint, which may be gone.
 
         Raises:
-            ConfigError: an open restore is of another savepoint, the outputs hold epochs from after
-                this one, or its state cannot be repartitioned.
+            ConfigError: an open restore is of another savepoint, or the outputs hold later epochs.
             JobDrainedError, CheckpointError: see :func:`check_restorable`.
             LeaseLostError: another driver has taken over.
-
-        Crash safety: the intent is stored or not.
         """
         last = Restores(self.directory).last()
         which = _which(savepoint)
@@ -165,7 +157,6 @@ class RestoreOperation:
         return self._renew(dataclasses.replace(last, partitions=partitions), restored=())
 
     def _renew(self, record: RestoreRecord, restored: Collection[str]) -> RestoreRecord:
-        """Store the record as this driver's, with new ids and places for the other queries."""
         queries = {
             name: plan if name in restored else {**plan, "query_id": _new_id(plan)}
             for name, plan in record.queries.items()
@@ -189,7 +180,6 @@ class RestoreOperation:
 
         Raises:
             LeaseLostError: another driver has taken over.
-            ConfigError: the savepoint is not the record's.
             CheckpointError: the state cannot be repartitioned; the restore is open.
 
         Crash safety: calling it again completes it.

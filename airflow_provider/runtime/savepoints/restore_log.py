@@ -132,7 +132,7 @@ class Restores:
         Raises:
             LeaseLostError: another driver has taken over. Nothing was stored.
         """
-        nothing = dataclasses.replace(empty_record(self._directory, at), undoes=[run_id])
+        nothing = dataclasses.replace(_empty_record(self._directory, at), undoes=[run_id])
         self.begin(nothing, fence)
 
     def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
@@ -159,8 +159,7 @@ def _last_number(directory: JobDirectory) -> int:
     return last.number if last is not None else 0
 
 
-def empty_record(directory: JobDirectory, at: str) -> RestoreRecord:
-    """Return a record that restores nothing and leaves every query where it is."""
+def _empty_record(directory: JobDirectory, at: str) -> RestoreRecord:
     return RestoreRecord(
         number=1,
         savepoint=None,
@@ -176,11 +175,7 @@ def empty_record(directory: JobDirectory, at: str) -> RestoreRecord:
 
 
 def check_no_open_restore(directory: JobDirectory) -> None:
-    """Refuse to run a job whose restore, or rewind, has begun and not ended.
-
-    Raises:
-        CheckpointError: the message says how to end it.
-    """
+    """Refuse to run a job whose restore, or rewind, has begun and not ended."""
     last = Restores(directory).last()
     if last is not None and last.done is None:
         raise open_restore(directory, last)
@@ -202,11 +197,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
 
 
 def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
-    """Plan the start-over of a query whose output is kept.
-
-    Raises:
-        ConfigError: it has a committed epoch that is not published, and never would be.
-    """
+    """Plan the start-over of a query whose output is kept."""
     logs = CheckpointLogs(directory.checkpoint(name))
     query_id, last = logs.query_id(), logs.position().last_commit
     if query_id is not None:
@@ -224,11 +215,7 @@ def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
 def check_not_parted(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> None:
-    """Refuse to set a job back to before a query started over while its output was kept.
-
-    Raises:
-        ConfigError: the message names the query.
-    """
+    """Refuse to set a job back to before a query started over while its output was kept."""
     for name, theirs in names.items():
         saved = savepoint.record.queries.get(theirs)
         current = CheckpointLogs(directory.checkpoint(name)).query_id()
@@ -244,11 +231,7 @@ def check_not_parted(
 
 
 def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None:
-    """Refuse to rewind a run in the middle of which a query started over.
-
-    Raises:
-        RevertError: the run had written before, and that has stayed.
-    """
+    """Refuse to rewind a run in the middle of which a query started over."""
     for query_id in _left_ids(directory, name):
         records = EpochRecords(directory.committables(name), query_id)
         runs = {run for *_, run in records.history().ranges}
@@ -341,12 +324,6 @@ def relocate(
     number that this one takes, and the runs that it was rewinding are marked now. The caller holds
     the lease and has read no checkpoint yet. *queries* are the job's; those with a folder are
     known.
-
-    Raises:
-        LeaseLostError: another driver has taken over.
-        CheckpointError: a checkpoint lacks files. Nothing has changed.
-
-    Crash safety: see the module.
     """
     unended = lease.record.unended
     if not unended:
@@ -359,7 +336,7 @@ def relocate(
         if newest is not None:
             _mark_rewound(directory, newest)
         record = dataclasses.replace(
-            empty_record(directory, to_iso(clock.now())),
+            _empty_record(directory, to_iso(clock.now())),
             number=next_number(directory.storage),
             relocates=exposed,
             token=lease.token,

@@ -36,9 +36,9 @@ from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
     check_no_job,
     find_savepoints,
-    inspect_folder,
     is_job,
     open_savepoint,
+    read_folder,
 )
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
@@ -163,13 +163,7 @@ def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = Non
     """Dispose of the savepoints that may be removed, and of the leftovers of broken attempts.
 
     Everything else in the folder stays: job directories, files, other folders, damaged savepoints,
-    and those that another process is restoring.
-
-    Returns:
-        The names of the removed savepoints.
-
-    Raises:
-        ConfigError: the folder cannot be read.
+    and those that another process is restoring. Return the names of the removed savepoints.
 
     Crash safety: calling it again completes it.
     """
@@ -193,7 +187,6 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
     """Remove one savepoint; files that newer ones beside it share stay.
 
     Raises:
-        UnknownJobError: there is none.
         ConfigError: it is a job directory, or may not be removed.
         SavepointBusyError: another process is restoring or removing it.
 
@@ -256,11 +249,7 @@ def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
 
 
 def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
-    """Remove claimed folders without a savepoint that no process uses, except shared files.
-
-    Returns:
-        The names of the folders from which something was removed.
-    """
+    """Remove claimed folders without a savepoint that no process uses, except shared files."""
     clock = clock or SystemClock()
     leftovers = find_savepoints(open_storage(root_url))[1]
     return [each.folder for each in leftovers if _collect(each, clock)]
@@ -268,7 +257,7 @@ def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
 
 def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
     """Do for one folder what :func:`collect_garbage` does for all."""
-    found = inspect_folder(open_storage(url))
+    found = read_folder(open_storage(url))
     if isinstance(found, IncompleteSavepoint):
         _collect(found, clock or SystemClock())
 

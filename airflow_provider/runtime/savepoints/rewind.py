@@ -192,7 +192,6 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     there is nothing to revert. :meth:`Rewind.check` checks the sinks.
 
     Raises:
-        UnknownJobError: there is no such run.
         RevertError: later runs have built on it, or its savepoint does not exist.
     """
     since = runs_since(directory, run_id)
@@ -231,11 +230,7 @@ class OutputOfQuery(Protocol):
 
 
 def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
-    """Refuse to revert the output of one of Spark's own sinks after an epoch.
-
-    Raises:
-        RevertError: it may have written.
-    """
+    """Refuse to revert the output of one of Spark's own sinks after an epoch."""
     planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
     check_native(query.native, planned=planned, epoch=epoch)
 
@@ -270,16 +265,7 @@ class Rewind:
     by: str = "rewind"
 
     def check(self) -> Savepoint | None:
-        """Refuse what cannot be rewound exactly; nothing is removed.
-
-        Returns:
-            The savepoint that the run began with, as :func:`check_start` does.
-
-        Raises:
-            UnknownJobError: there is no such run.
-            RevertError: later runs have built on it, its savepoint does not exist, another run has
-                written meanwhile, or a sink cannot revert what it has written.
-        """
+        """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`."""
         savepoint = check_start(self.directory, self.run_id)
         record = self.directory.run(self.run_id).record()
         if record is None or not _is_current(self.directory, self.run_id):

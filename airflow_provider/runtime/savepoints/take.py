@@ -92,13 +92,9 @@ def take_savepoint(
     Raises:
         ConfigError: the folder is taken, the name is invalid, no batch has committed yet, or a
             right is missing.
-        RefusedCheckpointError: the checkpoint lacks files, or they are damaged; the message names
-            them.
-        CheckpointError: the same, found in the copy; nothing is left of it.
-        SavepointError: Spark removed files before they were copied, in each try; the job was
-            restored or rewound meanwhile; or another process presumed this one dead, and has
-            removed the copy.
-        SavepointBusyError: another process takes or removes one there.
+        CheckpointError: the checkpoint lacks files, or they are damaged.
+        SavepointError: Spark removed files in each try, the job was restored meanwhile, or another
+            process presumed this one dead or uses the folder.
 
     Crash safety: without ``savepoint.json``, which is written last, there is no savepoint; the next
     retention, or the next taker of the same name, removes the copies.

@@ -66,7 +66,7 @@ class EpochCommitter:
     Args:
         query: the query's name.
         storage: its ``committables`` folder.
-        logs: knows which of its batches are committed: its checkpoint, in STREAMING.
+        logs: its checkpoint in STREAMING, which knows the committed batches.
         sinks: they share every epoch.
         lease: the right to commit.
         run_id: the run that the epochs are written for.

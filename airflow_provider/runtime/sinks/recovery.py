@@ -66,14 +66,9 @@ def plan_recovery(found: EpochListing, published_token: Mapping[int, int | None]
 def check_complete(found: EpochListing, last_commit: int, *, where: str, log: str) -> int:
     """Refuse records that contradict Spark's commit log; *where* and *log* are named in errors.
 
-    Returns:
-        The epoch up to which all are published; those after it, up to *last_commit*, wait.
-
-    Raises:
-        CheckpointError: an epoch is published that Spark has not committed, or one that it has
-            committed has no record.
+    Return the epoch up to which all are published; those after it, up to *last_commit*, wait.
     """
-    check_not_behind(found.newest, last_commit, log)
+    _check_not_behind(found.newest, last_commit, log)
     folded = [first for first, _ in (*found.folded, *found.packed)]
     begin = max(min([last_commit, *folded, *found.published, *found.precommitted]), 0)
     missing = found.unpublished(begin, last_commit)
@@ -87,9 +82,6 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
     """Refuse a checkpoint of another query than the one whose epochs are published.
 
     *query_id* is None before Spark has given the checkpoint one.
-
-    Raises:
-        CheckpointError: the ids differ.
     """
     for other in query_ids(storage):
         records = EpochRecords(storage, other)
@@ -105,8 +97,7 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
         raise CheckpointError(msg)
 
 
-def check_not_behind(published: int, last_commit: int, log: str) -> None:
-    """Refuse a commit log that ends before an epoch that was published."""
+def _check_not_behind(published: int, last_commit: int, log: str) -> None:
     if published > last_commit:
         msg = (
             f"{log}: epoch {published} is published, but Spark's log ends with batch {last_commit};"
@@ -141,9 +132,6 @@ def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
     """Refuse to continue where a sink has epochs that the job directory does not know.
 
     *known* is the last epoch that the job directory knows, published or not; -1 for none.
-
-    Raises:
-        CheckpointError: the job directory is an older copy.
     """
     for sink in sinks:
         if not isinstance(sink, MarkedSink) or (last := sink.last_epoch(query_id)) <= known:

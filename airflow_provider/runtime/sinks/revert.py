@@ -95,12 +95,7 @@ class Revert:
     clock: Clock
 
     def check(self) -> None:
-        """Refuse an impossible revert; nothing is removed or recorded.
-
-        Raises:
-            RevertError: a revert from an earlier epoch has not ended, a record was folded away, a
-                sink is missing, or a sink cannot remove exactly what it published.
-        """
+        """Refuse an impossible revert; nothing is removed or recorded."""
         self._plan()
 
     def revert(self) -> None:

@@ -135,9 +135,6 @@ class SparkSink:
         Spark's file sink knows a batch by its number alone: it would silently skip the query's next
         batches, and their rows would be lost. *planned* is the checkpoint's last planned batch; -1
         for none.
-
-        Raises:
-            CheckpointError: the list is that of another checkpoint, or of a newer one.
         """
         path = self.location
         if path is None or not self.holds_files or (last := _last_listed(path)) <= planned:
@@ -320,16 +317,14 @@ def for_each_batch(function: WriteBatch, name: str | None = None) -> ForEachBatc
 
 
 class _NothingStaged:
-    """A sink that leaves nothing to commit: it writes, or discards, while it stages."""
-
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
-        """Do nothing: nothing is staged."""
+        pass
 
     def commit(self, committable: Committable, fence: Fence) -> None:
-        """Do nothing: there is nothing to publish."""
+        pass
 
     def abort(self, committable: Committable) -> None:
-        """Do nothing: a batch that runs again is staged again."""
+        pass
 
 
 class ForEachBatchSink(_NothingStaged):
