@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.testing.sinks import RevertibleSinkContract, SinkBench
+from airflow_provider.runtime.testing.sink_bench import SinkBench
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 
 
 class DyingElsewhere(RevertibleSinkContract):

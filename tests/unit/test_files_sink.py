@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.sinks.files import FilesSink, final_name
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
-from airflow_provider.runtime.testing.sinks import LosingFence
+from airflow_provider.runtime.testing.sink_bench import LosingFence
 from tests.unit.support import HandStagedFiles, stage_by_hand, staging_of
 
 

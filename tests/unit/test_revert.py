@@ -12,7 +12,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.revert import Revert, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
-from airflow_provider.runtime.testing.sinks import LosingFence
+from airflow_provider.runtime.testing.sink_bench import LosingFence
 from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 

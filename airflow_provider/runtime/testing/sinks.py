@@ -1,160 +1,48 @@
 """The contract of a sink, as tests: subclass it for a sink of your own, see docs/sinks.md.
 
-The suite stages with real Spark (a fixture ``spark`` gives the session). It kills and stops real
-processes in the middle of a commit and of a revert, at every failpoint that the sink passes. It
-needs ``pytest``.
+A fixture ``spark`` gives the session that makes the rows; a sink whose staging a test replaces may
+take other frames. The suite kills and stops real processes in the middle of a commit and of a
+revert, at every failpoint that the sink passes. It needs ``pytest``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-import os
-import pickle
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider.runtime.api.sinks import (
     Committable,
-    EpochId,
-    Fence,
+    MarkedSink,
     OpenFence,
     RevertibleSink,
-    Sink,
+    Writer,
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
+    CorruptDocumentError,
     LeaseLostError,
     SinkError,
 )
+from airflow_provider.runtime.testing.sink_bench import (
+    OTHER_QUERY_ID,
+    QUERY_ID,
+    InterruptedFence,
+    LosingFence,
+    SinkBench,
+    SinkCase,
+    TamperedCase,
+    together,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pyspark.sql import SparkSession
-
-Row = tuple[Any, ...]
-
-QUERY_ID: Final = "7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"
-SCHEMA: Final = "id long, name string"
-_ACTIONS: Final = ("commit", "abort", "revert")
-_DEADLINE_S: Final = 60.0
-
-
-class SinkCase(Protocol):
-    """A place for one test, empty at its begin."""
-
-    def open(self) -> Sink:
-        """Return a new sink object for the place; it and what it holds must be picklable."""
-
-    def visible(self) -> Sequence[Row]:
-        """Return the rows ``(id, name)`` that an independent reader sees now, in any order."""
-
-
-class LosingFence:
-    """A fence that is lost at its n-th check.
-
-    Attributes:
-        checks: how often it was asked.
-    """
-
-    def __init__(self, lost_at: int, token: int = 1) -> None:
-        self.token, self.checks, self._lost_at = token, 0, lost_at
-
-    def check(self) -> None:
-        """Count, and raise when it is time."""
-        self.checks += 1
-        if self.checks >= self._lost_at:
-            msg = f"lost at check {self.checks}"
-            raise LeaseLostError(msg)
-
-
-class Child:
-    """A process of its own that does one thing to a sink.
-
-    Args:
-        sink: a picklable sink.
-        action: ``commit``, ``abort`` or ``revert``.
-        committables: what to do it to; one, but for ``revert``.
-        token: the fencing token it holds.
-        fails_at: the failpoint at which it dies or stops.
-        stops: stop (SIGSTOP) instead of dying.
-    """
-
-    def __init__(
-        self,
-        sink: Sink,
-        action: str,
-        committables: Sequence[Committable],
-        *,
-        token: int = 1,
-        fails_at: str | None = None,
-        stops: bool = False,
-    ) -> None:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_STREAM_FAIL")}
-        if fails_at is not None:
-            env["SPARK_STREAM_FAILPOINT"] = fails_at + ("!stop" if stops else "")
-        # As Spark finds the modules of this process, so does the child.
-        env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by wait()
-        with tempfile.TemporaryFile() as task:
-            task.write(_pickled((sink, action, list(committables), token)))
-            task.seek(0)
-            program = "from airflow_provider.runtime.testing.sinks import act; act()"
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program], stdin=task, stderr=self._stderr, env=env
-            )
-
-    def wait(self) -> tuple[int, str]:
-        """Wait until it has ended; return its exit code and what it wrote to stderr."""
-        code = self._process.wait(_DEADLINE_S)
-        with self._stderr as stderr:
-            stderr.seek(0)
-            return code, stderr.read().decode()
-
-    def wait_until_stopped(self) -> bool:
-        """Wait until it has stopped or ended; return whether it has stopped."""
-        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
-            return True
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        return False
-
-    def go_on(self) -> None:
-        """Let a stopped child go on."""
-        self._process.send_signal(signal.SIGCONT)
-
-
-def act() -> None:
-    """Do what the parent has written to stdin; the program of :class:`Child`."""
-    sink, action, committables, token = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - ours
-    if action not in _ACTIONS:
-        raise ValueError(action)
-    if action == "revert":
-        sink.revert(committables, OpenFence(token))
-    elif action == "commit":
-        sink.commit(committables[0], OpenFence(token))
-    else:
-        sink.abort(committables[0])
-
-
-def _pickled(what: Any) -> bytes:
-    from pyspark import cloudpickle
-
-    sink = what[0]
-    module = sys.modules[type(sink).__module__]
-    if not module.__name__.startswith("airflow_provider."):
-        # A test's module cannot be imported by its name.
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    return bytes(cloudpickle.dumps(what))  # type: ignore[no-untyped-call]
 
 
 class SinkContract:
@@ -226,6 +114,93 @@ class SinkContract:
             assert bench.all_rows() == bench.visible()
         assert bench.visible() in (bench.rows(1, "b"), bench.all_rows())
 
+    def test_an_epoch_left_out_during_its_commit_is_not_taken_for_published(
+        self, bench: SinkBench
+    ) -> None:
+        """A later epoch is published between two steps: the earlier one is seen, or refused."""
+        late, later = bench.stage(0, "a"), bench.stage(1, "b")
+        try:
+            bench.case.open().commit(late, InterruptedFence(lambda: bench.commit(later)))
+        except CheckpointError:
+            assert bench.rows(1, "b") == bench.visible()
+        else:
+            assert bench.all_rows() == bench.visible()
+
+    def test_an_overtaken_driver_learns_of_its_lease_first(self, bench: SinkBench) -> None:
+        """A driver whose lease is lost is told that, and not that its epoch was left out."""
+        late, later, fence = bench.stage(0, "a"), bench.stage(1, "b"), LosingFence(sys.maxsize)
+        bench.commit(later)
+        try:
+            bench.case.open().commit(late, fence)
+        except CheckpointError:
+            with pytest.raises(LeaseLostError):
+                bench.case.open().commit(late, LosingFence(fence.checks))
+
+    @pytest.mark.parametrize("epoch", [0, 1])
+    def test_an_epoch_published_during_its_commit_is_there_once(
+        self, bench: SinkBench, epoch: int
+    ) -> None:
+        """Another driver publishes the epoch between two steps of its commit."""
+        for number in range(epoch):
+            bench.commit(bench.stage(number, "before"))
+        committable = bench.stage(epoch, "a", "b")
+        bench.case.open().commit(committable, InterruptedFence(lambda: bench.commit(committable)))
+
+        assert bench.all_rows() == bench.visible()
+
+    def test_each_query_has_its_own_epochs(self, bench: SinkBench) -> None:
+        """Two queries that write to one place number their epochs independently."""
+        bench.commit(bench.stage(5, "a"))
+        bench.commit(bench.stage(0, "b", query_id=OTHER_QUERY_ID))
+
+        assert bench.all_rows() == bench.visible()
+
+    def test_a_commit_without_its_staging_is_an_error(self, bench: SinkBench) -> None:
+        """A commit whose staged rows are gone is no success, and shows nothing."""
+        committable = bench.stage(0, "a")
+        bench.sink.abort(committable)
+        with pytest.raises(SinkError):
+            bench.commit(committable)
+
+        assert [] == bench.visible()
+
+    def test_a_record_that_names_other_data_is_refused(self, bench: SinkBench) -> None:
+        """It publishes and reverts nothing, also beside a true one, and what it names stays."""
+        if not isinstance(bench.case, TamperedCase):
+            pytest.skip("the case changes no record")
+        kept, true = bench.stage(0, "kept"), bench.stage(1, "a")
+        bench.commit(kept)
+        for data in bench.case.tampered(true):
+            changed, sink = Committable(true.epoch, data), bench.case.open()
+            with contextlib.suppress(CorruptDocumentError):
+                sink.abort(changed)  # a sink may go by the epoch alone
+            true = bench.stage(1, "a")
+            with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
+                sink.commit(changed, OpenFence())
+            if isinstance(sink, RevertibleSink):
+                with pytest.raises(CorruptDocumentError, match="the record of epoch 1"):
+                    sink.revert([changed, kept], OpenFence())
+            assert bench.rows(0, "kept") == bench.visible(), data
+        bench.commit(true)
+
+        assert bench.all_rows() == bench.visible()
+
+    def test_it_records_which_job_directory_has_published(self, bench: SinkBench) -> None:
+        """By the directory's address; and the last epoch of each query."""
+        sink = bench.sink
+        if not isinstance(sink, MarkedSink):
+            pytest.skip("the sink does not record it")
+        assert (0, -1) == (len(sink.writers("/jobs/a")), sink.last_epoch(QUERY_ID))
+        for epoch, (job_dir, identity) in enumerate((("/jobs/a", "a" * 15), ("/jobs/b", "b" * 15))):
+            writer = Writer(job_dir, identity)
+            bench.commit(dataclasses.replace(bench.stage(epoch, "x"), writer=writer))
+
+        assert (["a" * 15], ["b" * 15]) == (
+            [*sink.writers("/jobs/a")],
+            [*sink.writers("/jobs/b")],
+        )
+        assert 1 == sink.last_epoch(QUERY_ID)
+
     def test_two_at_once_publish_once(self, bench: SinkBench) -> None:
         """Two drivers that commit one epoch at the same moment publish its rows once."""
         for epoch in range(3):
@@ -234,14 +209,24 @@ class SinkContract:
 
         assert sorted(r for e in range(3) for r in bench.rows(e, "a", "b")) == bench.visible()
 
+    def test_processes_at_once_publish_once(self, bench: SinkBench) -> None:
+        """Three processes that commit one epoch at the same moment publish its rows once."""
+        committable = bench.stage(0, "a", "b")
+        children = [bench.child("commit", [committable]) for _ in range(3)]
+        ended = [child.wait() for child in children]
+        assert [0, 0, 0] == [code for code, _ in ended], ended
+
+        assert bench.rows(0, "a", "b") == bench.visible()
+
     # --- aborting, recovering -------------------------------------------------------------------
 
     def test_abort_takes_nothing_but_what_was_staged(self, bench: SinkBench) -> None:
         """An aborted epoch is gone, twice aborted as well; published and staged ones stay."""
-        bench.commit(bench.stage(0, "a"))
+        published = bench.stage(0, "a")
+        bench.commit(published)
         aborted, staged = bench.stage(1, "b", token=1), bench.stage(1, "c", token=2)
-        bench.sink.abort(aborted)
-        bench.sink.abort(aborted)
+        for committable in (aborted, aborted, published):
+            bench.sink.abort(committable)
         bench.commit(staged)
 
         assert sorted(bench.rows(0, "a") + bench.rows(1, "c")) == bench.visible()
@@ -251,8 +236,8 @@ class SinkContract:
         bench.commit(bench.stage(0, "a"))
         bench.stage(1, "half", token=1)
         waiting = bench.stage(1, "b", token=2)
-        for _ in range(2):
-            bench.sink.recover(QUERY_ID, lambda e, t: (e, t) == (1, 1), OpenFence(3))
+        for _ in range(2):  # a published epoch is no garbage, even if it is called so
+            bench.sink.recover(QUERY_ID, lambda e, t: (e, t) != (1, 2), OpenFence(3))
         assert bench.rows(0, "a") == bench.visible()
 
         bench.sink.commit(waiting, OpenFence(3))
@@ -266,7 +251,7 @@ class SinkContract:
 
     def test_recovery_leaves_other_queries_alone(self, bench: SinkBench) -> None:
         """What another query has staged for the same place is not touched."""
-        theirs = bench.stage(0, "a", query_id=QUERY_ID.replace("7", "8"))
+        theirs = bench.stage(0, "a", query_id=OTHER_QUERY_ID)
         bench.sink.recover(QUERY_ID, lambda *_: True, OpenFence())
         bench.commit(theirs)
 
@@ -348,7 +333,7 @@ class RevertibleSinkContract(SinkContract):
     def test_reverting_removes_the_given_epochs(self, bench: SinkBench) -> None:
         """Exactly the rows of the given epochs go, published or not; twice is once."""
         kept = bench.stage(0, "kept")
-        others = bench.stage(0, "others", query_id=QUERY_ID.replace("7", "8"))
+        others = bench.stage(0, "others", query_id=OTHER_QUERY_ID)
         first, second, waiting = (bench.stage(epoch, "a", "b") for epoch in (1, 2, 3))
         for committable in (kept, first, others, second):
             bench.commit(committable)
@@ -369,6 +354,43 @@ class RevertibleSinkContract(SinkContract):
 
         assert [] == bench.visible()
 
+    @pytest.mark.parametrize("epoch", [0, 1])
+    def test_a_revert_during_a_commit_wins(self, bench: SinkBench, epoch: int) -> None:
+        """An epoch that is reverted between two steps of its commit is not seen."""
+        for number in range(epoch):
+            bench.commit(bench.stage(number, "before"))
+        before, waiting = bench.visible(), bench.stage(epoch, "a")
+        fence = InterruptedFence(lambda: bench.revertible.revert([waiting], OpenFence()))
+        with contextlib.suppress(LeaseLostError, SinkError):
+            bench.case.open().commit(waiting, fence)
+
+        assert before == bench.visible()
+
+    def test_a_driver_stopped_in_a_commit_loses_to_a_revert(self, bench: SinkBench) -> None:
+        """A driver stopped at any step goes on after its epoch was reverted: no row appears."""
+        points = bench.points("commit", [bench.stage(0, "a")])
+        for number, point in enumerate(points, start=2):
+            taken = [bench.stage(number, "b", query_id=f"{number}{QUERY_ID[1:]}")]
+            stopped = bench.child("commit", taken, fails_at=point, stops=True)
+            assert stopped.wait_until_stopped(), stopped.wait()
+            bench.case.open().recover(taken[0].epoch.query_id, lambda *_: False, OpenFence(2))
+            bench.revertible.revert(taken, OpenFence(2))
+            stopped.go_on()
+            stopped.wait()
+
+            assert bench.rows(0, "a") == bench.visible(), point
+
+    def test_of_two_stagings_the_published_one_is_reverted(self, bench: SinkBench) -> None:
+        """The published rows of an epoch that was staged twice go, and a new query may write."""
+        obsolete, published = bench.stage(0, "half"), bench.stage(0, "a", "b", token=2)
+        bench.commit(published, token=2)
+        bench.revertible.check_revert([published, obsolete])
+        bench.revertible.revert([published, obsolete], OpenFence(2))
+        assert [] == bench.visible()
+
+        bench.commit(bench.stage(0, "new", query_id=OTHER_QUERY_ID))
+        assert bench.rows(0, "new") == bench.visible()
+
     def test_a_revert_that_dies_anywhere_is_completed(self, bench: SinkBench) -> None:
         """A process dies at every step of a revert; the same call again completes it."""
         kept = bench.stage(0, "kept")
@@ -388,110 +410,17 @@ class RevertibleSinkContract(SinkContract):
             assert bench.rows(0, "kept") == bench.visible(), point
 
     def test_a_revert_is_fenced(self, bench: SinkBench) -> None:
-        """A driver that lost its lease takes nothing back."""
+        """A driver that loses its lease at any check stops; the next revert completes it."""
+        bench.revertible.revert([], OpenFence())
         committable = bench.stage(0, "a")
         bench.commit(committable)
         with pytest.raises(LeaseLostError):
             bench.revertible.revert([committable], LosingFence(1))
-
         assert bench.rows(0, "a") == bench.visible()
 
-
-class SinkBench:
-    """Stages epochs of a :class:`SinkCase` with Spark, and remembers what was staged."""
-
-    def __init__(self, case: SinkCase, spark: SparkSession) -> None:
-        self.case = case
-        self.sink = case.open()
-        self._spark = spark
-        self._staged: dict[int, list[Row]] = {}
-
-    @property
-    def revertible(self) -> RevertibleSink:
-        """The sink as another process opens it."""
-        sink = self.case.open()
-        assert isinstance(sink, RevertibleSink)
-        return sink
-
-    def frame(self, *names: str, epoch: int = 0) -> Any:
-        """Return a frame of an epoch's rows, in two partitions."""
-        return self._spark.createDataFrame(self.rows(epoch, *names), SCHEMA).repartition(2)
-
-    def stage(
-        self, epoch: int, *names: str, token: int = 1, query_id: str = QUERY_ID
-    ) -> Committable:
-        """Stage an epoch with Spark."""
-        made = EpochId("q", query_id, epoch, token)
-        staged = self.sink.stage(self.frame(*names, epoch=epoch), made)
-        assert len(names) == staged.rows
-        self._staged[epoch] = self.rows(epoch, *names)
-        return Committable(made, staged.data)
-
-    def commit(self, committable: Committable, token: int = 1) -> None:
-        """Commit in this process."""
-        self.sink.commit(committable, OpenFence(token))
-
-    def rows(self, epoch: int, *names: str) -> list[Row]:
-        """Return an epoch's rows as readers see them, sorted."""
-        return sorted((epoch * 1000 + number, name) for number, name in enumerate(names))
-
-    def all_rows(self) -> list[Row]:
-        """Return the rows of all epochs staged so far, sorted."""
-        return sorted(row for rows in self._staged.values() for row in rows)
-
-    def visible(self) -> list[Row]:
-        """Return what an independent reader sees, sorted."""
-        return sorted(tuple(row) for row in self.case.visible())
-
-    def child(self, action: str, committables: Sequence[Committable], **how: Any) -> Child:
-        """Start a process of its own that acts on the sink."""
-        return Child(self.case.open(), action, committables, **how)
-
-    def points(self, action: str, committables: Sequence[Committable]) -> list[str]:
-        """Do it here, and return the failpoints that were passed, each once."""
-        with _recorded() as points:
-            if action == "revert":
-                self.revertible.revert(committables, OpenFence())
-            else:
-                self.case.open().commit(committables[0], OpenFence())
-        return sorted(set(points))
-
-
-def together(sinks: Sequence[Sink], committable: Committable) -> None:
-    """Commit with all *sinks* at the same moment, each in a thread; raises what they raise."""
-    barrier = threading.Barrier(len(sinks))
-    errors: list[Exception] = []
-
-    def run(sink: Sink) -> None:
-        barrier.wait()
-        try:
-            sink.commit(committable, OpenFence())
-        except Exception as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(sink,)) for sink in sinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_DEADLINE_S)
-    for error in errors:
-        raise error
-
-
-@contextlib.contextmanager
-def _recorded() -> Iterator[list[str]]:
-    points: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failpoints, "hit", points.append)
-        yield points
-
-
-__all__ = [
-    "Child",
-    "Fence",
-    "LosingFence",
-    "OpenFence",
-    "SinkBench",
-    "SinkCase",
-    "SinkContract",
-]
+        for lost_at in range(2, 50):
+            with contextlib.suppress(LeaseLostError):
+                bench.revertible.revert([committable], LosingFence(lost_at))
+                break
+            assert set(bench.visible()) <= set(bench.rows(0, "a"))
+        assert [] == bench.visible()

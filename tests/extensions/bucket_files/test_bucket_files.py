@@ -29,7 +29,14 @@ from airflow_provider.extensions.bucket_files.parquet import ParquetFormat
 from airflow_provider.extensions.bucket_files.sink import BucketFilesSink
 from airflow_provider.extensions.bucket_files.upload import UploadTask, folder_of
 from airflow_provider.runtime import files
-from airflow_provider.runtime.api.sinks import Committable, EpochId, MarkedSink, Staged, Writer
+from airflow_provider.runtime.api.sinks import (
+    Committable,
+    EpochId,
+    MarkedSink,
+    OpenFence,
+    Staged,
+    Writer,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -41,7 +48,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import check_writers
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing.sinks import QUERY_ID, OpenFence, RevertibleSinkContract
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.contract.conftest import BUCKET
 
 if TYPE_CHECKING:

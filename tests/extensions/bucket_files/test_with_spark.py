@@ -24,7 +24,7 @@ from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence, 
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing.sinks import QUERY_ID
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from tests.contract.conftest import StoreServer
 from tests.present import present
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +35,26 @@ class SparkSchema:
 
 
 class Frame(FrameBase):
-    """A streaming frame's schema."""
+    """A streaming frame's schema, and its rows."""
 
     schema: Any
 
-    def __init__(self, arrow: pa.Schema = SCHEMA) -> None:
+    def __init__(self, arrow: pa.Schema = SCHEMA, rows: Sequence[Any] = ()) -> None:
         self.schema = SparkSchema(arrow)
+        names = ("id", "name")
+        self.table = pa.Table.from_pylist(
+            [dict(zip(names, row, strict=True)) for row in rows], SCHEMA
+        )
+
+    def repartition(self, *_: Any) -> Any:
+        return self
+
+
+class NoSpark:
+    """Makes frames of the contract's rows."""
+
+    def createDataFrame(self, rows: Sequence[Any], _: str) -> Frame:  # noqa: N802 - Spark's name
+        return Frame(rows=rows)
 
 
 class HandStagedDelta(DeltaSink):
@@ -53,7 +65,7 @@ class HandStagedDelta(DeltaSink):
         self.folder = folder
 
     def stage(self, df: Any, epoch: EpochId) -> Staged:
-        rows: pa.Table = df
+        rows: pa.Table = df.table if isinstance(df, Frame) else df
         schema = SparkSchema(rows.schema).jsonValue()
         files = []
         for number, (part, table) in enumerate(self._parts(rows)):
@@ -106,64 +118,3 @@ def visible(folder: Path) -> list[str]:
     if not DeltaTable.is_deltatable(str(folder)):
         return []
     return sorted(DeltaTable(str(folder)).to_pyarrow_table().column("name").to_pylist())
-
-
-_ACT = """
-import json, os, sys, time
-from pathlib import Path
-from airflow_provider.extensions.delta.sink import delta
-from airflow_provider.runtime.api.sinks import Committable, EpochId
-task = json.load(sys.stdin)
-class Gate:
-    token = 9
-    def check(self):
-        if task["gate"]:
-            Path(task["gate"] + ".reached").touch()
-            while not os.path.exists(task["gate"]):
-                time.sleep(0.005)
-committables = [Committable(EpochId(*epoch), data) for epoch, data in task["committables"]]
-sink = delta(task["folder"])
-if task["action"] == "commit":
-    for committable in committables:
-        sink.commit(committable, Gate())
-else:
-    sink.revert(committables, Gate())
-"""
-
-
-def act(
-    folder: Path,
-    action: str,
-    committables: list[Committable],
-    *,
-    fails_at: str = "",
-    gate: Path | None = None,
-) -> subprocess.Popen[bytes]:
-    """Let a process of its own commit each, or revert all.
-
-    Args:
-        folder: the table.
-        action: ``commit`` or ``revert``.
-        committables: of what.
-        fails_at: the failpoint at which it dies.
-        gate: a file without which the fence lets nobody pass; ``.reached`` tells of one who waits.
-    """
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env.pop("SPARK_STREAM_FAILPOINT", None)
-    if fails_at:
-        env["SPARK_STREAM_FAILPOINT"] = fails_at
-    process = subprocess.Popen([sys.executable, "-c", _ACT], stdin=subprocess.PIPE, env=env)
-    epochs = [
-        ([c.epoch.query, c.epoch.query_id, c.epoch.epoch, c.epoch.token], c.data)
-        for c in committables
-    ]
-    task = {
-        "folder": str(folder),
-        "action": action,
-        "committables": epochs,
-        "gate": str(gate) if gate else "",
-    }
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(task).encode())
-    process.stdin.close()
-    return process

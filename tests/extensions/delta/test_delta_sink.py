@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime as dt
 import json
 import sys
 import threading
-import time
 from urllib.parse import unquote
 
 import duckdb
@@ -20,24 +18,23 @@ from deltalake.exceptions import DeltaError
 from airflow_provider.extensions.delta.add_file import partition_of
 from airflow_provider.extensions.delta.log import DeltaLog
 from airflow_provider.extensions.delta.sink import delta
-from airflow_provider.runtime.api.sinks import Committable, EpochId
-from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
-    CorruptDocumentError,
-    LeaseLostError,
     RevertError,
     SinkError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.testing.sink_bench import InterruptedFence
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.delta.delta_support import (
     QUERY_ID,
     SCHEMA,
     Frame,
     HandStagedDelta,
-    act,
+    NoSpark,
     rows_of_epoch,
     staged,
     visible,
@@ -50,36 +47,52 @@ pytestmark = pytest.mark.slow
 OTHER = QUERY_ID.replace("0", "1")
 
 
-class OpenFence:
-    token = 1
-
-    def check(self):
-        pass
-
-
-class LostFence:
-    token = 1
-
-    def check(self):
-        raise LeaseLostError
-
-
-class CallingFence:
-    """Does something at the moment between the last look and the write."""
-
-    token = 1
-
-    def __init__(self, call):
-        self.call = call
-
-    def check(self):
-        call, self.call = self.call, lambda: None
-        call()
-
-
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "a table"
+
+
+class Case:
+    """A table that DuckDB reads, by the files that the log names."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def open(self):
+        return HandStagedDelta(self.folder)
+
+    def visible(self):
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return []
+        files = [unquote(uri) for uri in DeltaTable(str(self.folder)).file_uris()]
+        query = f"select id, name from read_parquet({files})"
+        return present(duckdb.sql(query)).fetchall() if files else []
+
+    def tampered(self, committable):
+        """Name files that the sink has not staged for this epoch."""
+        home = f"spark-stream-{committable.epoch.query_id}"
+        for path in (
+            "/srv/theirs.parquet",
+            "../theirs.parquet",
+            "part-0.parquet",
+            f"{home}/1-1/../../../theirs.parquet",
+            f"{home}/1-2/part-00000-x.parquet",
+            "s3://theirs/part-0.parquet",
+            7,
+        ):
+            yield {**committable.data, "files": [[path, 1]]}
+
+
+class TestDelta(RevertibleSinkContract):
+    """The contract, with rows staged by hand."""
+
+    @pytest.fixture
+    def spark(self):
+        return NoSpark()
+
+    @pytest.fixture
+    def case(self, folder):
+        return Case(folder)
 
 
 def commit(folder, *committables):
@@ -110,80 +123,7 @@ def together(*calls):
     assert [] == errors
 
 
-def wait_for(path):
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.005)
-
-
-def test_a_record_that_names_other_files_is_refused(folder):
-    """A committable can neither add nor remove what was not staged for its epoch."""
-    commit(folder, staged(folder, 0, "a"))
-    changed, sink = staged(folder, 1, "b"), delta(str(folder))
-    for path in (
-        "/srv/theirs.parquet",
-        "../theirs.parquet",
-        "part-0.parquet",
-        f"spark-stream-{QUERY_ID}/1-1/../../../theirs.parquet",
-        f"spark-stream-{QUERY_ID}/1-2/part-00000-x.parquet",
-        "s3://theirs/part-0.parquet",
-        7,
-    ):
-        changed.data["files"][0][0] = path
-        for act_on in (
-            lambda: sink.commit(changed, OpenFence()),
-            lambda: sink.check_revert([changed]),
-            lambda: sink.revert([changed], OpenFence()),
-        ):
-            with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
-                act_on()
-
-    assert ["a"] == visible(folder)
-
-
 # --- publishing -----------------------------------------------------------------------------------
-
-
-def test_staged_rows_are_invisible_until_their_commit(folder):
-    """A reader sees nothing of a staged epoch, and after its commit all of it."""
-    first, second = staged(folder, 0, "a", "b"), staged(folder, 1, "c")
-    assert [] == visible(folder)
-    commit(folder, first)
-    assert ["a", "b"] == visible(folder)
-    commit(folder, second)
-
-    assert ["a", "b", "c"] == visible(folder)
-
-
-def test_a_commit_twice_is_a_commit(folder):
-    """The same object, another one and another process add nothing a second time."""
-    committable = staged(folder, 0, "a")
-    sink = delta(str(folder))
-    for one in (sink, sink, delta(str(folder)), copy.deepcopy(sink)):
-        one.commit(committable, OpenFence())
-    assert 0 == act(folder, "commit", [committable]).wait(60)
-
-    assert ["a"] == visible(folder)
-
-
-def test_an_epoch_that_later_ones_have_followed_is_not_added_again(folder):
-    """Also when it comes last: its files tell that the table has it."""
-    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
-    commit(folder, first, second, first)
-
-    assert ["a", "b"] == visible(folder)
-
-
-def test_an_epoch_that_was_left_out_is_refused(folder):
-    """A table that has gone past an epoch does not have it, and never says that it has."""
-    late, later = staged(folder, 1, "late"), staged(folder, 2, "later")
-    commit(folder, staged(folder, 0, "a"), later)
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
-            commit(folder, late)
-
-    assert ["a", "later"] == visible(folder)
 
 
 def test_a_pre_commit_that_lands_late_is_never_recorded_without_its_rows(tmp_path, monkeypatch):
@@ -216,26 +156,6 @@ def test_a_pre_commit_that_lands_late_is_never_recorded_without_its_rows(tmp_pat
         assert visible(tmp_path / "table") == recorded
 
 
-def test_a_driver_that_was_overtaken_hears_of_its_lease_not_of_its_epoch(folder):
-    """An epoch that is refused may be of an overtaken driver, whose lease says more."""
-    late = staged(folder, 0, "late")
-    commit(folder, staged(folder, 1, "later"))
-
-    with pytest.raises(LeaseLostError):
-        delta(str(folder)).commit(late, LostFence())
-
-
-def test_an_epoch_left_out_while_its_driver_was_paused_is_refused(folder):
-    """The epoch after it gets into the table between the look and the version: it looks again."""
-    late, later = staged(folder, 0, "late"), staged(folder, 1, "later")
-    commit(folder, staged(folder, 0, "other", query_id="another"))
-    paused = CallingFence(lambda: commit(folder, later))
-    with pytest.raises(CheckpointError, match="epoch 0 .* is not there"):
-        delta(str(folder)).commit(late, paused)
-
-    assert ["later", "other"] == visible(folder)
-
-
 def test_an_epoch_without_rows_makes_the_table_and_no_version(folder):
     """The first epoch gives the table its schema; an empty one leaves no trace in a table."""
     sink = HandStagedDelta(folder)
@@ -257,75 +177,7 @@ def test_the_history_tells_of_the_epoch(folder):
     assert expected == newest["sparkStream"]
 
 
-def test_a_lost_lease_writes_nothing(folder):
-    """The fence is asked before the table is made, and before each version."""
-    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
-    with pytest.raises(LeaseLostError):
-        delta(str(folder)).commit(first, LostFence())
-    assert not DeltaTable.is_deltatable(str(folder))
-    commit(folder, first)
-    with pytest.raises(LeaseLostError):
-        delta(str(folder)).commit(second, LostFence())
-
-    assert ["a"] == visible(folder)
-
-
-def test_a_staged_file_that_is_gone_is_an_error(folder):
-    """The log never names a file that is not there."""
-    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
-    commit(folder, first)
-    (folder / second.data["files"][0][0]).unlink()
-    with pytest.raises(SinkError, match=r"epoch 1 is gone"):
-        commit(folder, second)
-
-    assert ["a"] == visible(folder)
-
-
 # --- racing ---------------------------------------------------------------------------------------
-
-
-def test_committers_of_one_epoch_in_threads_publish_once(folder):
-    """Four drivers that commit the same epochs at the same moments add each once."""
-    for epoch in range(12):
-        committable = staged(folder, epoch, f"row {epoch}")
-        sinks = [delta(str(folder)) for _ in range(4)]
-        together(*(lambda sink=sink: sink.commit(committable, OpenFence()) for sink in sinks))
-
-    assert sorted(f"row {epoch}" for epoch in range(12)) == visible(folder)
-
-
-def test_committers_of_one_epoch_in_processes_publish_once(folder, tmp_path):
-    """Three processes that commit the same epochs in the same order add each once."""
-    committables = [staged(folder, epoch, f"row {epoch}") for epoch in range(30)]
-    gate = tmp_path / "gate"
-    processes = [act(folder, "commit", committables, gate=gate) for _ in range(3)]
-    wait_for(tmp_path / "gate.reached")
-    gate.touch()
-    assert [0, 0, 0] == [process.wait(60) for process in processes]
-
-    assert sorted(f"row {epoch}" for epoch in range(30)) == visible(folder)
-
-
-def test_a_driver_paused_before_its_write_adds_nothing_later(folder, tmp_path):
-    """A process waits between its last look and its write; another one publishes meanwhile."""
-    commit(folder, staged(folder, 0, "a"))
-    committable = staged(folder, 1, "b")
-    gate = tmp_path / "gate"
-    paused = act(folder, "commit", [committable], gate=gate)
-    wait_for(tmp_path / "gate.reached")
-    commit(folder, committable)
-    gate.touch()
-    assert 0 == paused.wait(60)
-
-    assert ["a", "b"] == visible(folder)
-
-
-def test_a_driver_paused_before_it_makes_the_table(folder):
-    """The table may be made by somebody else at that moment; nothing is replaced."""
-    committable = staged(folder, 0, "a")
-    delta(str(folder)).commit(committable, CallingFence(lambda: commit(folder, committable)))
-
-    assert ["a"] == visible(folder)
 
 
 def test_creators_of_one_table_agree(folder):
@@ -389,7 +241,7 @@ def test_another_version_between_look_and_write(folder):
     """A version that somebody else puts at the last moment is kept, and the epoch follows it."""
     commit(folder, staged(folder, 0, "a"))
     committable = staged(folder, 1, "b")
-    delta(str(folder)).commit(committable, CallingFence(lambda: add(folder, "other")))
+    delta(str(folder)).commit(committable, InterruptedFence(lambda: add(folder, "other")))
 
     assert ["a", "b", "other"] == visible(folder)
 
@@ -397,50 +249,21 @@ def test_another_version_between_look_and_write(folder):
 # --- dying ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["delta.committing", "delta.committed"])
-@pytest.mark.parametrize("first", [True, False])
-def test_a_commit_that_dies_is_completed(folder, point, first):
-    """A process dies before or after the version is put; the next commit makes it exact."""
-    if not first:
-        commit(folder, staged(folder, 0, "a"))
-    committable = staged(folder, 1, "b", "c")
-    died = act(folder, "commit", [committable], fails_at=point).wait(60)
-    assert failpoints.CRASH_EXIT == died
-    commit(folder, committable)
-
-    assert ([] if first else ["a"]) + ["b", "c"] == visible(folder)
-
-
-@pytest.mark.parametrize("point", ["delta.reverting", "delta.reverted"])
-def test_a_revert_that_dies_is_completed(folder, point):
-    """A process dies before or after the removal; the next call removes what is left to."""
-    kept, taken = staged(folder, 0, "kept"), staged(folder, 1, "b")
-    commit(folder, kept, taken)
-    died = act(folder, "revert", [taken], fails_at=point).wait(60)
-    assert failpoints.CRASH_EXIT == died
-    delta(str(folder)).check_revert([taken])
-    delta(str(folder)).revert([taken], OpenFence())
-
-    assert ["kept"] == visible(folder)
-
-
 # --- reverting ----------------------------------------------------------------------------------
 
 
-def test_reverting_removes_the_epochs_and_nothing_else(folder):
-    """Rows of other epochs, queries and writers stay; one version removes; twice is once."""
+def test_reverting_makes_one_version_and_leaves_other_writers_rows(folder):
+    """Other programs have appended before and after; twice is once."""
     kept, one, two = (staged(folder, epoch, f"sink {epoch}") for epoch in range(3))
-    theirs = staged(folder, 1, "theirs", query_id=OTHER)
     commit(folder, kept, one)
     add(folder, "other 1")
-    commit(folder, theirs, two)
+    commit(folder, two)
     add(folder, "other 2")
     before = DeltaTable(str(folder)).version()
     for _ in range(2):
-        delta(str(folder)).check_revert([two, one])
         delta(str(folder)).revert([two, one], OpenFence())
 
-        assert ["other 1", "other 2", "sink 0", "theirs"] == visible(folder)
+        assert ["other 1", "other 2", "sink 0"] == visible(folder)
         assert before + 1 == DeltaTable(str(folder)).version()
 
 
@@ -526,38 +349,6 @@ def test_the_older_version_can_still_be_read(folder):
     assert ["a"] == before.to_pyarrow_table().column("name").to_pylist()
 
 
-def test_no_late_commit_brings_rows_back(folder):
-    """Neither a published epoch nor a waiting one is published after it was reverted."""
-    published, waiting = staged(folder, 0, "a"), staged(folder, 1, "b")
-    commit(folder, published)
-    late = CallingFence(lambda: delta(str(folder)).revert([waiting, published], OpenFence()))
-    delta(str(folder)).commit(waiting, late)
-    commit(folder, published, waiting)
-
-    assert [] == visible(folder)
-    assert not (folder / waiting.data["files"][0][0]).exists()
-
-
-def test_no_late_commit_makes_a_table(folder):
-    """An epoch that is reverted before there is a table stays out of it."""
-    waiting = staged(folder, 0, "a")
-    late = CallingFence(lambda: delta(str(folder)).revert([waiting], OpenFence()))
-    delta(str(folder)).commit(waiting, late)
-
-    assert [] == visible(folder)
-
-
-def test_of_two_stagings_the_published_one_is_reverted(folder):
-    """A run may have staged an epoch twice; what was published goes, the other is cleaned up."""
-    obsolete, published = staged(folder, 0, "half"), staged(folder, 0, "a", "b", token=2)
-    commit(folder, published)
-    add(folder, "other")
-    delta(str(folder)).revert([published, obsolete], OpenFence())
-
-    assert ["other"] == visible(folder)
-    assert not (folder / obsolete.data["files"][0][0]).exists()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -613,7 +404,7 @@ def test_a_compaction_at_the_last_moment_is_not_undone(folder):
     """What is compacted between the look and the removal is refused, not removed twice."""
     first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, first, second)
-    fence = CallingFence(DeltaTable(str(folder)).optimize.compact)
+    fence = InterruptedFence(DeltaTable(str(folder)).optimize.compact)
     with pytest.raises(RevertError, match=r"no longer in the table"):
         delta(str(folder)).revert([second], fence)
 
@@ -634,29 +425,19 @@ def test_a_table_that_is_only_added_to_cannot_be_reverted_from(folder):
 # --- what is not published ------------------------------------------------------------------------
 
 
-def test_recovery_removes_garbage_only(folder):
-    """Garbage goes; what is in the log stays, even when it is said to be garbage."""
-    published, half = staged(folder, 0, "a"), staged(folder, 1, "half")
-    waiting = staged(folder, 1, "b", token=2)
-    theirs = staged(folder, 1, "c", query_id=OTHER)
+def test_files_that_are_not_published_are_removed(folder):
+    """By an abort, also before there is a table, a recovery and a revert; published ones stay."""
+    published, aborted, half, loser = (
+        staged(folder, epoch, "a", token=token) for epoch, token in ((0, 1), (0, 2), (1, 1), (0, 3))
+    )
+    sink = delta(str(folder))
+    sink.abort(aborted)
     commit(folder, published)
-    delta(str(folder)).recover(QUERY_ID, lambda e, t: (e, t) != (1, 2), OpenFence())
-    assert not (folder / half.data["files"][0][0]).exists()
-    commit(folder, waiting, theirs)
+    sink.recover(QUERY_ID, lambda e, t: (e, t) != (0, 3), OpenFence())
+    sink.revert([published, loser], OpenFence())
 
-    assert ["a", "b", "c"] == visible(folder)
-
-
-def test_abort_removes_what_was_staged(folder):
-    """An aborted staging is gone, also before there is a table; a published one is kept."""
-    published, aborted = staged(folder, 0, "a"), staged(folder, 0, "b", token=2)
-    for _ in range(2):
-        delta(str(folder)).abort(aborted)
-    commit(folder, published)
-    delta(str(folder)).abort(published)
-
-    assert ["a"] == visible(folder)
-    assert not (folder / aborted.data["files"][0][0]).exists()
+    left = [(folder / c.data["files"][0][0]).exists() for c in (published, aborted, half, loser)]
+    assert [True, False, False, False] == left
 
 
 def test_vacuum_treats_the_files_as_the_tables_own(folder):
@@ -745,15 +526,6 @@ def test_the_log_has_figures_that_readers_prune_by(folder):
         "maxValues": {"id": 3, "name": "b", "at": "2024-05-01T12:00:00.123456Z"},
         "nullCount": {"id": 1, "name": 1, "at": 2, "long": 1, "real": 1},
     } == json.loads(added["stats"])
-
-
-def test_another_reader_sees_the_same(folder):
-    """DuckDB reads what the log names."""
-    commit(folder, staged(folder, 0, "a"), staged(folder, 1, "b"))
-    files = [unquote(uri) for uri in DeltaTable(str(folder)).file_uris()]
-
-    read = duckdb.sql(f"select id, name from read_parquet({files}) order by id")
-    assert [(0, "a"), (1000, "b")] == present(read).fetchall()
 
 
 # --- refusing -------------------------------------------------------------------------------------

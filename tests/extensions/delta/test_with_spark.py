@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.testing.sinks import QUERY_ID, RevertibleSinkContract
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 
 pytestmark = pytest.mark.spark
 
