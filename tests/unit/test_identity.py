@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.api.sinks import MarkedSink, OpenFence, Writer
+from airflow_provider.runtime.api.sinks import OpenFence, Writer
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LeaseLostError
 from airflow_provider.runtime.jobdir.identity import (
@@ -26,7 +26,6 @@ from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified
 from tests.extensions.delta import delta_support
-from tests.extensions.iceberg import iceberg_support
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted, stage_by_hand
 
 A, B, C = "a" * 15, "b" * 15, "c" * 15
@@ -158,36 +157,9 @@ class Delta:
         self.sink.commit(dataclasses.replace(staged, writer=writer), OpenFence())
 
 
-class Iceberg:
-    """The ``iceberg`` sink."""
-
-    def __init__(self, root: Path) -> None:
-        catalog = iceberg_support.catalog_properties(root)
-        self.sink: Any = iceberg_support.HandStagedTable(catalog)
-
-    def publish(self, epoch: int, writer: Writer) -> None:
-        staged = self.sink.staged(epoch, "a", query_id=QUERY_ID)
-        self.sink.commit(dataclasses.replace(staged, writer=writer), OpenFence())
-
-
-@pytest.fixture(params=[Files, Delta, pytest.param(Iceberg, marks=pytest.mark.slow)])
-def output(request, tmp_path):
-    return request.param(tmp_path)
-
-
-def test_a_sink_knows_who_has_published_under_an_address(output):
-    """
-    By the address of the job directory, so that jobs of other addresses share the output.
-    """
-    assert isinstance(output.sink, MarkedSink)
-    assert ([], -1) == ([*output.sink.writers(HERE)], output.sink.last_epoch(QUERY_ID))
-
-    output.publish(0, Writer(HERE, A))
-    output.publish(1, Writer(HERE, A))
-    output.publish(2, Writer(THERE, B))
-
-    assert ([A], [B]) == ([*output.sink.writers(HERE)], [*output.sink.writers(THERE)])
-    assert 2 == output.sink.last_epoch(QUERY_ID)
+@pytest.fixture
+def output(tmp_path):
+    return Files(tmp_path)
 
 
 def test_an_output_of_another_identity_under_the_same_address_is_refused(output):

@@ -21,13 +21,7 @@ _BOUNDED: Final = _TIMES | {"byte", "short", "integer", "long", "date", "string"
 
 
 class DataFile(NamedTuple):
-    """A staged file that has rows.
-
-    Attributes:
-        path: relative to the table, with Spark's escapes in names of folders.
-        partition: the text of each partition column's value; None for null.
-        stats: JSON, as in Delta's ``add`` action.
-    """
+    """A staged file: its escaped path, and the stats of Delta's ``add`` action."""
 
     path: str
     size: int
@@ -46,17 +40,7 @@ def partition_of(path: str) -> dict[str, str | None]:
 
 
 def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, Any]) -> DataFile:
-    """Read a file's footer.
-
-    Args:
-        filesystem: pyarrow's, rooted at the table.
-        path: relative to the table.
-        size: bytes.
-        schema: the table's JSON value.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
+    """Read the footer of a file, whose path is relative to the table; *schema* is the table's."""
     import pyarrow.parquet as pq
 
     with filesystem.open_input_file(path) as source:

@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """The next version of the table.
+    """The next version of the table; *removed* has path and bytes of files that leave it.
 
-    Attributes:
-        transactions: numbers by application id, remembered as long as the table lives.
-        facts: for readers of the table's history.
-        added: files that become part of the table.
-        removed: path and bytes of files that leave it.
+    *transactions* are numbers by application id, remembered as long as the table lives.
     """
 
     transactions: Mapping[str, int]
@@ -172,11 +168,7 @@ def home_of(query_id: str) -> str:
 
 
 def files_of(committable: Committable) -> list[tuple[str, int]]:
-    """Return the path relative to the table, and the bytes, of each staged file.
-
-    Raises:
-        CorruptDocumentError: a path is not in the folder in which the epoch was staged.
-    """
+    """Return the path relative to the table, and the bytes, of each staged file; refuse others."""
     epoch, kind = committable.epoch, "delta"
     with reading(kind, committable):
         files = [(path, int(size)) for path, size in committable.data["files"]]
@@ -232,14 +224,7 @@ def _published_mark(query_id: str) -> str:
 def removal(
     table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
 ) -> TableChange:
-    """Return the version that removes *epochs*.
-
-    Args:
-        table: the current table.
-        one: any of them, for the query.
-        epochs: their numbers.
-        published: the stagings that were published.
-    """
+    """Return the version that removes *epochs* of a query, of which *published* were published."""
     first, last = _first_mark(one.query_id), _published_mark(one.query_id)
     before, had = table.transaction_version(first), table.transaction_version(last)
     settled = last_epoch(table, one.query_id)

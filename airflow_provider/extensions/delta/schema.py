@@ -42,13 +42,7 @@ _COLUMN_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta
 
 @dataclasses.dataclass(frozen=True)
 class TableFacts:
-    """A table's protocol, schema and configuration.
-
-    Attributes:
-        schema: its JSON value.
-        configuration: its table properties.
-        writer_features: the features that its protocol requires of writers; empty in old protocols.
-    """
+    """A table's protocol, schema and configuration; old protocols have no writer features."""
 
     schema: Mapping[str, Any]
     partition_by: tuple[str, ...]
@@ -134,14 +128,7 @@ def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], nam
 def check_fits(
     table: TableFacts, schema: Mapping[str, Any], partition_by: Sequence[str], name: str
 ) -> None:
-    """Refuse a table that the rows do not fit in, or that requires more than the sink does.
-
-    Args:
-        table: the table.
-        schema: the rows', from :func:`as_stored`.
-        partition_by: the sink's partition columns.
-        name: the sink's, for the message.
-    """
+    """Refuse a table that the rows do not fit in, or that requires more than the sink does."""
     _check_rules(table, name)
     if tuple(partition_by) != table.partition_by:
         has = ", ".join(table.partition_by) or "no column"

@@ -105,11 +105,7 @@ def folder_of(table: Table, epoch: EpochId) -> str:
 
 
 def paths_of(committable: Committable) -> list[str]:
-    """Return the staged files' addresses, as the table's metadata names them.
-
-    Raises:
-        CorruptDocumentError: they are not in a folder for staging this epoch.
-    """
+    """Return the staged files' addresses as in the table's metadata; refuse other files."""
     epoch, kind = committable.epoch, "iceberg"
     with reading(kind, committable):
         folder, names = str(committable.data["folder"]), list(committable.data["files"])

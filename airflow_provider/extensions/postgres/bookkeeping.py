@@ -73,13 +73,7 @@ _LAST_MADE: Final = "writers"
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """A row of ``epochs``.
-
-    Attributes:
-        id: the value of the target's epoch column.
-        has_ids: whether its rows in the target carry ``id``.
-        has_undo: whether the undo log still has what its rows replaced.
-    """
+    """A row of ``epochs``: its *id* is in the target's epoch column where the rows have ids."""
 
     id: int
     mode: str
@@ -90,13 +84,7 @@ class Epoch:
 
 
 class Books:
-    """The sink's own tables, in one session.
-
-    Args:
-        connection: the session. Methods work in its open transaction, if there is one.
-        schema: the schema of the tables.
-        to: the table that is written to, and how.
-    """
+    """The sink's own tables, in one session, and in its open transaction if there is one."""
 
     def __init__(self, connection: Connection[Any], schema: str, to: Destination) -> None:
         self.connection = connection

@@ -76,12 +76,8 @@ class Server:
         """Open a session in which every statement is a transaction, unless one is begun.
 
         An explicit transaction brings the settings that the sink relies on, and leaves none behind:
-        a pooler such as PgBouncer may give each transaction another session of the server.
-
-        Args:
-            session: its name, by which :func:`end_older_sessions` knows it.
-            idle_timeout_s: the server ends a transaction after this time without a statement;
-                0 for never.
+        a pooler such as PgBouncer may give each transaction another session of the server. The
+        server ends a transaction that is idle for *idle_timeout_s*, unless that is 0.
 
         Raises:
             psycopg.OperationalError: no session; the message has no secret.

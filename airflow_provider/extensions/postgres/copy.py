@@ -34,10 +34,7 @@ _LINES_AT_ONCE: Final = 500
 class CopyTask:
     """The worker's instructions, with the password; never logged or stored.
 
-    Attributes:
-        session: the name of the worker's session.
-        copy: the COPY statement.
-        claim: inserts the partition and its rows, or nothing if another attempt has.
+    *claim* inserts the partition and its rows, or nothing if another attempt has.
     """
 
     server: Server
@@ -138,11 +135,7 @@ class TargetColumn:
 
 
 def columns_for(schema: StructType) -> list[TargetColumn]:
-    """Return the columns of a table that takes rows of *schema*.
-
-    Raises:
-        ConfigError: a type has no counterpart, or a name is too long or not unique.
-    """
+    """Return the columns of a table for rows of *schema*; refuse types without counterpart."""
     columns = [TargetColumn(f.name, _type_of(f.dataType, f.name)) for f in schema.fields]
     names = [column.name for column in columns]
     for name in names:

@@ -22,17 +22,10 @@ if TYPE_CHECKING:
 
 
 def publish(books: Books, committable: Committable, fence: Fence, *, confirmed: int) -> None:
-    """Publish a staged epoch, unless it is known already.
+    """Publish a staged epoch, unless it is known already; *confirmed* must still be known.
 
-    Args:
-        books: in a session without a transaction.
-        committable: the staged epoch.
-        fence: checked before the transaction commits.
-        confirmed: the last epoch of the query that the database has confirmed; -1 for none. It
-            must still be known.
-
-    Crash safety: all in one transaction, or nothing.
-    Idempotent: by query id, table and epoch, which the transaction records.
+    Crash safety: all in one transaction, or nothing. Idempotent: by query id, table and epoch,
+    which the transaction records.
     """
     epoch = committable.epoch
     with books.connection.transaction():
@@ -154,11 +147,7 @@ def _with_undo(books: Books, upsert: Composed, table: TableInfo, staged: Composa
 def plan_revert(
     books: Books, committables: Sequence[Committable]
 ) -> tuple[TableInfo | None, list[Epoch]]:
-    """Return the table, and the published epochs to remove from it, newest first.
-
-    Raises:
-        RevertError: the revert would not be exact.
-    """
+    """Return the table, and its published epochs, newest first; refuse what would not be exact."""
     if not books.exists():
         return None, []
     found = (books.epoch_of(committable.epoch) for committable in committables)

@@ -245,11 +245,7 @@ class SqlSink:
         )
 
     def end_staging(self, data: dict[str, Any], epoch: EpochId) -> Staged:
-        """Count the rows that all of Spark's tasks have staged; check that keys tell them apart.
-
-        Raises:
-            SinkError: in ``upsert``, two rows have the same keys, or a key is null.
-        """
+        """Count the rows that all tasks have staged; in ``upsert``, refuse a repeated key."""
 
         def work(books: Books) -> int:
             if self._to.mode == "upsert":

@@ -46,13 +46,7 @@ def lock_name(connection: Connection[Any], name: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TableInfo:
-    """A table of the database.
-
-    Attributes:
-        required: the columns that have neither a default nor nulls.
-        computed: the columns that take no value.
-        unique: the sets of columns with a unique constraint or index over all rows.
-    """
+    """A table of the database: its columns, those that need or take no value, its unique keys."""
 
     oid: int
     columns: tuple[TargetColumn, ...]
@@ -74,9 +68,6 @@ class TableName:
     """A table's name, ``table`` or ``schema.table``, exactly as PostgreSQL stores it.
 
     Upper case stays upper case. A part with a dot is written in double quotes.
-
-    Raises:
-        ConfigError: the text is no such name.
     """
 
     def __init__(self, text: str) -> None:
@@ -96,11 +87,7 @@ class TableName:
         return sql.Identifier(*self.parts)
 
     def look(self, connection: Connection[Any]) -> TableInfo | None:
-        """Return the table's columns and constraints; None without a table.
-
-        Raises:
-            ConfigError: something else has that name.
-        """
+        """Return the table's columns and constraints; None without a table."""
         found = connection.execute(
             "SELECT c.oid, c.relkind::text FROM pg_class c WHERE c.oid = to_regclass(%s)",
             (self.identifier.as_string(connection),),
@@ -138,14 +125,7 @@ class TableName:
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """Where rows go, and how.
-
-    Attributes:
-        mode: ``append`` or ``upsert``.
-        keys: the columns that tell rows apart in ``upsert``.
-        epoch_column: the table's column for epochs' ids; None for none.
-        undo_epochs: the number of epochs for which the undo log has what an upsert replaced.
-    """
+    """Where rows go, and how: ``append``, or ``upsert`` by *keys* with an undo log."""
 
     table: TableName
     mode: str

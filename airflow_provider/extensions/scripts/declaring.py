@@ -82,14 +82,7 @@ class Declaring:
 
     A script may catch an error, or meet it in a thread that it does not join. So each refusal is
     remembered here and ends the attempt: before the run begins, once a second during it, and at its
-    end.
-
-    Args:
-        context: the job's.
-        sites: tells where in the script something happens.
-        script: the thread in which the script runs.
-        until: how the run is to end; None if it does not say.
-        given: Spark's settings from the run, which win over the script's.
+    end. Settings that the run has *given* win over the script's.
     """
 
     def __init__(

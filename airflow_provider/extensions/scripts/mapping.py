@@ -46,14 +46,8 @@ _LETTERS: Final = re.compile(r"[^A-Za-z0-9]*")
 class WriterCalls:
     """The calls of a script on one ``DataStreamWriter``.
 
-    Attributes:
-        format: the sink's; None for Spark's default, Parquet.
-        options: as the script wrote them, without path and checkpoint.
-        table: the table of ``toTable``.
-        trigger: the argument of ``trigger`` and its value.
-        each_batch: the function of ``foreachBatch``.
-        each_row: the function or object of ``foreach``.
-        checkpoint: the script's own checkpoint folder.
+    Options are as the script wrote them, without path and checkpoint. *format* None is Spark's
+    default, Parquet. *trigger* is the argument of ``trigger`` and its value.
     """
 
     format: str | None = None
@@ -120,10 +114,8 @@ def refusals_of(calls: WriterCalls) -> list[str]:
 def sink_of(calls: WriterCalls, *, has_spark_log: Callable[[str], bool]) -> Sink | OnePhaseSink:
     """Return the sink for calls of which :func:`refusals_of` finds none.
 
-    Args:
-        calls: the writer's.
-        has_spark_log: whether Spark's own file sink has written in a folder. Readers that honour
-            its log would not see another sink's files, so such a folder stays Spark's.
+    A folder with the log of Spark's own file sink stays Spark's: readers that honour the log would
+    not see another sink's files.
     """
     if calls.each_batch is not None or calls.each_row is not None:
         found = for_each_batch(calls.each_batch) if calls.each_batch else None

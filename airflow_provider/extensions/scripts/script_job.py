@@ -74,13 +74,7 @@ def check_script(path: Path) -> None:
 
 
 class ScriptJob:
-    """A script as a job's function; it runs once in an attempt.
-
-    Args:
-        path: the script.
-        until: how the run is to end; None if it does not say.
-        given: Spark's settings from the run.
-    """
+    """A script as a job's function; it runs once in an attempt."""
 
     def __init__(self, path: Path, *, until: str | None, given: Collection[str]) -> None:
         self.__name__ = check_name(unused(path.stem, ()), what="job")

@@ -325,12 +325,7 @@ def _statement(line: int, parts: list[str]) -> Iterator[Statement]:
 
 
 class ParameterError(ConfigError):
-    """A statement names a parameter where none is allowed.
-
-    Args:
-        message: what is wrong, and the way out.
-        line: the line in the statement, from 0.
-    """
+    """A statement names a parameter, in a line of it, where none is allowed."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)

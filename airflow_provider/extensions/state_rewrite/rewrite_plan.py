@@ -36,15 +36,12 @@ class Changes:
 
     Attributes:
         query: the query of the named operators and sources; None where the name is unique.
-        operator: the operator of which keys are deleted: its name, number or kind; None for all
-            that have such keys.
+        operator: the operator of which keys are deleted: its name, number or kind; None for all.
         delete_keys: a predicate in SQL over the columns of the key, or a file with such columns
             (CSV with a header, JSON lines, Parquet).
         drop: operators that the job no longer has; later ones take their numbers.
         rename: new names of queries, by the old ones.
-        reset: sources that begin from their beginning.
         offsets: new positions of sources, by name, as JSON.
-        partitions: the number of partitions of the state.
         replace: by operator, the savepoint whose state takes the place of its own.
     """
 
@@ -93,12 +90,10 @@ class QueryPlan:
     """The planned changes of one query.
 
     Attributes:
-        name: in the new savepoint.
-        source: its name in the old one.
+        source: its name in the old savepoint.
         lines: the new lines of its sources in Spark's offset log, by their places.
         deletes: the operators from which keys may be deleted.
         replaced: the origin of the new state of operators.
-        partitions: the new number of partitions of its state; None to leave it.
         operators: its operators, by number, as users see them.
         keys: for its joins, by number, the names of each column of the key in the streams.
     """
@@ -171,11 +166,6 @@ def plan_changes(
     savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
 ) -> RewritePlan:
     """Decide the changes of each query from the savepoints' records alone.
-
-    Args:
-        savepoint: the one to change in a copy.
-        changes: the requested changes.
-        others: the savepoints that *changes* names, by their addresses.
 
     Raises:
         ConfigError: a named thing is missing, cannot be changed, or would not change; the message

@@ -50,13 +50,10 @@ _UNKNOWN: Final = "UNRESOLVED_COLUMN"
 
 @dataclasses.dataclass(frozen=True)
 class Deleted:
-    """The rows to delete from one operator.
+    """The rows to delete from all stores of one operator, by the columns of its key.
 
-    Attributes:
-        rows: the number of rows of all its stores.
-        columns: the columns of its key.
-        fits: whether its key has the columns that the request names; if not, all of its state
-            stays.
+    All of its state stays if it does not *fit*: if its key does not have the columns of the
+    request.
     """
 
     operator: int
@@ -76,16 +73,8 @@ class Chooser:
     def split(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
         """Return the chosen rows of a store, or all others, each in its partition.
 
-        Args:
-            rows: of one store.
-            names: the names of the key's columns.
-            chosen: whether to return the chosen ones.
-
-        Returns:
-            None if the key does not have the columns of the request.
-
-        Raises:
-            ConfigError: the predicate is invalid, or the file cannot be read.
+        *names* are those of the key's columns. None if the key does not have the columns of the
+        request.
         """
         from pyspark.errors import PySparkException
 
@@ -141,14 +130,9 @@ def _read_keys(spark: SparkSession, file: str) -> DataFrame:
 
 
 class QueryRows:
-    """The rows of one query's state, in a checkpoint of its own.
+    """The rows of one query's state, in a copy of its checkpoint.
 
-    Args:
-        spark: Spark.
-        checkpoint: a copy that is written to; no query runs on it.
-        plan: the query's changes.
-        chooser: chooses the keys to delete; None for none.
-        others: the checkpoints with the new state of operators, by the operator.
+    *others* are the checkpoints with the new state of operators, by the operator.
     """
 
     def __init__(
@@ -308,15 +292,7 @@ def state_session(spark: SparkSession, logs: CheckpointLogs) -> SparkSession:
 def read_state(
     session: SparkSession, checkpoint: str, batch: int, operator: int, store: str
 ) -> DataFrame:
-    """Return all rows of a store after a batch, as they are stored.
-
-    Args:
-        session: see :func:`state_session`.
-        checkpoint: its address as Spark writes it.
-        batch: the batch.
-        operator: the stateful operator's number.
-        store: the store's name.
-    """
+    """Return all rows of a store after a batch, as they are stored."""
     reader = session.read.format("statestore").option("batchId", batch)
     reader = reader.option("operatorId", operator).option("storeName", store)
     return reader.option(as_stored_option(session), "true").load(checkpoint)
@@ -332,15 +308,8 @@ def rewrite_state(
 ) -> int:
     """Append a batch to a checkpoint that reads nothing, and has the state that *change* returns.
 
-    Args:
-        session: see :func:`state_session`.
-        checkpoint: no query runs on it.
-        logs: its logs; every batch has committed.
-        address: its address as Spark writes it.
-        change: called for every store of every operator; its refusals are raised unchanged.
-
-    Returns:
-        The batch.
+    *change* is called for every store of every operator; its refusals are raised unchanged. No
+    query runs on the checkpoint, and every batch has committed.
 
     Raises:
         CheckpointError: Spark could not; the checkpoint cannot be used then.

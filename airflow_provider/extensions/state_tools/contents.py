@@ -44,13 +44,7 @@ _OPERATOR_FACTS: Final = ("id", "name", "kind", "provider", "partitions", "bytes
 
 @dataclasses.dataclass(frozen=True)
 class SourceState:
-    """A query's position in one of its sources; what is not known is None.
-
-    Attributes:
-        id: its line in Spark's offset log.
-        name: the job's name for it.
-        mark: how close it is to its end.
-    """
+    """A query's position in one of its sources; *id* is its line in Spark's offset log."""
 
     id: int
     name: str | None
@@ -63,7 +57,6 @@ class OperatorState:
     """One stateful operator.
 
     Attributes:
-        id: its number in the query's plan.
         job_name: the job's name for it; None if it has none, or that is not known.
         kind: Spark's word for it.
         provider: ``rocksdb`` or ``hdfs``.
@@ -111,8 +104,6 @@ class QueryState:
 
     Attributes:
         name: the query's name; ``query`` for a checkpoint outside of a job directory.
-        checkpoint: the address of its files.
-        watermark: the batch's; ISO 8601.
         holders: older savepoints that hold some of its files, in a bucket.
         format_version: of the checkpoint, which Spark needs as an option.
     """
@@ -168,10 +159,7 @@ class QueryState:
 class State:
     """The state at one address, after one batch of each query.
 
-    Attributes:
-        kind: ``savepoint``, ``job`` or ``checkpoint``.
-        job: the job's name; None if it is not known.
-        queries: by name, in the order of the job.
+    Its kind is ``savepoint``, ``job`` or ``checkpoint``; queries are in the order of the job.
     """
 
     url: str
@@ -270,12 +258,7 @@ _VARIABLES: Final = {
 
 
 class Column(NamedTuple):
-    """One column.
-
-    Attributes:
-        path: one of the columns of Spark's reader, and the places within its structs.
-        is_key: whether it tells rows apart.
-    """
+    """One column; *path* is a column of Spark's reader, and the places within its structs."""
 
     name: str
     type: str
@@ -285,13 +268,9 @@ class Column(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One table of a stateful operator.
+    """One table of a stateful operator; *options* are those of Spark's reader.
 
-    Attributes:
-        name: its name among those of the operator.
-        options: further options of Spark's reader.
-        has_ttl: whether its rows expire.
-        columns: empty if the schema is not known without Spark.
+    Without Spark its columns may not be known; then there are none.
     """
 
     name: str
@@ -304,13 +283,7 @@ class Table:
 def tables_of(
     kind: str, variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
 ) -> tuple[Table, ...]:
-    """Return the tables of a stateful operator of Spark's *kind*.
-
-    Args:
-        kind: Spark's word for it.
-        variables: those of ``transformWithState``.
-        schemas: the known schemas of its stores and column families, by their names.
-    """
+    """Return the tables of an operator of Spark's *kind*; *schemas* are those of its stores."""
     tables = [
         dataclasses.replace(table, columns=lay_out(table, fields) if fields else ())
         for table, fields in _tables(kind, variables, schemas)

@@ -64,11 +64,11 @@ class TableDiff:
 def diff_states(
     before: StateReader, after: StateReader, query: str | None = None
 ) -> list[TableDiff]:
-    """Compare two states, table by table.
+    """Compare two states of one session, table by table.
 
     Args:
         before: the one.
-        after: the other, in the same session.
+        after: the other.
         query: compare this query only; None for all that both have. If each state has a single
             query, these are compared whatever their names.
 
@@ -131,11 +131,7 @@ def _identity(address: TableAddress) -> tuple[int | None, str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """One of the two states of a table.
-
-    Attributes:
-        is_bag: whether it may have a row several times; then their numbers are compared.
-    """
+    """One of the two states of a table; in a *bag* a row may be several times."""
 
     frame: DataFrame
     keys: tuple[str, ...]
@@ -240,14 +236,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """The size of one stateful operator in one savepoint.
-
-    Attributes:
-        savepoint: the savepoint's folder.
-        taken: when; ISO 8601.
-        bytes: of its files.
-        rows: of all its tables together; None if they were not counted.
-    """
+    """The size of one stateful operator in one savepoint: of its files, and its tables' rows."""
 
     savepoint: str
     taken: str
@@ -262,9 +251,7 @@ class Measure:
 def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measure]:
     """Measure the state in each savepoint of a job, oldest first.
 
-    Args:
-        job_dir: the job's directory.
-        spark: counts the rows, which no record knows; None for bytes only.
+    Without *spark* rows are not counted: no record knows their number.
 
     Raises:
         UnknownJobError: no job there.

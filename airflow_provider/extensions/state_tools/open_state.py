@@ -56,13 +56,13 @@ _TRIES: Final = 5  # races with Spark's cleaning that are lost before it is give
 def open_state(
     url: str, *, batch: int | None = None, query: str | None = None, clock: Clock | None = None
 ) -> State:
-    """Open the state at an address. Nothing is ever written there.
+    """Open the state of a savepoint, a Spark checkpoint of any origin, or a job directory.
+
+    Nothing is ever written there, and a driver may be running.
 
     Args:
-        url: a savepoint, a Spark checkpoint of any origin, or a job directory, which a driver may
-            be running.
-        batch: the batch after which; None for the last committed one of each query. A savepoint has
-            one.
+        url: its address.
+        batch: the batch after which; None for the last committed one of each query.
         query: open this one only; None for all that have committed a batch.
         clock: time; None for the machine's.
 

@@ -70,10 +70,6 @@ class StateReader:
 
     DataFrames are read when they are used: keep the reader until then.
 
-    Args:
-        spark: the session in which the DataFrames are made.
-        state: the opened state.
-
     Raises:
         ConfigError: this Spark cannot read state.
     """
@@ -92,11 +88,7 @@ class StateReader:
         return other
 
     def table(self, query: str, name: str) -> DataFrame:
-        """Return a table: key columns, then values, then ``partition_id``.
-
-        Args:
-            query: the query's name.
-            name: the table's, as in :meth:`~.contents.QueryState.tables`.
+        """Return a table of a query: key columns, then values, then ``partition_id``.
 
         Raises:
             ConfigError: no such query or table, or Spark cannot read its files together.
@@ -221,14 +213,7 @@ def is_at_home(query: QueryState) -> bool:
 
 
 def link_view(query: QueryState) -> str:
-    """Make a view, by links, of a query's checkpoint that can be read where it is.
-
-    Returns:
-        The view's folder, which the caller removes.
-
-    Raises:
-        ConfigError: the checkpoint is not on a local filesystem.
-    """
+    """Make a view, by links, of a query's checkpoint; return its folder, for the caller to remove."""
     local = local_path_of(query.checkpoint)
     if local is None:
         why = "Spark finds no state at an address with letters that a URI must escape"
@@ -281,10 +266,6 @@ def query_state(reader: StateReader, text: str) -> DataFrame:
     view, called by its full name, and takes its place in the text: no catalog is needed, nothing is
     written. A table is called ``<query>.<table>``, with several stateful operators
     ``<query>.<operator>.<table>``; a name that no other query has can do without the query's.
-
-    Args:
-        reader: of the state; the views are made in a session of their own.
-        text: one query of Spark's SQL; no other statement.
 
     Raises:
         ConfigError: Spark does not understand it, or there is no such table.
@@ -353,13 +334,7 @@ def _the_only(state: State, name: str) -> tuple[QueryState, TableAddress] | None
 
 
 class Named(NamedTuple):
-    """A table's name in a query's text.
-
-    Attributes:
-        begin: its first place in the text.
-        end: the place after it.
-        has_alias: whether the query gives it another name.
-    """
+    """A table's name in a query's text, from *begin* to *end*, and whether the query renames it."""
 
     parts: tuple[str, ...]
     begin: int

@@ -110,17 +110,10 @@ def assess_upgrade(snapshot: UpgradeSnapshot) -> Assessment:
 
 
 class UpgradeWatcher(RunWatcher):
-    """Polls one upgrade.
+    """Polls one upgrade; see :class:`RunWatcher`.
 
     Its submissions, its record and its lease are in the old version's directory; attempts and
-    requests are those of the new version.
-
-    Args:
-        directory: the old version's.
-        to: the new version's directory.
-        clock: measures how long a heartbeat has not changed.
-        driver_id: the submission to watch; None for the last one.
-        ask: as of :class:`RunWatcher`.
+    requests are those of the new version, in the directory *to*.
     """
 
     def __init__(

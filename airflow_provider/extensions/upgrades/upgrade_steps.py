@@ -52,13 +52,7 @@ MOST_BATCHES: Final = 90
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """How a new version is tried.
-
-    Attributes:
-        probation_s: how long it is watched.
-        limits: the limits beyond which it is rejected.
-        stop_timeout_s: how long the old version may take to stop.
-    """
+    """How a new version is tried: for how long, within which limits."""
 
     probation_s: float
     limits: Limits
@@ -69,9 +63,8 @@ class Trial:
 class Probation:
     """The observations of a trial so far; pure.
 
-    Attributes:
-        begins: per query the last batch of the savepoint; each has to commit one after it.
-        began_s: the first sample, on the observer's monotonic clock.
+    Each query has to commit a batch after the savepoint's, which is in *begins*. *began_s* is the
+    time of the first sample, on the observer's monotonic clock.
     """
 
     trial: Trial
@@ -84,14 +77,8 @@ class Probation:
     ) -> tuple[Probation, str | None]:
         """Return the observations after one more sample, and the decision.
 
-        Args:
-            queries: the progress of each.
-            report: differs between two reports of the driver.
-            now_s: the observer's monotonic time.
-
-        Returns:
-            None as decision during the probation, an empty text for accepted, the reason for
-            rejected.
+        *report* differs between two reports of the driver. The decision is None during the
+        probation, an empty text for accepted, and the reason for rejected.
         """
         sample = DriverSample(0, "this machine", report, queries)
         health, problem = self.health.after(sample, self.trial.limits, now_s)
@@ -120,14 +107,8 @@ class Probation:
 class UpgradeSteps(abc.ABC):
     """One upgrade, by a process that holds its lease from the first step to the decision.
 
-    Args:
-        directory: of the version that runs.
-        new: the new version's, another one.
-        entry: the new version's function.
-        driver_id: the driver that works on it; None for the command line.
-        clock: time.
-        heartbeat_s: the time between renewals of the lease.
-        timeout_s: the silence after which another process may take the lease.
+    *driver_id* is None for the command line. Another process may take the lease after *timeout_s*
+    of silence.
     """
 
     def __init__(
@@ -161,9 +142,7 @@ class UpgradeSteps(abc.ABC):
 
         Raises:
             ConfigError: the upgrade cannot be begun; nothing was written.
-            LeaseHeldError: another process is at work on an upgrade of the job.
-            LeaseLostError: another process has continued it; this one has changed nothing since.
-            SparkStreamError: of the step that has failed; the same call repeats it.
+            LeaseHeldError, LeaseLostError: another process is at work on an upgrade of the job.
         """
         self._known = read_upgrade(self._directory, self._id)
         if self._known is None:
@@ -185,11 +164,7 @@ class UpgradeSteps(abc.ABC):
 
     @abc.abstractmethod
     def stop_old(self) -> str:
-        """Stop the old version, if it runs, and return the savepoint of its end. Idempotent.
-
-        Raises:
-            StopError, StopRefusedError: there will be no savepoint; the old version continues.
-        """
+        """Stop the old version, if it runs, and return the savepoint of its end. Idempotent."""
 
     @abc.abstractmethod
     def drive_new(self) -> FinalCheckpoint | str:
@@ -214,9 +189,7 @@ class UpgradeSteps(abc.ABC):
     def accept(self) -> None:
         """Record that the new version is in force, while it is driven.
 
-        Raises:
-            LeaseLostError: another process has continued the upgrade.
-            OSError: it is not known whether it was recorded; the same call finds out.
+        After an OSError it is not known whether that was recorded; the same call finds out.
         """
         failpoints.hit("upgrade.decided")
         self._put(self.record.after(UpgradeStep.ACCEPTED))

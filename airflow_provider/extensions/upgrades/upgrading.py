@@ -72,8 +72,7 @@ class Upgrade(UpgradeSteps):
         stop: set by the caller to end the driver; the same call continues the upgrade.
         on_progress: called about once a second while either version is driven.
         clock: time.
-        resumes_old: whether it continues with the old version if the new one is rejected; else the
-            old version's own task resumes it.
+        resumes_old: whether it continues with the old version if the new one is rejected.
     """
 
     def __init__(
@@ -111,10 +110,7 @@ class Upgrade(UpgradeSteps):
         self._reason: str | None = None
 
     def run(self) -> FinalCheckpoint:
-        """Upgrade the job, and drive the version that is in force until its run ends.
-
-        Returns:
-            The final checkpoint of the new version.
+        """Upgrade the job, and drive the version in force; return its final checkpoint.
 
         Raises:
             ConfigError: such an upgrade is not possible; the old version was not touched.
@@ -123,7 +119,6 @@ class Upgrade(UpgradeSteps):
                 left to its task; or the old version cannot be stopped with a savepoint.
             RevertError: the rows of the rejected version cannot be reverted; neither version runs.
             LeaseHeldError, LeaseLostError: another process is at work on the upgrade.
-            SparkStreamError: as of a run; the same call continues.
         """
         final = self.decide()
         if final is not None:

@@ -62,14 +62,14 @@ class TamperedCase(Protocol):
 
 
 class InterruptedFence(OpenFence):
-    """A fence at whose first check something else happens."""
+    """A fence at whose first checks something else happens."""
 
-    def __init__(self, happens: Callable[[], object]) -> None:
+    def __init__(self, happens: Callable[[], object], times: int = 1) -> None:
         super().__init__()
-        self._happens = [happens]
+        self._happens = [happens] * times
 
     def check(self) -> None:
-        """Let it happen, once."""
+        """Let it happen, if it is to happen again."""
         if self._happens:
             self._happens.pop()()
 

@@ -155,6 +155,15 @@ class SinkContract:
 
         assert bench.all_rows() == bench.visible()
 
+    def test_only_one_staging_of_an_epoch_counts(self, bench: SinkBench) -> None:
+        """Of two drivers' stagings of one epoch the first to be committed is the only one."""
+        first, second = bench.stage(0, "a", token=1), bench.stage(0, "b", token=2)
+        bench.commit(second, token=2)
+        with contextlib.suppress(LeaseLostError):
+            bench.commit(first)
+
+        assert bench.rows(0, "b") == bench.visible()
+
     def test_a_commit_without_its_staging_is_an_error(self, bench: SinkBench) -> None:
         """A commit whose staged rows are gone is no success, and shows nothing."""
         committable = bench.stage(0, "a")
@@ -333,7 +342,7 @@ class RevertibleSinkContract(SinkContract):
     def test_reverting_removes_the_given_epochs(self, bench: SinkBench) -> None:
         """Exactly the rows of the given epochs go, published or not; twice is once."""
         kept = bench.stage(0, "kept")
-        others = bench.stage(0, "others", query_id=OTHER_QUERY_ID)
+        others = bench.stage(4, "others", query_id=OTHER_QUERY_ID)
         first, second, waiting = (bench.stage(epoch, "a", "b") for epoch in (1, 2, 3))
         for committable in (kept, first, others, second):
             bench.commit(committable)
@@ -341,7 +350,7 @@ class RevertibleSinkContract(SinkContract):
             bench.revertible.check_revert([waiting, second, first])
             bench.revertible.revert([waiting, second, first], OpenFence())
 
-            assert sorted(bench.rows(0, "kept") + bench.rows(0, "others")) == bench.visible()
+            assert sorted(bench.rows(0, "kept") + bench.rows(4, "others")) == bench.visible()
 
     def test_a_late_commit_does_not_bring_rows_back(self, bench: SinkBench) -> None:
         """A driver that was paused before it committed publishes nothing after a revert."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +38,17 @@ def catalog_properties(root: Path, uri: str | None = None) -> dict[str, str]:
     return properties
 
 
-def load(properties: dict[str, str], table: str = TABLE) -> Any:
-    """Return the table through a catalog of its own."""
-    from pyiceberg.catalog import load_catalog
-
-    rest = {k: v for k, v in properties.items() if k != "name"}
-    return load_catalog(properties["name"], **rest).load_table(table)
-
-
 def catalog_of(properties: dict[str, str]) -> Any:
+    """Open a catalog."""
     from pyiceberg.catalog import load_catalog
 
     rest = {k: v for k, v in properties.items() if k != "name"}
     return load_catalog(properties["name"], **rest)
+
+
+def load(properties: dict[str, str], table: str = TABLE) -> Any:
+    """Return the table through a catalog of its own."""
+    return catalog_of(properties).load_table(table)
 
 
 def rows_of(properties: dict[str, str], table: str = TABLE) -> list[tuple[Any, ...]]:
@@ -79,6 +75,17 @@ class Frame(FrameBase):
         self.arrow = schema
         self.files = files
         self.columns = schema.names
+
+    def repartition(self, *_: Any) -> Any:
+        return self
+
+
+class NoSpark:
+    """Makes frames of the contract's rows, in two files."""
+
+    def createDataFrame(self, rows: Sequence[Any], _: str) -> Frame:  # noqa: N802 - Spark's name
+        named = [{"id": number, "name": name} for number, name in rows]
+        return Frame(SCHEMA, *filter(None, (named[::2], named[1::2])))
 
 
 class HandStagedTable(IcebergSink):
@@ -128,18 +135,3 @@ def append(properties: dict[str, str], *names: str) -> None:
     """Append rows as another program does, with pyiceberg's own writer."""
     rows = [{"id": -1, "name": name} for name in names]
     load(properties).append(pa.Table.from_pylist(rows, schema=SCHEMA))
-
-
-def start_child(program: str, *arguments: str, failpoint: str | None = None) -> Any:
-    """Start a Python process that knows the repository's modules."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_STREAM_FAIL")}
-    env["PYTHONPATH"] = str(ROOT)
-    if failpoint is not None:
-        env["SPARK_STREAM_FAILPOINT"] = failpoint
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )

@@ -6,8 +6,7 @@ import datetime as dt
 import json
 import sys
 import threading
-import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -22,51 +21,33 @@ from airflow_provider.extensions.iceberg.ledger import Ledger
 from airflow_provider.extensions.iceberg.sink import IcebergSink, iceberg
 from airflow_provider.runtime.api.sinks import Committable, OpenFence
 from airflow_provider.runtime.errors import (
-    CheckpointError,
     ConfigError,
     CorruptDocumentError,
-    LeaseLostError,
     OutageError,
     RevertError,
     SinkError,
 )
-from airflow_provider.runtime.testing.sinks import Child, LosingFence
+from airflow_provider.runtime.testing.sink_bench import InterruptedFence
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.iceberg.iceberg_support import (
     QUERY_ID,
     SCHEMA,
     TABLE,
     Frame,
     HandStagedTable,
+    NoSpark,
     append,
     catalog_of,
     catalog_properties,
     load,
     rows_of,
     rows_of_files,
-    start_child,
 )
 from tests.unit.support import FakeClock
 
 pytestmark = pytest.mark.slow
 
 KEY = f"spark-stream.{QUERY_ID}"
-PAUSED = """
-import json, pathlib, sys, time
-from airflow_provider.extensions.iceberg.sink import iceberg
-from airflow_provider.runtime.api.sinks import Committable, EpochId
-
-task = json.loads(sys.argv[1])
-
-class Fence:
-    token = 1
-    def check(self):
-        pathlib.Path(task["ready"]).touch()
-        while not pathlib.Path(task["go"]).exists():
-            time.sleep(0.01)
-
-committable = Committable(EpochId(*task["epoch"]), task["data"])
-iceberg(task["table"], catalog=task["catalog"]).commit(committable, Fence())
-"""
 
 
 @pytest.fixture
@@ -101,26 +82,40 @@ def staged_files(tmp_path) -> list[str]:
     return sorted(p.parent.name for p in tmp_path.rglob("part-*"))
 
 
-def wait_for(path: Path, process) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+class Case:
+    """A table that pyiceberg reads."""
+
+    def __init__(self, properties) -> None:
+        self.properties = properties
+
+    def open(self) -> HandStagedTable:
+        return HandStagedTable(self.properties)
+
+    def visible(self) -> list[tuple[Any, ...]]:
+        is_made = catalog_of(self.properties).table_exists(TABLE)
+        return rows_of(self.properties) if is_made else []
+
+    def tampered(self, committable):
+        """Name files, and a folder, that the sink has not staged for this epoch."""
+        for changes in (
+            {"files": ["../../theirs.parquet"]},
+            {"files": ["/srv/theirs.parquet"]},
+            {"folder": "file:///srv/theirs"},
+            {"files": 7},
+        ):
+            yield {**committable.data, **changes}
 
 
-class ReplacedFence(OpenFence):
-    """A fence at whose first checks something else happens in the meantime."""
+class TestIceberg(RevertibleSinkContract):
+    """The contract, with rows staged by hand."""
 
-    def __init__(self, happens, times: int = 1) -> None:
-        super().__init__()
-        self.happens = happens
-        self.left = times
+    @pytest.fixture
+    def spark(self):
+        return NoSpark()
 
-    def check(self) -> None:
-        if self.left > 0:
-            self.left -= 1
-            self.happens()
+    @pytest.fixture
+    def case(self, catalog):
+        return Case(catalog)
 
 
 # --- publishing ---------------------------------------------------------------------------------
@@ -167,21 +162,6 @@ def test_a_snapshot_says_whose_it_is(sink, catalog):
     assert '{"epoch":3}' == table.properties[KEY]
 
 
-@pytest.mark.slow
-def test_a_commit_twice_is_a_commit(sink, catalog):
-    """
-    The same commit again adds nothing: by the same object, another one, another process.
-    """
-    committable = sink.staged(0, "a")
-    sink.commit(committable, OpenFence())
-    sink.commit(committable, OpenFence())
-    opened(catalog).commit(committable, OpenFence())
-    code, stderr = Child(opened(catalog), "commit", [committable]).wait()
-
-    assert (0, ["a"]) == (code, names(catalog)), stderr
-    assert 1 == len(snapshots(catalog))
-
-
 def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog):
     """
     Its snapshot tells that the table has it; the manifests do when that was expired.
@@ -193,81 +173,6 @@ def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog
     opened(catalog).commit(first, OpenFence())
 
     assert ["a", "b"] == names(catalog)
-
-
-def test_an_epoch_that_was_left_out_is_refused(sink, catalog):
-    """
-    A table that has gone past an epoch does not have it, and never says that it has.
-    """
-    late = sink.staged(1, "late")
-    for committable in (sink.staged(0, "a"), sink.staged(2, "later")):
-        sink.commit(committable, OpenFence())
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
-            sink.commit(late, OpenFence())
-
-    assert ["a", "later"] == names(catalog)
-
-
-def test_who_was_overtaken_learns_that_and_not_that_his_epoch_was_left_out(sink, catalog):
-    """
-    A driver whose lease is lost is no reason to look for lost rows.
-    """
-    late = sink.staged(1, "late")
-    for committable in (sink.staged(0, "a"), sink.staged(2, "later")):
-        sink.commit(committable, OpenFence())
-
-    with pytest.raises(LeaseLostError):
-        sink.commit(late, LosingFence(0))
-
-
-def test_an_epoch_left_out_while_its_driver_was_paused_is_refused(sink, catalog):
-    """
-    The epoch after it gets into the table between the look and the swap: it looks again.
-    """
-    late, later = sink.staged(0, "late"), sink.staged(1, "later")
-    paused = ReplacedFence(lambda: opened(catalog).commit(later, OpenFence()))
-    with pytest.raises(CheckpointError, match="epoch 0 .* is not there"):
-        sink.commit(late, paused)
-
-    assert ["later"] == names(catalog)
-
-
-def test_a_record_that_names_other_files_is_refused(sink, catalog):
-    """
-    A committable can neither add nor remove what was not staged for its epoch.
-    """
-    sink.commit(sink.staged(0, "a"), OpenFence())
-    changed = sink.staged(1, "b")
-    for changes in (
-        {"files": ["../../theirs.parquet"]},
-        {"files": ["/srv/theirs.parquet"]},
-        {"folder": "file:///srv/theirs"},
-        {"files": 7},
-    ):
-        other = Committable(changed.epoch, {**changed.data, **changes})
-        for action in ("commit", "check_revert", "revert", "abort"):
-            with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
-                _act(sink, action, other)
-
-    assert ["a"] == names(catalog)
-
-
-def test_a_revert_removes_nothing_while_a_record_names_other_files(sink, catalog):
-    """
-    It is refused as a whole, before the epochs whose records are as they were go. Of no epochs there
-    is nothing to do.
-    """
-    kept, changed = sink.staged(0, "a"), sink.staged(1, "b")
-    sink.commit(kept, OpenFence())
-    other = Committable(changed.epoch, {**changed.data, "files": ["../../theirs.parquet"]})
-    before = load(catalog).metadata
-
-    with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
-        sink.revert([other, kept], OpenFence())
-    sink.revert([], OpenFence())
-
-    assert before == load(catalog).metadata
 
 
 def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, tmp_path):
@@ -287,28 +192,6 @@ def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, t
     assert [] == names(catalog)
 
 
-def _act(sink, action, committable):
-    if action == "commit":
-        sink.commit(committable, OpenFence())
-    elif action == "revert":
-        sink.revert([committable], OpenFence())
-    elif action == "abort":
-        sink.abort(committable)
-    else:
-        sink.check_revert([committable])
-
-
-def test_only_one_staging_of_an_epoch_counts(sink, catalog):
-    """
-    Of two drivers' stagings of one epoch the first to be committed is the only one.
-    """
-    first, second = sink.staged(0, "a", token=1), sink.staged(0, "b", token=2)
-    sink.commit(second, OpenFence())
-    sink.commit(first, OpenFence())
-
-    assert ["b"] == names(catalog)
-
-
 def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
     """
     An epoch without rows leaves the table as it is, first or later; the table exists after it.
@@ -319,17 +202,6 @@ def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
     sink.commit(sink.staged(1, "a"), OpenFence())
     sink.commit(sink.staged(2), OpenFence())
     assert (["a"], 1) == (names(catalog), len(snapshots(catalog)))
-
-
-def test_queries_keep_separate_accounts(sink, catalog):
-    """
-    Two queries that write to one table number their epochs independently.
-    """
-    other = QUERY_ID.replace("0", "1")
-    sink.commit(sink.staged(5, "a"), OpenFence())
-    sink.commit(sink.staged(0, "b", query_id=other), OpenFence())
-
-    assert ["a", "b"] == names(catalog)
 
 
 def test_an_expired_snapshot_is_not_published_again(sink, catalog):
@@ -384,23 +256,11 @@ def test_a_schema_that_changes_during_the_commit(sink, catalog):
         with load(catalog).update_schema() as change:
             change.add_column("more", StringType())
 
-    sink.commit(sink.staged(0, "a"), ReplacedFence(add_column))
+    sink.commit(sink.staged(0, "a"), InterruptedFence(add_column))
 
     mapping = load(catalog).metadata.name_mapping()
     assert [["id"], ["name"], ["more"]] == [field.names for field in mapping.root]
     assert [(0, "a", None)] == rows_of(catalog)
-
-
-def test_a_missing_staged_file_is_a_sink_error(sink, tmp_path):
-    """
-    When a staged file was removed by hand, the commit says which and publishes nothing.
-    """
-    committable = sink.staged(0, "a")
-    for path in tmp_path.rglob("part-*"):
-        path.unlink()
-
-    with pytest.raises(SinkError, match="staged file is gone .*part-00000"):
-        sink.commit(committable, OpenFence())
 
 
 def test_a_table_made_again_is_refused(sink, catalog):
@@ -434,20 +294,15 @@ def test_makers_of_one_table_get_the_same_one(catalog):
     """
     Drivers that find no table at the same moment make one table, and all publish in it.
     """
-    barrier = threading.Barrier(4)
-    made, errors = [], []
+    made = []
 
-    def stage(number: int) -> None:
-        sink = HandStagedTable(catalog)
+    def stage(sink: HandStagedTable, number: int) -> None:
+        made.append((sink, sink.staged(0, f"{number}", query_id=f"query-{number}")))
+
+    sinks = [HandStagedTable(catalog) for _ in range(4)]
+    for sink in sinks:
         sink._open()
-        barrier.wait()
-        try:
-            made.append((sink, sink.staged(0, f"{number}", query_id=f"query-{number}")))
-        except Exception as error:
-            errors.append(error)
-
-    run_together([lambda n=n: stage(n) for n in range(4)])
-    assert [] == errors
+    run_together(*(lambda n=n: stage(sinks[n], n) for n in range(4)))
     for sink, committable in made:
         sink.commit(committable, OpenFence())
 
@@ -457,19 +312,23 @@ def test_makers_of_one_table_get_the_same_one(catalog):
 # --- other writers ------------------------------------------------------------------------------
 
 
-def run_together(actions) -> None:
-    threads = [threading.Thread(target=action) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+def run_together(*actions) -> None:
+    barrier = threading.Barrier(len(actions))
+
+    def act(action) -> None:
+        barrier.wait()
+        action()
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        for done in [pool.submit(act, action) for action in actions]:
+            done.result(60)
 
 
 def test_a_commit_wins_in_the_end_against_a_busy_writer(sink, catalog):
     """
     Another writer is faster six times in a row; then the epoch is published, once.
     """
-    fence = ReplacedFence(lambda: append(catalog, "theirs"), times=6)
+    fence = InterruptedFence(lambda: append(catalog, "theirs"), times=6)
     sink.commit(sink.staged(0, "a"), fence)
 
     assert ["a", *["theirs"] * 6] == names(catalog)
@@ -491,22 +350,9 @@ def test_a_commit_gives_up_at_its_deadline(catalog):
     sink = HandStagedTable(catalog, clock=clock)
     committable = sink.staged(0, "a")
     with pytest.raises(SinkError, match="CommitFailedException"):
-        sink.commit(committable, ReplacedFence(lambda: append(catalog, "theirs"), times=100))
+        sink.commit(committable, InterruptedFence(lambda: append(catalog, "theirs"), times=100))
 
     assert "a" not in names(catalog)
-
-
-def test_a_commit_overtaken_by_its_own_epoch_adds_nothing(sink, catalog):
-    """
-    A committer that another one of the same epoch overtook after its look at the table finds the
-    epoch when the swap fails; pyiceberg's own repetition would add the files again.
-    """
-    committable = sink.staged(0, "a")
-    overtake = ReplacedFence(lambda: opened(catalog).commit(committable, OpenFence()))
-    sink.commit(committable, overtake)
-
-    assert ["a"] == names(catalog)
-    assert 1 == len(snapshots(catalog))
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -534,7 +380,7 @@ def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed):
     assert 1 if landed else 2 == len(replies)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def any_catalog(request, tmp_path):
     if request.param == "sqlite":
         yield catalog_properties(tmp_path)
@@ -545,7 +391,6 @@ def any_catalog(request, tmp_path):
         yield catalog_properties(tmp_path, uri)
 
 
-@pytest.mark.slow
 def test_racing_threads_publish_once(any_catalog):
     """
     In many rounds three committers of an epoch and a foreign writer go for the table at once:
@@ -554,117 +399,13 @@ def test_racing_threads_publish_once(any_catalog):
     catalog, sink = any_catalog, HandStagedTable(any_catalog)
     for epoch in range(8):
         committable = sink.staged(epoch, f"{epoch}")
-        errors: list[Exception] = []
-        barrier = threading.Barrier(4)
-
-        def commit(one, committable=committable, barrier=barrier, errors=errors) -> None:
-            barrier.wait()
-            try:
-                one.commit(committable, OpenFence())
-            except Exception as error:
-                errors.append(error)
-
-        def write(barrier=barrier, errors=errors) -> None:
-            barrier.wait()
-            try:
-                append(catalog, "theirs")
-            except Exception as error:
-                errors.append(error)
-
         racers = [opened(catalog) for _ in range(3)]
-        run_together([*(lambda s=s: commit(s) for s in racers), write])
-        assert [] == errors
+        run_together(
+            *(lambda s=s, c=committable: s.commit(c, OpenFence()) for s in racers),
+            lambda: append(catalog, "theirs"),
+        )
 
     assert [*map(str, range(8)), *["theirs"] * 8] == names(catalog)
-
-
-@pytest.mark.whole
-@pytest.mark.slow
-def test_racing_processes_publish_once(sink, catalog):
-    """
-    In several rounds three processes commit one epoch at once: every row is there once.
-    """
-    for epoch in range(6):
-        committable = sink.staged(epoch, f"{epoch}")
-        children = [Child(opened(catalog), "commit", [committable]) for _ in range(3)]
-        ended = [child.wait() for child in children]
-        assert [0, 0, 0] == [code for code, _ in ended], ended
-
-    assert [*map(str, range(6))] == names(catalog)
-
-
-# --- fencing and dying --------------------------------------------------------------------------
-
-
-def test_a_lost_lease_publishes_nothing(sink, catalog):
-    """
-    A driver that has lost its lease stops before the catalog's commit.
-    """
-    committable = sink.staged(0, "a")
-    with pytest.raises(LeaseLostError):
-        sink.commit(committable, LosingFence(1))
-
-    assert [] == rows_of(catalog)
-
-
-@pytest.mark.slow
-def test_a_driver_paused_after_its_fence_changes_nothing_later(sink, catalog, tmp_path):
-    """
-    A process that hangs between its fence's check and the commit goes on after another one has
-    committed the epoch: the rows are there once, and it ends well.
-    """
-    committable = sink.staged(0, "a")
-    ready, go = tmp_path / "ready", tmp_path / "go"
-    task = {
-        "table": TABLE,
-        "catalog": catalog,
-        "epoch": ["q", QUERY_ID, 0, 1],
-        "data": committable.data,
-        "ready": str(ready),
-        "go": str(go),
-    }
-    paused = start_child(PAUSED, json.dumps(task))
-    wait_for(ready, paused)
-    sink.commit(committable, OpenFence())
-    go.touch()
-    _, stderr = paused.communicate(timeout=60)
-
-    assert (0, ["a"], 1) == (paused.returncode, names(catalog), len(snapshots(catalog))), stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", ["iceberg.committing", "iceberg.committed"])
-def test_a_commit_that_dies_is_completed(sink, catalog, point):
-    """
-    A process dies right before or right after the catalog's commit; the same commit again, after
-    other writers and after the snapshots have expired, leaves every row once.
-    """
-    committable = sink.staged(0, "a")
-    code, stderr = Child(opened(catalog), "commit", [committable], fails_at=point).wait()
-    assert 137 == code, stderr
-    assert ([] if point == "iceberg.committing" else ["a"]) == names(catalog)
-    append(catalog, "theirs")
-    expire_all_but_the_last(catalog)
-    opened(catalog).commit(committable, OpenFence())
-
-    assert ["a", "theirs"] == names(catalog)
-
-
-@pytest.mark.slow
-def test_a_stopped_driver_loses_to_a_revert(sink, catalog):
-    """
-    A process stopped right before the catalog's commit goes on after the epoch was reverted,
-    which had nothing to remove: no row appears.
-    """
-    sink.commit(sink.staged(0, "kept"), OpenFence())
-    waiting = sink.staged(1, "a")
-    child = Child(opened(catalog), "commit", [waiting], fails_at="iceberg.committing", stops=True)
-    assert child.wait_until_stopped()
-    opened(catalog).revert([waiting], OpenFence(2))
-    child.go_on()
-    child.wait()
-
-    assert ["kept"] == names(catalog)
 
 
 # --- reverting --------------------------------------------------------------------------------
@@ -692,61 +433,15 @@ def test_reverting_removes_the_epochs_files_only(sink, catalog):
     assert "1-2" == facts["spark-stream.reverted"]
 
 
-def test_a_late_commit_does_not_bring_rows_back(sink, catalog, tmp_path):
-    """
-    Commits of epochs that were reverted, published before or not, change nothing; what was
-    staged and never published is removed.
-    """
-    published, waiting = sink.staged(0, "a"), sink.staged(1, "b")
-    sink.commit(published, OpenFence())
-    sink.revert([waiting, published], OpenFence())
-    expire_all_but_the_last(catalog)
-    for late in (published, waiting):
-        opened(catalog).commit(late, OpenFence())
-
-    assert [] == names(catalog)
-    assert ["0-1"] == staged_files(tmp_path)
-
-
-def test_a_new_query_may_write_after_a_revert(sink, catalog):
-    """
-    The run that replaces the one reverted has a new query id, and publishes its epochs.
-    """
-    taken = sink.staged(0, "a")
-    sink.commit(taken, OpenFence())
-    sink.revert([taken], OpenFence())
-    sink.commit(sink.staged(0, "b", query_id="new"), OpenFence())
-
-    assert ["b"] == names(catalog)
-
-
 def test_a_revert_wins_against_a_busy_writer(sink, catalog):
     """
     Other writers commit between the revert's look and its commit: it looks again.
     """
     taken = sink.staged(0, "a")
     sink.commit(taken, OpenFence())
-    sink.revert([taken], ReplacedFence(lambda: append(catalog, "theirs"), times=3))
+    sink.revert([taken], InterruptedFence(lambda: append(catalog, "theirs"), times=3))
 
     assert ["theirs"] * 3 == names(catalog)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", ["iceberg.reverting", "iceberg.reverted"])
-def test_a_revert_that_dies_is_completed(sink, catalog, point):
-    """
-    A process dies right before or after the revert's commit; the same call completes it.
-    """
-    kept, taken = sink.staged(0, "kept"), sink.staged(1, "a")
-    for committable in (kept, taken):
-        sink.commit(committable, OpenFence())
-    code, stderr = Child(opened(catalog), "revert", [taken], fails_at=point).wait()
-    assert 137 == code, stderr
-    append(catalog, "theirs")
-    sink.check_revert([taken])
-    sink.revert([taken], OpenFence())
-
-    assert ["kept", "theirs"] == names(catalog)
 
 
 def test_a_rewritten_file_cannot_be_reverted(sink, catalog):
@@ -829,23 +524,6 @@ def test_a_ledger_that_was_changed_is_one_error(sink, catalog, text):
 # --- aborting and recovering --------------------------------------------------------------------
 
 
-def test_abort_removes_what_was_not_published(sink, catalog, tmp_path):
-    """
-    An aborted staging is gone; aborting a published one leaves its files alone.
-    """
-    loser, winner, waiting = (
-        sink.staged(0, "a", token=1),
-        sink.staged(0, "b", token=2),
-        sink.staged(1, "c", token=2),
-    )
-    sink.commit(winner, OpenFence())
-    for committable in (loser, loser, waiting, winner):
-        sink.abort(committable)
-
-    assert ["0-2"] == staged_files(tmp_path)
-    assert ["b"] == names(catalog)
-
-
 def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_path):
     """
     Garbage goes, but what any snapshot names stays, whatever is called garbage, also when the
@@ -869,18 +547,6 @@ def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_
     assert ["a", "foreign", "theirs"] == names(catalog)
 
 
-def test_recovery_keeps_what_is_no_garbage(sink, catalog):
-    """
-    What waits for its commit stays.
-    """
-    waiting = sink.staged(1, "b", token=2)
-    sink.staged(1, "half", token=1)
-    sink.recover(QUERY_ID, lambda e, t: (e, t) == (1, 1), OpenFence(3))
-    sink.commit(waiting, OpenFence())
-
-    assert ["b"] == names(catalog)
-
-
 def test_recovery_without_a_table(sink, catalog):
     """
     A query that has staged nothing yet has nothing to recover.
@@ -894,7 +560,7 @@ def test_recovery_without_a_table(sink, catalog):
 
 
 def stage_files(sink, schema, *files, epoch: int = 0):
-    from airflow_provider.runtime.api.sinks import Committable, EpochId
+    from airflow_provider.runtime.api.sinks import EpochId
 
     made = EpochId("q", QUERY_ID, epoch, 1)
     return Committable(made, sink.stage(Frame(schema, *files), made).data)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import os
 import pwd
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ import psycopg
 from pyspark.sql.types import StructType
 
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
-from airflow_provider.runtime.api.sinks import Committable, EpochId
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.errors import LeaseLostError
 from tests.unit.frames import FrameBase
 
@@ -146,13 +144,42 @@ class Fence:
 
 @dataclasses.dataclass
 class Frame(FrameBase):
-    """What the sink looks at in a DataFrame."""
+    """What the sink looks at in a DataFrame, and its rows."""
 
     schema: StructType
+    rows: Sequence[Row] = ()
 
     @property
     def columns(self) -> list[str]:
         return self.schema.names
+
+    def repartition(self, *_: Any) -> Any:
+        return self
+
+
+class NoSpark:
+    """Makes frames of the contract's rows."""
+
+    def createDataFrame(self, rows: Sequence[Row], _: str) -> Frame:  # noqa: N802 - Spark's name
+        return Frame(schema_of(SCHEMA), rows)
+
+
+class HandStagedSql(SqlSink):
+    """The ``sql`` sink, whose staging copies rows as Spark's tasks do, without Spark."""
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        rows = df.rows if isinstance(df, Frame) else df
+        task, data = self.begin_staging(schema_of(SCHEMA), epoch)
+        for number in range(2):
+            assert [len(rows[number::2])] == list(task(number, lines_of(rows[number::2])))
+        return self.end_staging(data, epoch)
+
+
+def hand_staged(url: str, table: str, **options: Any) -> HandStagedSql:
+    """Return the sink as ``sql(…)`` makes it, staged by hand."""
+    made = HandStagedSql.__new__(HandStagedSql)
+    made.__dict__.update(sql(url, table, **options).__dict__)
+    return made
 
 
 def schema_of(text: str) -> StructType:
@@ -220,49 +247,3 @@ class Table:
         )
         assert len(found) == self.ask("SELECT count(*) FROM spark_stream.staged")[0][0]
         return [name for (name,) in found]
-
-    def in_process(self, what: str, *committables: Committable, **environment: str) -> Any:
-        """Start another process that does *what* with *committables*; see :func:`main`."""
-        ask = {
-            "url": self.url,
-            "name": self.name,
-            "options": self.options,
-            "what": what,
-            "committables": [dataclasses.asdict(c) for c in committables],
-        }
-        root = Path(__file__).resolve().parents[3]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.extensions.postgres.sql_support", json.dumps(ask)],
-            cwd=root,
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-
-def main() -> None:
-    """Be another driver: do what the argument asks.
-
-    ``commit`` and ``revert`` do that. ``commit_stopped`` stops itself, as by ``SIGSTOP``, right
-    before its COMMIT, when it has made sure for the last time that it may.
-    """
-    ask = json.loads(sys.argv[1])
-    committables = [Committable(EpochId(**c["epoch"]), c["data"]) for c in ask["committables"]]
-    sink = sql(ask["url"], ask["name"], **ask["options"])
-    fence = Fence(committables[0].epoch.token)
-    if ask["what"] == "commit_stopped":
-        fence.at = lambda n: os.kill(os.getpid(), signal.SIGSTOP) if n == 2 else None
-    try:
-        if ask["what"] == "revert":
-            sink.revert(committables, fence)
-        else:
-            sink.commit(committables[0], fence)
-    except LeaseLostError as error:
-        print(f"lease lost: {error}")
-        return
-    print("done")
-
-
-if __name__ == "__main__":
-    main()

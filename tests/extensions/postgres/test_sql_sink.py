@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -24,9 +22,8 @@ from airflow_provider.extensions.postgres.copy import (
     is_compatible,
     is_own_type,
 )
-from airflow_provider.extensions.postgres.sink import SqlSink, sql
-from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
-from airflow_provider.runtime.base import failpoints
+from airflow_provider.extensions.postgres.sink import sql
+from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -38,16 +35,18 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.postgres.sql_support import (
     QUERY_ID,
     SCHEMA,
     Fence,
     Frame,
+    NoSpark,
     Table,
+    hand_staged,
     lines_of,
     postgres,
     schema_of,
-    wait_for,
 )
 from tests.present import present
 from tests.unit.support import bench, counted
@@ -77,6 +76,61 @@ def url(server):
 @pytest.fixture
 def table(url):
     return Table(url)
+
+
+class Case:
+    """One table."""
+
+    def __init__(self, url, **options):
+        self.url, self.options = url, options
+
+    def open(self):
+        return hand_staged(self.url, "t", **self.options)
+
+    def visible(self):
+        table = Table(self.url)
+        return table.rows() if table.ask("SELECT to_regclass('t') IS NOT NULL")[0][0] else []
+
+    def tampered(self, committable):
+        """Name what was staged for something else, or nothing that is a staging."""
+        epoch = committable.epoch
+        stagings = (
+            Table(self.url, **self.options).stage(
+                [D], epoch=epoch.epoch + 1, query_id=epoch.query_id
+            ),
+            Table(self.url, "theirs").stage([D], epoch=epoch.epoch, query_id=epoch.query_id),
+            Table(self.url).stage([D], epoch=epoch.epoch, token=2, query_id=epoch.query_id),
+        )
+        for changes in (
+            *({"staged_id": theirs.data["staged_id"]} for theirs in stagings),
+            {"staged_id": None},
+        ):
+            yield {**committable.data, **changes}
+
+
+class TestSql(RevertibleSinkContract):
+    """The contract, with rows staged by hand: appended, and upserted."""
+
+    @pytest.fixture
+    def spark(self):
+        return NoSpark()
+
+    @pytest.fixture(
+        params=[{}, pytest.param(UPSERT, marks=pytest.mark.whole)], ids=["add", "upsert"]
+    )
+    def case(self, url, request):
+        return Case(url, **request.param)
+
+
+@pytest.mark.parametrize("changes", [{"columns": 7}, {"columns": [["id"]]}, {"rows": "many"}])
+def test_a_record_without_its_members_is_damage(table, changes):
+    """
+    A committable with mistyped members is one line and not a traceback.
+    """
+    committable = table.stage([A])
+    committable.data.update(changes)
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
+        table.sink.commit(committable, Fence())
 
 
 @pytest.mark.parametrize(
@@ -109,45 +163,6 @@ def test_the_sinks_own_types_make_a_table(url):
     assert [] == [c.type for c in columns_for(schema) if not is_own_type(c.type)]
 
 
-@pytest.mark.parametrize("action", ["commit", "abort", "revert"])
-@pytest.mark.parametrize("other", ["another epoch", "another table", "another driver"])
-def test_a_record_that_names_another_staging_table_is_refused(url, action, other):
-    """
-    A committable neither publishes nor drops what was staged for something else.
-    """
-    table = Table(url)
-    theirs = {
-        "another epoch": lambda: table.stage([A], epoch=1),
-        "another table": lambda: Table(url, "theirs").stage([A]),
-        "another driver": lambda: table.stage([A], token=2),
-    }[other]()
-    changed = table.stage([B])
-    changed.data["staged_id"] = theirs.data["staged_id"]
-    acts = {
-        "commit": lambda: table.sink.commit(changed, Fence()),
-        "abort": lambda: table.sink.abort(changed),
-        "revert": lambda: table.sink.revert([changed], Fence()),
-    }
-    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
-        acts[action]()
-
-    assert 2 == len(table.staging_tables())
-    assert [(None,)] == table.ask("SELECT to_regclass('t')")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"staged_id": None}, {"columns": 7}, {"columns": [["id"]]}, {"rows": "many"}]
-)
-def test_a_record_without_its_members_is_damage(table, changes):
-    """
-    A committable that another sink, or nobody, has made is one line and not a traceback.
-    """
-    committable = table.stage([A])
-    committable.data.update(changes)
-    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
-        table.sink.commit(committable, Fence())
-
-
 # --- publishing ---------------------------------------------------------------------------------
 
 
@@ -177,17 +192,6 @@ def test_rows_say_which_epoch_wrote_them(table):
         "SELECT t.id, e.epoch, e.query FROM t JOIN spark_stream.epochs e ON e.id = spark_epoch"
     )
     assert [(1, 0, "q"), (2, 1, "q")] == sorted(found)
-
-
-def test_another_process_publishes_what_was_staged(table):
-    """
-    The committable is all that another process needs.
-    """
-    committable = table.stage([A, B])
-    process = table.in_process("commit", committable)
-
-    assert "done\n" == process.communicate(timeout=30)[0]
-    assert [A, B] == table.rows()
 
 
 def test_a_task_that_runs_twice_stages_its_rows_once(table):
@@ -268,29 +272,6 @@ def test_a_reader_never_sees_a_part_of_an_epoch(table):
     assert {0} == {count % 3 for count in seen}
 
 
-def test_drivers_that_commit_at_once_publish_once(table):
-    """
-    Four processes' worth of committers race for the same epoch of a table that nobody has made yet.
-    """
-    committable = table.stage([A, B])
-    errors = []
-
-    def commit():
-        try:
-            Table(table.url).sink.commit(committable, Fence())
-        except Exception as error:
-            errors.append(error)
-
-    racers = [threading.Thread(target=commit) for _ in range(4)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-
-    assert [] == errors
-    assert [A, B] == table.rows()
-
-
 def test_first_users_of_a_database_may_come_at_once(url):
     """
     Four sinks make the same tables of the sink's own at once, and four tables' epochs are there.
@@ -313,24 +294,6 @@ def test_first_users_of_a_database_may_come_at_once(url):
     assert [(4,)] == Table(url).ask("SELECT count(*) FROM spark_stream.epochs")
 
 
-@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
-def test_an_epoch_that_was_left_out_is_refused(url, options):
-    """
-    Rows of an earlier epoch are not put on top of later ones, nor taken for published.
-    """
-    table = Table(url, **options)
-    late = table.stage([(1, "late")], epoch=1)
-    table.publish(A)
-    again = table.publish((1, "later"), epoch=2)
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
-            table.sink.commit(late, Fence())
-    table.sink.commit(again, Fence())
-
-    assert "late" not in [name for _, name in table.rows()]
-    assert [(0,), (2,)] == table.ask("SELECT epoch FROM spark_stream.epochs ORDER BY epoch")
-
-
 @pytest.mark.parametrize("name", ['"Select"', '"Weird ""x"', "own.t"])
 def test_names_are_quoted(url, name):
     """
@@ -344,62 +307,6 @@ def test_names_are_quoted(url, name):
 
 
 # --- crashes and takeovers ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("point", "visible"), [("sql.committing", False), ("sql.committed", True)])
-def test_a_crash_while_committing_is_made_good(table, point, visible):
-    """
-    A process that dies before or after its COMMIT leaves nothing or all; again completes it.
-    """
-    committable = table.stage([A, B])
-    process = table.in_process("commit", committable, SPARK_STREAM_FAILPOINT=point)
-    process.communicate(timeout=30)
-
-    assert failpoints.CRASH_EXIT == process.returncode
-    assert [(visible,)] == table.ask("SELECT to_regclass('t') IS NOT NULL")
-    table.sink.recover(QUERY_ID, lambda epoch, token: False, Fence(2))
-    table.sink.commit(committable, Fence(2))
-    assert [A, B] == table.rows()
-    assert [] == table.staging_tables()
-
-
-@pytest.mark.parametrize(("point", "left"), [("sql.reverting", [A, B]), ("sql.reverted", [A])])
-@pytest.mark.parametrize("options", [{}, UPSERT])
-def test_a_crash_while_reverting_is_made_good(url, point, left, options):
-    """
-    A process that dies before or after the COMMIT of a revert has done nothing or all of it.
-    """
-    table = Table(url, **options)
-    table.publish(A)
-    second = table.publish(B, epoch=1)
-    process = table.in_process("revert", second, SPARK_STREAM_FAILPOINT=point)
-    process.communicate(timeout=30)
-
-    assert failpoints.CRASH_EXIT == process.returncode
-    assert left == wait_for("the server noticed", table.rows)
-    table.sink.revert([second], Fence(2))
-    assert [A] == table.rows()
-
-
-@pytest.mark.slow
-def test_a_driver_stopped_inside_its_transaction_is_overtaken(table):
-    """
-    A driver that is paused right before COMMIT holds its locks; the next one ends its session and
-    publishes the epoch within seconds, and the first finds out when it goes on.
-    """
-    committable = table.stage([A, B])
-    process = table.in_process("commit_stopped", committable)
-    try:
-        wait_for("it has stopped", lambda: _is_stopped(process.pid))
-        table.sink.recover(QUERY_ID, lambda epoch, token: False, Fence(2))
-        table.sink.commit(committable, Fence(2))
-        assert [A, B] == table.rows()
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-        answer = process.communicate(timeout=30)[0]
-
-    assert "lease lost: " in answer
-    assert [A, B] == table.rows()
 
 
 def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
@@ -441,11 +348,6 @@ def test_the_fence_is_not_waited_for_as_long_as_the_table(table):
     assert time.monotonic() - begun < 15
 
 
-def _is_stopped(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "T"
-
-
 def test_a_driver_that_was_overtaken_is_shut_out_by_the_database(table):
     """
     Once a later driver has recovered, an earlier one commits and reverts nothing more, even if
@@ -464,49 +366,6 @@ def test_a_driver_that_was_overtaken_is_shut_out_by_the_database(table):
     assert [A] == table.rows()
     table.sink.commit(committable, Fence(2))
     assert [A, B] == table.rows()
-
-
-@pytest.mark.parametrize("question", [1, 2])
-def test_a_lease_lost_at_any_look_publishes_nothing(table, question):
-    """
-    The lease is looked at before the transaction begins and right before its COMMIT.
-    """
-    committable = table.stage([A])
-    fence = Fence()
-    fence.at = lambda n: setattr(fence, "lost", n == question)
-
-    with pytest.raises(LeaseLostError):
-        table.sink.commit(committable, fence)
-    assert [(None,)] == table.ask("SELECT to_regclass('t')")
-
-
-def test_who_was_overtaken_learns_that_and_not_that_his_epoch_was_left_out(table):
-    """
-    A driver whose lease is lost is no reason to look for lost rows.
-    """
-    late = table.stage([(1, "late")], epoch=1)
-    table.publish(A)
-    table.publish((1, "later"), epoch=2)
-    fence = Fence()
-    fence.at = lambda n: setattr(fence, "lost", n > 1)
-
-    with pytest.raises(LeaseLostError):
-        table.sink.commit(late, fence)
-
-
-@pytest.mark.parametrize("question", [1, 2])
-def test_a_lease_lost_during_a_revert_reverts_nothing(table, question):
-    """
-    The lease is looked at before the transaction begins and right before its COMMIT.
-    """
-    committable = table.publish(A)
-    fence = Fence()
-    fence.at = lambda n: setattr(fence, "lost", n == question)
-
-    with pytest.raises(LeaseLostError):
-        table.sink.revert([committable], fence)
-
-    assert [A] == table.rows()
 
 
 def test_a_revert_in_a_database_without_books_makes_them(table):
@@ -650,7 +509,7 @@ def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
     A driver that starts refuses the database before it publishes anything more.
     """
     table = Table(url)
-    with bench(tmp_path / "job", HandStagedSql(table)) as job:
+    with bench(tmp_path / "job", hand_staged(table.url, table.name)) as job:
         driver = job.begun().recovered()
         for epoch in range(2):
             job.spark.plan(epoch)
@@ -660,7 +519,7 @@ def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
         driver.commit_ready()
         fail_over(table, 1)
         with pytest.raises(CheckpointError, match="epoch 1 of query id .* was committed, and is"):
-            job.recovered("a later start", HandStagedSql(Table(url)))
+            job.recovered("a later start", hand_staged(url, "t"))
 
 
 # --- what is remembered does not grow -----------------------------------------------------------
@@ -695,7 +554,7 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
     """
     monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 3)
     table = Table(url)
-    with bench(tmp_path / "job", HandStagedSql(table)) as job:
+    with bench(tmp_path / "job", hand_staged(table.url, table.name)) as job:
         driver = job.begun().recovered("r1")
         for epoch in range(5):
             job.spark.plan(epoch)
@@ -707,18 +566,6 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
 
     assert [(2,), (3,), (4,)] == table.ask("SELECT epoch FROM spark_stream.epochs ORDER BY epoch")
     assert 5 == len(table.rows())
-
-
-class HandStagedSql(SqlSink):
-    """The ``sql`` sink, whose staging copies rows as Spark's tasks do, without Spark."""
-
-    def __init__(self, table):
-        self.__dict__.update(table.sink.__dict__)
-
-    def stage(self, df, epoch):
-        task, data = self.begin_staging(schema_of(SCHEMA), epoch)
-        assert [len(df)] == list(task(0, lines_of(df)))
-        return self.end_staging(data, epoch)
 
 
 def test_a_commit_whose_session_is_lost_is_tried_again(table):
@@ -770,19 +617,6 @@ def test_recovery_ends_tasks_of_an_older_driver(table):
 
     with pytest.raises(psycopg.OperationalError):
         list(task(0, endless()))
-
-
-def test_an_aborted_epoch_leaves_nothing(table):
-    """
-    Aborting drops the staging table, twice is once, and the epoch cannot be published any more.
-    """
-    committable = table.stage([A])
-    table.sink.abort(committable)
-    table.sink.abort(committable)
-
-    assert [] == table.staging_tables()
-    with pytest.raises(SinkError, match="neither published nor staged"):
-        table.sink.commit(committable, Fence())
 
 
 def test_a_trigger_that_drops_rows_fails_the_epoch(table):
@@ -1229,22 +1063,3 @@ def test_a_missing_extra_is_named(monkeypatch):
 
     with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):
         sql("postgresql://h/d", "t")
-
-
-def test_the_database_knows_which_job_directory_has_published(url):
-    """
-    By its address; a table that was dropped since has no writer, and the last epoch stays known.
-    """
-    table = Table(url)
-    assert ([], -1) == (table.sink.writers("/jobs/a"), table.sink.last_epoch(QUERY_ID))
-    for epoch, (job_dir, identity) in enumerate(
-        [("/jobs/a", "1"), ("/jobs/b", "2"), ("/jobs/a", "3")]
-    ):
-        staged = dataclasses.replace(
-            table.stage([A], epoch=epoch), writer=Writer(job_dir, identity)
-        )
-        table.sink.commit(staged, Fence(1))
-
-    assert (["3"], ["2"]) == (table.sink.writers("/jobs/a"), table.sink.writers("/jobs/b"))
-    table.ask("DROP TABLE t")
-    assert ([], 2) == (table.sink.writers("/jobs/a"), table.sink.last_epoch(QUERY_ID))

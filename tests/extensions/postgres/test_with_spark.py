@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from contracts import DyingElsewhere
 
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId
-from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.postgres.sql_support import QUERY_ID, Fence, postgres
 
 pytestmark = pytest.mark.spark
@@ -188,7 +188,7 @@ class SqlCase:
         return ask(self.url, f"SELECT id, name FROM {self.table}")
 
 
-class TestSqlSink(RevertibleSinkContract):
+class TestSqlSink(DyingElsewhere):
     @pytest.fixture
     def case(self, url: str) -> SqlCase:
         with psycopg.connect(url, autocommit=True) as connection:
