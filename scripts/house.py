@@ -63,7 +63,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/sinks": 1280,
     "runtime/spark": 1090,
     "runtime/storage": 2000,
-    "runtime/testing": 1000,
+    "runtime/testing": 1150,
     "sensors": 100,
     "triggers": 800,
 }
