@@ -213,7 +213,7 @@ def is_at_home(query: QueryState) -> bool:
 
 
 def link_view(query: QueryState) -> str:
-    """Make a view, by links, of a query's checkpoint; return its folder, for the caller to remove."""
+    """Make a view, by links, of a query's checkpoint; the caller removes its folder."""
     local = local_path_of(query.checkpoint)
     if local is None:
         why = "Spark finds no state at an address with letters that a URI must escape"
