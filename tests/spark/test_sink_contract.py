@@ -8,6 +8,7 @@ import uuid
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from contracts import DyingElsewhere
 from stores import told_to_workers
 
 from airflow_provider.runtime import files
@@ -46,7 +47,7 @@ class FolderCase:
         return present(duckdb.sql(query)).fetchall()
 
 
-class TestFiles(RevertibleSinkContract):
+class TestFiles(DyingElsewhere):
     """The ``files`` sink, Parquet."""
 
     @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from airflow_provider.runtime.sinks.files import FilesSink, final_name
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from airflow_provider.runtime.testing.sink_bench import LosingFence
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.unit.support import HandStagedFiles, stage_by_hand, staging_of
 
 
@@ -63,6 +65,53 @@ def sink(output) -> HandStagedFiles:
 
 def names(folder) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+class Rows(Frame):
+    """The contract's rows, each a file."""
+
+    def __init__(self, rows: list[tuple[int, str]]) -> None:
+        self.rows = [json.dumps(row) for row in rows]
+
+    def repartition(self, *_: Any) -> Any:
+        return self
+
+
+class NoSpark:
+    """Makes frames of the contract's rows."""
+
+    def createDataFrame(self, rows: list[tuple[int, str]], _: str) -> Rows:  # noqa: N802 - Spark's
+        return Rows(rows)
+
+
+class Case:
+    """A folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self) -> HandStagedFiles:
+        return HandStagedFiles(self.folder)
+
+    def visible(self) -> list[tuple[Any, ...]]:
+        return [tuple(json.loads(row)) for row in self.open().visible()]
+
+    def tampered(self, _: Committable) -> list[dict[str, Any]]:
+        """Leave members out, or give them other types."""
+        return [{}, {"files": 7}, {"files": ["ab", "c"]}, {"files": None}]
+
+
+@pytest.mark.slow
+class TestFiles(RevertibleSinkContract):
+    """The contract, with files staged by hand."""
+
+    @pytest.fixture
+    def spark(self):
+        return NoSpark()
+
+    @pytest.fixture
+    def case(self, output):
+        return Case(output)
 
 
 # --- publishing ---------------------------------------------------------------------------------
@@ -171,17 +220,6 @@ def test_a_commit_cut_short_anywhere_is_completed_by_the_next(
     assert ["out"] == sorted(p.name for p in output.parent.iterdir())
 
 
-def test_a_commit_again_after_the_end_changes_nothing(sink, output):
-    """
-    A second commit of a published epoch finds all in place.
-    """
-    committable = stage_by_hand(output, ["a", "b"])
-    sink.commit(committable, OpenFence())
-    sink.commit(committable, OpenFence())
-
-    assert ["a", "b"] == sink.visible()
-
-
 def test_every_file_is_fenced(sink, output):
     """
     A driver that loses its lease between two files publishes no further one.
@@ -218,18 +256,6 @@ def test_abort_removes_what_was_staged(sink, output):
     sink.abort(committable)
 
     assert [] == list(output.parent.iterdir())
-
-
-def test_abort_leaves_published_epochs_alone(sink, output):
-    """
-    Taking one epoch back does not touch another one, published or staged.
-    """
-    sink.commit(stage_by_hand(output, ["a"], epoch=0), OpenFence())
-    stage_by_hand(output, ["c"], epoch=2)
-    sink.abort(stage_by_hand(output, ["b"], epoch=1))
-
-    assert ["a"] == sink.visible()
-    assert ["2-1"] == [p.name for p in staging_of(output).iterdir()]
 
 
 def test_a_published_file_is_never_replaced(sink, output):
@@ -377,15 +403,6 @@ def test_a_record_that_names_other_files_touches_none(sink, output, tmp_path, mo
         _act(sink, action, committable)
 
     assert before == names(tmp_path)
-
-
-@pytest.mark.parametrize("data", [{}, {"files": 7}, {"files": ["ab", "c"]}, {"files": None}])
-def test_a_record_without_its_members_is_damage(sink, data):
-    """
-    A committable that another sink, or nobody, has made is one line and not a traceback.
-    """
-    with pytest.raises(CorruptDocumentError, match="the record of epoch 0"):
-        sink.commit(Committable(EpochId("q", QUERY_ID, 0, 1), data), OpenFence())
 
 
 @pytest.mark.parametrize("query_id", ["", "..", "../victim", "/srv", ".hidden", "a/b"])
