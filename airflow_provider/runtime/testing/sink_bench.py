@@ -1,4 +1,4 @@
-"""What the contract of sinks works with: cases, fences, processes that die, and a bench.
+"""The bench for the contract of sinks: cases, fences, and processes that die, stop or race.
 
 A case is the place of a sink under test; the bench stages epochs there and looks at the rows.
 """
