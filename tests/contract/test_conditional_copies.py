@@ -68,9 +68,7 @@ class ConditionalCopyContract:
         assert storage.size_of("to/new") is None
 
     def test_one_of_racing_copies_wins(self, storage: ObjectStorage):
-        """
-        Of copies to one name at the same moment one is made, and the object is whole.
-        """
+        """Of copies to one name at the same moment one is made, and the object is whole."""
         sources = [f"from/{number}" for number in range(4)]
         for source in sources:
             storage.put(source, source.encode())
@@ -81,9 +79,7 @@ class ConditionalCopyContract:
         assert sources[won.index(True)].encode() == storage.read("to")
 
     def test_a_caller_that_may_not_go_on_shows_nothing(self, storage: ObjectStorage):
-        """
-        A lease that is lost before the visible step ends the copy without a trace.
-        """
+        """A lease that is lost before the visible step ends the copy without a trace."""
 
         def lost() -> None:
             raise LeaseLostError
@@ -127,9 +123,7 @@ class ConditionalCopyContract:
         assert ["from 2"] == storage.list("")
 
     def test_withdrawing_ends_what_is_on_its_way_to_this_name_alone(self, storage: ObjectStorage):
-        """
-        A copy to a name that begins with the withdrawn one goes on.
-        """
+        """A copy to a name that begins with the withdrawn one goes on."""
         storage.put("from", b"1")
 
         def beside() -> None:
@@ -166,9 +160,7 @@ class TestS3(ConditionalCopyContract):
         return s3
 
     def test_what_a_dead_writer_leaves_is_ended(self, storage: ObjectStorage):
-        """
-        Uploads that a death has left are aborted: those that are asked for, and no others.
-        """
+        """Uploads that a death has left are aborted: those that are asked for, and no others."""
         client = storage._bucket.filesystem
         for name in ("mine", "theirs"):
             key = storage._key(f"out/{name}")
@@ -227,18 +219,14 @@ class TestAzure(ConditionalCopyContract):
             assert "pending" == target.start_copy_from_url(source.url)["copy_status"]
 
     def test_a_pending_copy_is_waited_for(self, storage: ObjectStorage, server: StoreServer):
-        """
-        A copy that a dead writer has begun is not taken for done before it is.
-        """
+        """A copy that a dead writer has begun is not taken for done before it is."""
         self.begin(server, storage)
         storage.copy_if_absent("from", "to", go_on=go_on)
 
         assert LARGE == storage.size_of("to")
 
     def test_a_pending_copy_is_withdrawn(self, storage: ObjectStorage, server: StoreServer):
-        """
-        A blob to which a copy is pending is removed, and stays so.
-        """
+        """A blob to which a copy is pending is removed, and stays so."""
         self.begin(server, storage)
         storage.withdraw("to")
 

@@ -70,9 +70,7 @@ class DriversContract:
 
     @pytest.mark.slow
     def test_a_child_process_has_its_own_connections(self, storage: Storage):
-        """
-        A storage that was used before a fork works in the child and in the parent.
-        """
+        """A storage that was used before a fork works in the child and in the parent."""
         command = [sys.executable, "-c", FORKING_PROCESS, storage.url]
         subprocess.run(command, check=True, timeout=30)
 
@@ -80,9 +78,7 @@ class DriversContract:
 
     @pytest.mark.slow
     def test_one_of_racing_drivers_gets_the_lease(self, storage: Storage):
-        """
-        Of drivers that start together one gets the lease, and its heart beats there.
-        """
+        """Of drivers that start together one gets the lease, and its heart beats there."""
         drivers = [
             subprocess.Popen(
                 [sys.executable, "-c", LEASING_PROCESS, storage.url, f"r{number}"],
@@ -108,9 +104,7 @@ class DriversContract:
         assert ["1.json"] == storage.list("heartbeats")
 
     def test_a_lease_is_held_fenced_and_released(self, storage: Storage):
-        """
-        A lease keeps others out while it is held; who takes the next one fences its holder.
-        """
+        """A lease keeps others out while it is held; who takes the next one fences its holder."""
         clock = FakeClock()
         first = take_lease(storage, clock)
         observer = LeaseObserver(storage, clock)
@@ -144,9 +138,7 @@ class ObjectStoreContract(SharedStorageContract):
         server.be_calm()
 
     def test_what_an_operation_costs(self, storage: ObjectStorage, server: StoreServer):
-        """
-        Every operation asks the store as often as the documents say, and for nothing twice.
-        """
+        """Every operation asks the store as often as the documents say, and for nothing twice."""
         storage.put_if_absent("proven", b"1")
         costs = {
             "put": lambda: storage.put("a/1", b"1"),
@@ -180,9 +172,7 @@ class ObjectStoreContract(SharedStorageContract):
         } == counted
 
     def test_only_put_if_absent_has_a_condition(self, storage: ObjectStorage, server: StoreServer):
-        """
-        The store is asked by its own condition to write only where nothing is, and only then.
-        """
+        """The store is asked by its own condition to write only where nothing is, and only then."""
         storage.put_if_absent("proven", b"1")
         server.requests()
         storage.put_if_absent("a", b"1")
@@ -208,9 +198,7 @@ class ObjectStoreContract(SharedStorageContract):
         assert len(server.requests()) > 3
 
     def test_a_store_that_ignores_the_condition_is_refused(self, storage, server: StoreServer):
-        """
-        A store that lets every writer win is found out by the first one.
-        """
+        """A store that lets every writer win is found out by the first one."""
         server.disturb("careless", times=9)
 
         with pytest.raises(UnsupportedStorageError, match="does not heed the condition") as raised:
@@ -246,9 +234,7 @@ class ObjectStoreContract(SharedStorageContract):
         assert not storage.exists("d")
 
     def test_pages_are_turned(self, storage: ObjectStorage):
-        """
-        What does not fit into one answer of the store is asked for until all is there.
-        """
+        """What does not fit into one answer of the store is asked for until all is there."""
         names = [f"{number:02}" for number in range(8)]
         for name in names:
             storage.put(f"d/{name}/part", b"12")
@@ -262,9 +248,7 @@ class ObjectStoreContract(SharedStorageContract):
         assert [] == folders_in(f"{storage.url}/d")
 
     def test_a_missing_bucket_is_named(self, server: StoreServer):
-        """
-        Writing to and listing a bucket that does not exist says so, and what to do.
-        """
+        """Writing to and listing a bucket that does not exist says so, and what to do."""
         storage = open_storage(server.url.replace(BUCKET, "another"))
 
         with pytest.raises(ConfigError, match="/jobs/a: the bucket or container does not exist"):
@@ -273,9 +257,7 @@ class ObjectStoreContract(SharedStorageContract):
             storage.list("")
 
     def test_a_refused_request_is_named(self, storage: ObjectStorage, server: StoreServer):
-        """
-        What the store forbids is a permission error with the place's address.
-        """
+        """What the store forbids is a permission error with the place's address."""
         server.disturb("denied", methods="GET PUT POST", times=2)
 
         with pytest.raises(PermissionError, match="may not create here; check the credentials"):
@@ -285,9 +267,7 @@ class ObjectStoreContract(SharedStorageContract):
         assert f"{storage.url}/a" == raised.value.filename
 
     def test_a_whole_bucket_is_not_removed(self, server: StoreServer):
-        """
-        An address that names no more than a bucket cannot be a folder to remove.
-        """
+        """An address that names no more than a bucket cannot be a folder to remove."""
         root = server.url.removesuffix("/jobs")
 
         with pytest.raises(ConfigError, match="a whole bucket"):
@@ -310,9 +290,7 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
         return ObjectStorage(bucket, key, f"s3://{BUCKET}", clock=clock), clock
 
     def test_writers_in_each_others_way_try_again(self, clocked, server: StoreServer):
-        """
-        S3 answers 409 to conditional writes that met; the write is repeated after a pause.
-        """
+        """S3 answers 409 to conditional writes that met; the write is repeated after a pause."""
         storage, clock = clocked
         server.disturb("conflict", times=3)
 
@@ -321,9 +299,7 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
         assert 0.35 == pytest.approx(clock.time)
 
     def test_writers_in_each_others_way_for_ever_give_up(self, clocked, server: StoreServer):
-        """
-        When the store never decides, the writer is told that it is not known who won.
-        """
+        """When the store never decides, the writer is told that it is not known who won."""
         storage, clock = clocked
         server.disturb("conflict", times=99)
 
@@ -332,18 +308,14 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
         assert clock.time < 5
 
     def test_a_busy_store_is_asked_again(self, storage: ObjectStorage, server: StoreServer):
-        """
-        The library repeats what failed for the moment.
-        """
+        """The library repeats what failed for the moment."""
         server.disturb("unavailable")
         storage.put("a", b"1")
 
         assert b"1" == storage.read("a")
 
     def test_a_store_that_does_not_answer(self, storage, monkeypatch):
-        """
-        A store that cannot be reached is a connection error with the place's address.
-        """
+        """A store that cannot be reached is a connection error with the place's address."""
         from s3fs import S3FileSystem
 
         with socket.socket() as taken:
@@ -361,9 +333,7 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
         assert f"s3://{BUCKET}/job/a" == raised.value.filename
 
     def test_without_credentials(self, storage, monkeypatch):
-        """
-        Having no credentials is a permission error that says so.
-        """
+        """Having no credentials is a permission error that says so."""
         from s3fs import S3FileSystem
 
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")

@@ -31,18 +31,14 @@ class TestLocalStorage(SharedStorageContract):
         return LocalStorage(str(tmp_path / "new" / "root"))
 
     def test_what_a_crash_left_half_written_is_not_listed(self, storage: LocalStorage, tmp_path):
-        """
-        The temporary file of a writer that died is not among the names.
-        """
+        """The temporary file of a writer that died is not among the names."""
         storage.put("d/whole", b"1")
         (tmp_path / "new" / "root" / "d" / f".tmp-{uuid.uuid4().hex}").write_bytes(b"hal")
 
         assert ["whole"] == storage.list("d")
 
     def test_no_temporary_file_stays(self, storage: LocalStorage, tmp_path):
-        """
-        After puts, won and lost, the folder holds nothing but the object.
-        """
+        """After puts, won and lost, the folder holds nothing but the object."""
         storage.put("d/a", b"1")
         storage.put_if_absent("d/a", b"2")
         storage.put_if_absent("d/b", b"2")
@@ -67,9 +63,7 @@ class TestLocalStorage(SharedStorageContract):
         assert [] == storage.list("")
 
     def test_deleting_a_link_leaves_what_it_points_to(self, storage: LocalStorage, tmp_path):
-        """
-        A symbolic link to a folder is removed as a link.
-        """
+        """A symbolic link to a folder is removed as a link."""
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         (elsewhere / "data").write_bytes(b"1")
@@ -93,7 +87,5 @@ class TestMemoryStorage(StorageContract):
             filesystem.rm(root, recursive=True)
 
     def test_other_processes_do_not_see_it(self, storage: MemoryStorage):
-        """
-        Memory is not shared, so no job can run on it.
-        """
+        """Memory is not shared, so no job can run on it."""
         assert storage.shared is False

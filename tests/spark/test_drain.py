@@ -63,9 +63,7 @@ MATRIX = [
 
 @pytest.mark.parametrize(("job", "store", "partitions"), MATRIX)
 def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store, partitions):
-    """
-    The output is the truth to every reader, state is empty, and the final checkpoint says so.
-    """
+    """The output is the truth to every reader, state is empty, and the final checkpoint says so."""
     conf = {
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.streaming.stateStore.providerClass": STORES[store],

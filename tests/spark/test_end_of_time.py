@@ -54,9 +54,7 @@ def test_rows_at_the_end_of_time_are_flushed(spark, place, job):
 
 
 def test_a_batch_run_writes_the_same_rows(spark, place):
-    """
-    BATCH and STREAMING agree about windows that end after the year 9999.
-    """
+    """BATCH and STREAMING agree about windows that end after the year 9999."""
     write_events(place.input, EVENTS)
 
     place.run(spark, "tumbling_window", mode="batch")
@@ -149,9 +147,7 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog
     ],
 )
 def test_a_full_outer_join_that_cannot_end_says_so(spark, place, job):
-    """
-    Spark takes it, and keeps rows of a side for ever: the error has the way out.
-    """
+    """Spark takes it, and keeps rows of a side for ever: the error has the way out."""
     shown = write_events(place.root / "shown", [(1, "a", 1), (2, "b", 1)])
     clicked = write_events(place.root / "clicked", [(2, "a", 0), (3, "c", 0)])
     params = {"shown": str(shown), "clicked": str(clicked)}
@@ -162,9 +158,7 @@ def test_a_full_outer_join_that_cannot_end_says_so(spark, place, job):
 
 
 def test_state_that_waits_for_nothing_is_an_end(spark, place):
-    """
-    What is known for ever, without a watermark, stays in state when the run is FINISHED.
-    """
+    """What is known for ever, without a watermark, stays in state when the run is FINISHED."""
     write_events(place.input, EVENTS)
 
     final = place.run(spark, "known_for_ever", conf=ROCKSDB)

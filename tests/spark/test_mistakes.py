@@ -43,9 +43,7 @@ def test_a_mistake_is_explained_on_one_screen(spark, mistake, tmp_path, capsys, 
 
 
 def test_the_details_have_the_whole_of_it(spark, place: Place, capsys):
-    """
-    Spark's stack trace and plan are in the file whose path is the last line of the screen.
-    """
+    """Spark's stack trace and plan are in the file whose path is the last line of the screen."""
     (mistake,) = [each for each in SEEN if each.entry == "udf_raises"]
 
     assert 4 == main(mistake.arguments(place.root), spark=spark)
@@ -59,9 +57,7 @@ def test_the_details_have_the_whole_of_it(spark, place: Place, capsys):
 
 
 def test_every_setting_of_this_spark_is_known(spark):
-    """
-    The list of names has all settings that Spark itself has registered.
-    """
+    """The list of names has all settings that Spark itself has registered."""
     jvm = spark._jvm
     for home in HOMES:
         jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{home}$")

@@ -184,9 +184,7 @@ def test_no_text_of_a_driver_has_a_secret(tmp_path: Path) -> None:
 
 
 def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:
-    """
-    A secret in a file's name, in a compressed file and in base64 within a text is found.
-    """
+    """A secret in a file's name, in a compressed file and in base64 within a text is found."""
     (tmp_path / FIRST.replace("/", "-")).touch()
     (tmp_path / "log.gz").write_bytes(gzip.compress(f"a {ROTATED} b".encode()))
     coded = base64.b64encode(f"user:{FIRST}".encode()).decode()
