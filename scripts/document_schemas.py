@@ -43,32 +43,28 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 _ABOUT = """\
 # Documents
 
-What a job directory and a savepoint say of themselves lies in documents of JSON. Each has a
-[JSON Schema](https://json-schema.org), which `scripts/document_schemas.py` makes of its class.
+A job directory and a savepoint consist of JSON documents. Each has a
+[JSON Schema](https://json-schema.org), which `scripts/document_schemas.py` makes from its class.
 
-Readers ignore members that they do not know, and refuse a version newer than their own (exit code
-2). Anything else that is not as the schema says is damage: one line with the document's address,
-the member and what it should have been, and exit code 4. Beyond what a schema can say:
+Readers ignore unknown members, and refuse a newer version (exit code 2). Any other difference from
+the schema is damage: one line with the address and the member, and exit code 4. Besides:
 
-- a member that its path names, such as a lease's `token`, agrees with it: a copy under another name
-  is damage;
-- values of any type are {} inside one another; whole numbers have 64 bits, others are finite;
-- a document has at most {}, `savepoint.json` 256 MiB; a pipe, a device or a folder in its place is
-  none.
+- A member that the path names, such as a lease's `token`, must agree with it.
+- Values are {} inside one another. Whole numbers have 64 bits, others are finite.
+- A document has at most {}, `savepoint.json` 256 MiB. A pipe, a device or a folder is none.
 
-Names of other forms beside documents (`.DS_Store`, `README`, `1.json~`) are passed over.
+Other names beside documents (`.DS_Store`, `README`, `1.json~`) are ignored.
 """
 
 
 _OPTIONS = """\
 # Options
 
-Each option is one field of a request, which `spark-stream` and the operators make, and which a
-submitted driver reads as a document beside its submission. `scripts/document_schemas.py` makes this
-page from those fields. Where the operator's column is empty, the operator decides, or has the
-Spark connection and `conf=` for it. *same*: all attempts of a run share it, and an
-attempt that asks for another value is refused. *may differ*: each attempt has its own. *once*: it
-begins or permits something, and no later run inherits it.
+Each option is one field of a request, which `spark-stream` and the operators make.
+`scripts/document_schemas.py` makes this page. An empty cell under *operator* means that the
+operator decides, or that the Spark connection and `conf=` say it. *same*: all attempts of a run
+share it, and another value is refused. *may differ*: each attempt has its own. *once*: it begins or
+permits something, and no later run inherits it.
 """
 
 

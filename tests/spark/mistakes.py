@@ -80,7 +80,7 @@ def _marked(found: re.Match[str]) -> str:
 
 def table() -> list[str]:
     """Return the lines of the table in docs/errors.md: mistakes that Spark finds, with a way out."""
-    head = ["| mistake | what is said | what to do | exit code |", "|---|---|---|---|"]
+    head = ["| what is said | what to do | exit code |", "|---|---|---|"]
     shown = [each for each in MISTAKES if each.needs_spark and "  what to do: " in each.text]
     return head + [_row(mistake) for mistake in shown]
 
@@ -91,7 +91,7 @@ def _row(mistake: Mistake) -> str:
     remedy = [line for line in lines if line.startswith("  what to do: ")]
     said = what.replace("{jobs}", "jobs.py").replace("{root}", "/data").replace("|", "\\|")
     do = remedy[0].removeprefix("  what to do: ") if remedy else ""
-    return f"| {mistake.what} | {said} | {do} | {mistake.exit_code} |"
+    return f"| {said} | {do} | {mistake.exit_code} |"
 
 
 MISTAKES = (
