@@ -23,7 +23,7 @@ from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
-from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.queries.spark_state import spark_repartition
@@ -35,7 +35,12 @@ from airflow_provider.runtime.savepoints.catalog import (
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, RestoreOperation
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_not_parted, relocate
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_not_parted,
+    mark_rewound,
+    relocate,
+)
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
@@ -137,7 +142,7 @@ def restore_job(
                 supersedes=True,
             )
             _put_job(directory, savepoint, clock)
-            _mark_rewound(directory, record, clock)
+            mark_rewound(directory, record)
             record = RestoreOperation(directory, lease, clock).finish(
                 record, savepoint, repartition=spread
             )
@@ -309,12 +314,10 @@ def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecor
     return last if last.savepoint == place.url and not place.exists(MANIFEST) else None
 
 
-def _declare(
-    directory: JobDirectory,
-    entry: str | None,
-    conf: Mapping[str, str] | None,
-    spark: SparkSession,
-) -> Sequence[QueryDefinition]:
+def _last_request(
+    directory: JobDirectory, entry: str | None, conf: Mapping[str, str] | None
+) -> tuple[RunRecord, RunSpec]:
+    """Return the last run, and the request that declares its queries once more."""
     last = last_run(directory)
     spec = RunSpec(
         job_dir=directory.url,
@@ -324,6 +327,16 @@ def _declare(
         secret_params=last.secret_params,
         conf=conf or {},
     )
+    return last, spec
+
+
+def _declare(
+    directory: JobDirectory,
+    entry: str | None,
+    conf: Mapping[str, str] | None,
+    spark: SparkSession,
+) -> Sequence[QueryDefinition]:
+    last, spec = _last_request(directory, entry, conf)
     return declared_queries(last.mode, spec, last.run_id, spark)
 
 
@@ -385,22 +398,6 @@ def _rewound_by(
     return rewound
 
 
-def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
-    """Mark the runs that the restore names as rewound. Idempotent.
-
-    Later runs stay: a driver presumed dead may come here late.
-    """
-    for run_id in record.undoes:
-        directory.run(run_id).put_rewound(
-            RewoundRecord(
-                run_id=run_id,
-                savepoint=record.savepoint,
-                at=to_iso(clock.now()),
-                by=f"restore {record.number}",
-            )
-        )
-
-
 def clean_up(
     job_dir: str,
     *,
@@ -418,15 +415,7 @@ def clean_up(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
-    last = last_run(directory)
-    spec = RunSpec(
-        job_dir=job_dir,
-        entry=entry or last.entry,
-        run_id=last.run_id,
-        params=last.params,
-        secret_params=last.secret_params,
-        conf=conf or {},
-    )
+    last, spec = _last_request(directory, entry, conf)
     observer = check_before_cleanup(spec, directory, clock)
     app_name = f"spark-stream cleanup {job_dir}"
     with using_spark(spark, app_name, spec.master, spec.conf) as session:

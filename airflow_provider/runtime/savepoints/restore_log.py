@@ -334,7 +334,7 @@ def relocate(
         if newest is not None and newest.token > unended and not exposed:
             return
         if newest is not None:
-            _mark_rewound(directory, newest)
+            mark_rewound(directory, newest)
         record = dataclasses.replace(
             _empty_record(directory, to_iso(clock.now())),
             number=next_number(directory.storage),
@@ -416,13 +416,14 @@ def _is_log(path: str) -> bool:
     return top in {"metadata", "offsets", "sources"} and not rest.rpartition("/")[2].startswith(".")
 
 
-def _mark_rewound(directory: JobDirectory, newest: RestoreRecord) -> None:
-    """Mark the runs that the newest restore rewinds. Idempotent.
+def mark_rewound(directory: JobDirectory, record: RestoreRecord) -> None:
+    """Mark the runs that a restore rewinds. Idempotent.
 
-    Its process may be paused, and continue when a run of that name has resumed.
+    Later runs stay: a driver that was presumed dead may come here late, or continue when a run of
+    that name has resumed.
     """
-    for run_id in newest.undoes:
-        by = f"restore {newest.number}"
+    for run_id in record.undoes:
+        by = f"restore {record.number}"
         directory.run(run_id).put_rewound(
-            RewoundRecord(run_id=run_id, savepoint=newest.savepoint, at=newest.began, by=by)
+            RewoundRecord(run_id=run_id, savepoint=record.savepoint, at=record.began, by=by)
         )

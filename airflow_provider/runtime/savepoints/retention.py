@@ -328,12 +328,12 @@ def _remove_unshared(place: Storage, shared: Collection[str]) -> bool:
 _Key = tuple[str, str, int, str]  # query id, path, size, tag
 
 
+@dataclasses.dataclass(frozen=True)
 class SharedFiles:
     """The savepoints beside a new one, and for each of their files the folder that holds it."""
 
-    def __init__(self, holders: Mapping[_Key, str], savepoints: Iterable[str] = ()) -> None:
-        self._holders = holders
-        self.savepoints = list(savepoints)
+    savepoints: list[str] = dataclasses.field(default_factory=list)
+    holders: Mapping[_Key, str] = dataclasses.field(default_factory=dict)
 
     def where(
         self, query_id: str, needed: Iterable[NeededFile], found: Mapping[str, FileFacts]
@@ -345,7 +345,7 @@ class SharedFiles:
         files: list[SavedFile] = []
         for file in needed:
             tag = found[file.path].tag
-            holder = self._holders.get((query_id, file.path, file.size_bytes, tag)) if tag else None
+            holder = self.holders.get((query_id, file.path, file.size_bytes, tag)) if tag else None
             files.append(SavedFile(file.path, file.size_bytes, tag, holder))
         return files
 
@@ -360,14 +360,14 @@ def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
     if local_path_of(target.url) is not None:
         with suppress(PermissionError):  # a user who may not list them can still take one
             names = [name for name in folders_in(root) if is_name(name)]
-            return SharedFiles({}, [name for name in names if root.exists(f"{name}/{MANIFEST}")])
-        return SharedFiles({})
+            return SharedFiles([name for name in names if root.exists(f"{name}/{MANIFEST}")])
+        return SharedFiles()
     found, others = find_savepoints(root)
     savepoints = [savepoint for savepoint in found if is_name(savepoint.folder)]
     folders = [savepoint.folder for savepoint in savepoints]
     claims = [other.claim for other in others if other.claim is not None]
     if any(held.purpose == REMOVE and not held.has_ended(clock) for held in claims):
-        return SharedFiles({}, folders)
+        return SharedFiles(folders)
     holders: dict[_Key, str] = {}
     for savepoint in savepoints:
         for query in savepoint.record.queries.values():
@@ -375,4 +375,4 @@ def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
                 if file.tag is not None:
                     key = (query.query_id, file.path, file.size, file.tag)
                     holders.setdefault(key, file.holder or savepoint.folder)
-    return SharedFiles(holders, folders)
+    return SharedFiles(folders, holders)

@@ -8,6 +8,7 @@ is taken.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -109,20 +110,15 @@ def take_savepoint(
     with refusing(target.url, "written"):
         mine = _claim_empty(target, clock)
     try:
-        queries = taker.take()
-        record = SavepointRecord(
+        record = dataclasses.replace(
+            _record(source, taker.take(), clock),
             name=name,
             origin=origin,
             labels=dict(labels or {}),
-            job=source.job,
-            run_id=source.run_id,
-            source=source.url,
-            queries=queries,
             restores=source.restores,
             token=source.token,
-            beside=taker.beside,
+            beside=taker.shared.savepoints,
             lineage=lineage_of(open_storage(source.url)),
-            taken=to_iso(clock.now()),
         )
         failpoints.hit("savepoint.copied")
         _complete(target, mine, record)
@@ -142,9 +138,11 @@ def describe_source(source: Source, clock: Clock) -> SavepointRecord:
         RefusedCheckpointError: the checkpoint lacks files.
     """
     with refusing(source.url, "read"):
-        taker = _Taker(source, open_storage(source.url), clock, 0.0, 0)
-        queries = taker.describe()
-    now = to_iso(clock.now())
+        queries = _Taker(source, open_storage(source.url), clock, 0.0, 0).describe()
+    return _record(source, queries, clock)
+
+
+def _record(source: Source, queries: dict[str, QuerySavepoint], clock: Clock) -> SavepointRecord:
     return SavepointRecord(
         name="described",
         origin="manual",
@@ -153,7 +151,7 @@ def describe_source(source: Source, clock: Clock) -> SavepointRecord:
         run_id=source.run_id,
         source=source.url,
         queries=queries,
-        taken=now,
+        taken=to_iso(clock.now()),
     )
 
 
@@ -230,34 +228,26 @@ class _Listed(NamedTuple):
     found: Mapping[str, FileFacts]
 
 
+@dataclasses.dataclass
 class _Taker:
-    def __init__(
-        self,
-        source: Source,
-        target: Storage,
-        clock: Clock,
-        aligned_timeout_s: float,
-        verified_bytes: int,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._clock = clock
-        self._aligned_timeout_s = aligned_timeout_s
-        self._verified_bytes = verified_bytes
-        self._held = SharedFiles({})
-        self.beside: list[str] = []
-        self._checked: dict[str, _Listed] = {}
+    source: Source
+    target: Storage
+    clock: Clock
+    aligned_timeout_s: float
+    verified_bytes: int
+    shared: SharedFiles = dataclasses.field(default_factory=SharedFiles)
+    checked: dict[str, _Listed] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:
-        for query in self._source.queries:
-            self._checked[query.name] = self._until_complete(query, self._inventory, 0.0)
+        for query in self.source.queries:
+            self.checked[query.name] = self._until_complete(query, self._inventory, 0.0)
 
     def describe(self) -> dict[str, QuerySavepoint]:
         self.check()
         return {
             query.name: _describe(query, seen.query_id, seen.choice, seen.inventory, [])
-            for query in self._source.queries
-            for seen in (self._checked[query.name],)
+            for query in self.source.queries
+            for seen in (self.checked[query.name],)
         }
 
     def take(self) -> dict[str, QuerySavepoint]:
@@ -265,14 +255,13 @@ class _Taker:
 
         Downstream queries are taken first, so none has read what its upstream's copy lacks.
         """
-        self._held = shared_files_beside(self._target, self._clock)
-        self.beside = self._held.savepoints
+        self.shared = shared_files_beside(self.target, self.clock)
         taken = {
-            query.name: self._until_complete(query, self._copy, self._aligned_timeout_s)
-            for query in reversed(self._source.queries)
+            query.name: self._until_complete(query, self._copy, self.aligned_timeout_s)
+            for query in reversed(self.source.queries)
         }
-        self._source.check_current()
-        return {query.name: taken[query.name] for query in self._source.queries}
+        self.source.check_current()
+        return {query.name: taken[query.name] for query in self.source.queries}
 
     def _until_complete(
         self,
@@ -288,7 +277,7 @@ class _Taker:
         lost: MissingStateError | None = None
         before = -1
         for _ in range(_TRIES):
-            self._source.check_current()
+            self.source.check_current()
             query_id = str(query.logs.query_id())
             choice = self._choose(query, aligned_timeout_s)
             if lost is not None and choice.batch <= before:
@@ -310,28 +299,28 @@ class _Taker:
         raise SavepointError(msg) from lost
 
     def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
-        began = self._clock.monotonic()
-        first = now = self._source.poll(query)
+        began = self.clock.monotonic()
+        first = now = self.source.poll(query)
         while True:
             choice = choose(
                 first,
                 now,
-                waited_s=self._clock.monotonic() - began,
+                waited_s=self.clock.monotonic() - began,
                 aligned_timeout_s=aligned_timeout_s,
             )
             if isinstance(choice, Take):
                 return choice
             if isinstance(choice, NothingYet):
                 raise _nothing_yet(query, now.position.last_commit)
-            self._clock.sleep(_POLL_S)
-            now = self._source.poll(query)
+            self.clock.sleep(_POLL_S)
+            now = self.source.poll(query)
 
     def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
         inventory, found = list_needed(query.checkpoint, choice.batch, planned=choice.planned)
         return _Listed(query_id, choice, inventory, found)
 
     def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
-        checked = self._checked.pop(query.name, None)
+        checked = self.checked.pop(query.name, None)
         if checked is not None and (checked.choice, checked.query_id) == (choice, query_id):
             with suppress(MissingStateError):  # another list may do without what is gone
                 return self._copy_listed(query, checked)
@@ -341,7 +330,7 @@ class _Taker:
         folder = self._folder_of(query)
         remove_tree(folder)  # what a lost race has left
         query_id, choice, inventory, found = listed
-        shared = self._held.where(query_id, inventory.files, found)
+        shared = self.shared.where(query_id, inventory.files, found)
         rewritten = {
             **readdressed(query.checkpoint, inventory, folder),
             **query.replaced_logs(choice.batch),
@@ -353,13 +342,13 @@ class _Taker:
         failpoints.hit("savepoint.copied_one")
         files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in rewritten.items())])
         made = _describe(query, query_id, choice, inventory, files)
-        damage = find_damage(self._target, query.name, made, self._verified_bytes, just_copied=True)
+        damage = find_damage(self.target, query.name, made, self.verified_bytes, just_copied=True)
         if damage:
             raise CheckpointError(damage[0])
         return made
 
     def _folder_of(self, query: SourceQuery) -> Storage:
-        return self._target.at(f"queries/{query.name}")
+        return self.target.at(f"queries/{query.name}")
 
 
 def _describe(
