@@ -81,52 +81,38 @@ def run_job(
 
     Crash safety: the same request resumes from any point; see docs/crash-table.md.
     """
+    clock = clock or SystemClock()
     with addressing(form=form_of(spec.entry)):
-        return _run_job(
-            spec,
-            spark=spark,
-            stop=stop or threading.Event(),
-            on_progress=on_progress,
-            on_spark_started=on_spark_started,
-            clock=clock or SystemClock(),
-        )
+        run = _find_requested_run(spec, clock)
+        if run.final is not None:
+            return run.final
+        spec, directory, run_id = run.spec, run.directory, run.run_id
+        observer = check_before_spark(spec, directory, run_id, clock)
+        app_name = f"spark-stream {spec.job_dir} {run_id}"
+        conf = settings_without_ui(spec.conf, os.environ) if spec.secret_params else spec.conf
+        with using_spark(spark, app_name, spec.master, conf) as session:
+            if on_spark_started is not None:
+                on_spark_started()
+            job = load_job(spec, directory, run_id, session)
+            _describe(job, spec, run_id)
+            with job.context.holding:
+                return Attempt(
+                    spec,
+                    directory,
+                    run_id,
+                    job,
+                    observer=observer,
+                    clock=clock,
+                    stop=stop or threading.Event(),
+                    on_progress=on_progress,
+                ).run()
 
 
-def _run_job(
-    spec: RunSpec,
-    *,
-    spark: SparkSession | None,
-    stop: threading.Event,
-    on_progress: OnProgress | None,
-    on_spark_started: Callable[[], None] | None,
-    clock: Clock,
-) -> FinalCheckpoint:
-    run = _find_requested_run(spec, clock)
-    if run.final is not None:
-        return run.final
-    spec, directory, run_id = run.spec, run.directory, run.run_id
-    observer = check_before_spark(spec, directory, run_id, clock)
-    app_name = f"spark-stream {spec.job_dir} {run_id}"
-    conf = settings_without_ui(spec.conf, os.environ) if spec.secret_params else spec.conf
-    with using_spark(spark, app_name, spec.master, conf) as session:
-        if on_spark_started is not None:
-            on_spark_started()
-        job = load_job(spec, directory, run_id, session)
-        is_batch = job.plan.mode == BATCH
-        log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
-        for line in endless_lines(spec, job):
-            log.info("run=%s %s", run_id, line)
-        with job.context.holding:
-            return Attempt(
-                spec,
-                directory,
-                run_id,
-                job,
-                observer=observer,
-                clock=clock,
-                stop=stop,
-                on_progress=on_progress,
-            ).run()
+def _describe(job: LoadedJob, spec: RunSpec, run_id: str) -> None:
+    is_batch = job.plan.mode == BATCH
+    log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
+    for line in endless_lines(spec, job):
+        log.info("run=%s %s", run_id, line)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,49 +154,38 @@ def check_job(
     With *with_spark*, Spark is started, the job's function called, its queries analysed and its
     sinks asked; without it the function is imported and not called.
     """
+    clock = clock or SystemClock()
     with addressing(form=form_of(spec.entry)):
-        return _check_job(spec, with_spark=with_spark, spark=spark, clock=clock or SystemClock())
-
-
-def _check_job(
-    spec: RunSpec, *, with_spark: bool, spark: SparkSession | None, clock: Clock
-) -> CheckedJob:
-    run = _find_requested_run(spec, clock)
-    spec, directory, run_id = run.spec, run.directory, run.run_id
-    if run.final is not None:
-        since = utc_text(run.final.committed)
-        what = f"is {run.final.outcome.lower()} since {since}; nothing would run"
-        return CheckedJob(run_id, what)
-    check_before_spark(spec, directory, run_id, clock)
-    if not with_spark:
-        check_classic(spec.master, spec.conf)
-        if not is_submitted():
-            check_java()
-        return CheckedJob(run_id, _next_attempt(run))
-    with using_spark(
-        spark, f"spark-stream check {spec.job_dir}", spec.master, spec.conf
-    ) as session:
-        job = load_job(spec, directory, run_id, session)
-        with job.context.holding:
-            check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
-            start = starting_point(spec, directory, job, clock)
-            check_begin(spec, directory, job, start, clock)
-            return CheckedJob(run_id, _next_attempt(run), job.plan.mode, job.reason, _declared(job))
+        run = _find_requested_run(spec, clock)
+        spec, directory, run_id = run.spec, run.directory, run.run_id
+        if run.final is not None:
+            since = utc_text(run.final.committed)
+            what = f"is {run.final.outcome.lower()} since {since}; nothing would run"
+            return CheckedJob(run_id, what)
+        check_before_spark(spec, directory, run_id, clock)
+        what = _next_attempt(run)
+        if not with_spark:
+            check_classic(spec.master, spec.conf)
+            if not is_submitted():
+                check_java()
+            return CheckedJob(run_id, what)
+        app_name = f"spark-stream check {spec.job_dir}"
+        with using_spark(spark, app_name, spec.master, spec.conf) as session:
+            job = load_job(spec, directory, run_id, session)
+            with job.context.holding:
+                check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
+                start = starting_point(spec, directory, job, clock)
+                check_begin(spec, directory, job, start, clock)
+                queries = tuple(
+                    CheckedQuery(q.name, tuple(s.name for s in q.sources), tuple(q.sink_names))
+                    for q in job.queries
+                )
+                return CheckedJob(run_id, what, job.plan.mode, job.reason, queries)
 
 
 def _next_attempt(run: _RequestedRun) -> str:
     last = run.directory.run(run.run_id).last_attempt()
     return "would begin" if last is None else f"would resume, as attempt {last.attempt + 1}"
-
-
-def _declared(job: LoadedJob) -> tuple[CheckedQuery, ...]:
-    found = []
-    for query in job.queries:
-        sinks = [sink.name for sink in query.sinks]
-        sinks += [query.native.name] if query.native is not None else []
-        sources = tuple(source.name for source in query.sources)
-        found.append(CheckedQuery(query.name, sources, tuple(sinks)))
-    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
