@@ -94,6 +94,23 @@ def test_a_module_can_be_read_in_one_sitting():
 
 
 @pytest.mark.slow
+def test_a_program_begins_when_all_its_names_are_there():
+    """
+    What a module does as a program stands at its end: it would not know the names below.
+    """
+    programs = {
+        name_of(path): position == len(tree.body)
+        for path in CODE
+        for tree in [ast.parse(path.read_bytes())]
+        for position, node in enumerate(tree.body, start=1)
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+    }
+
+    assert programs
+    assert [] == [name for name, is_last in programs.items() if not is_last]
+
+
+@pytest.mark.slow
 def test_a_function_fits_on_a_screen():
     """
     No function's body, its docstring apart, is longer than 45 lines.

@@ -226,12 +226,6 @@ def _listen(
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads that the job has left behind do not keep it
-
-
 _OF_THIS_RUN = "SPARK_STREAM_WARM_RUN"
 
 
@@ -274,3 +268,9 @@ def environment_table(spark: SparkSession) -> Any:
 
     view = value_of("java.lang.ProcessEnvironment", "theUnmodifiableEnvironment", None)
     return value_of("java.util.Collections$UnmodifiableMap", "m", view)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads that the job has left behind do not keep it

@@ -248,10 +248,6 @@ def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, 
     return None
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 LIMIT: Final = "SPARK_STREAM_LOCAL_DRIVERS"
 """The variable with the number of drivers that start or read bounded input at once, or ``off``."""
 OFF: Final = "off"
@@ -441,3 +437,7 @@ def _locked(path: Path, *, make: bool = False) -> int | None:
         os.close(file)
         return None
     return file
+
+
+if __name__ == "__main__":
+    sys.exit(main())
