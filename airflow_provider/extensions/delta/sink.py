@@ -16,25 +16,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.delta import delta_log
 from airflow_provider.extensions.delta.add_file import DataFile, has_rows, read_data_file
-from airflow_provider.extensions.delta.log import (
-    DeltaLog,
-    TableChange,
-    active_paths,
-    commit_info,
-    epochs_after,
-    files_of,
-    folder_of,
-    has_files_of,
-    home_of,
-    is_reverted,
-    last_epoch,
-    mark_of,
-    marked,
-    may_be_named,
-    partly_deleted,
-    removal,
-)
 from airflow_provider.extensions.delta.schema import (
     TableFacts,
     as_stored,
@@ -133,7 +116,9 @@ class DeltaSink:
 
     def _open(self) -> None:
         # delta-rs says gs:// as Hadoop does.
-        self._log = DeltaLog(re.sub(r"^gcs://", "gs://", self._url), self._storage_options)
+        self._log = delta_log.DeltaLog(
+            re.sub(r"^gcs://", "gs://", self._url), self._storage_options
+        )
         self._one_at_a_time = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +206,7 @@ class DeltaSink:
         Crash safety: a crash leaves files that no reader sees.
         """
         schema = as_stored(df.schema.jsonValue(), self.name)
-        folder = folder_of(epoch)
+        folder = delta_log.folder_of(epoch)
         url = f"{self._url}/{folder}"
         with settings(df.sparkSession, PARQUET):
             staged = stage_files(
@@ -259,7 +244,7 @@ class DeltaSink:
 
         def attempt() -> None:
             table = self._ensure_table(committable, fence)
-            if not files_of(committable) or self._has(table, epoch, fence):
+            if not delta_log.files_of(committable) or self._has(table, epoch, fence):
                 return
             try:
                 check_fits(
@@ -268,9 +253,9 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
-            change = TableChange(
-                {epoch.query_id: epoch.epoch, **mark_of(committable.writer)},
-                commit_info(committable),
+            change = delta_log.TableChange(
+                {epoch.query_id: epoch.epoch, **delta_log.mark_of(committable.writer)},
+                delta_log.commit_info(committable),
                 added=read,
             )
             fence.check()
@@ -283,20 +268,20 @@ class DeltaSink:
     def writers(self, job_dir: str) -> list[str]:
         """Return the identity that has published last for a job directory's address."""
         table = self._loaded()
-        return marked(table, job_dir) if table is not None else []
+        return delta_log.marked(table, job_dir) if table is not None else []
 
     def last_epoch(self, query_id: str) -> int:
         """Return the last epoch of a query that the table has recorded; -1 for none."""
         table = self._loaded()
-        return last_epoch(table, query_id) if table is not None else -1
+        return delta_log.last_epoch(table, query_id) if table is not None else -1
 
     def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
-        last = last_epoch(table, epoch.query_id)
-        if is_reverted(table, epoch):
+        last = delta_log.last_epoch(table, epoch.query_id)
+        if delta_log.is_reverted(table, epoch):
             return True
         if epoch.epoch >= last:
             return epoch.epoch == last
-        if not has_files_of(table, epoch):
+        if not delta_log.has_files_of(table, epoch):
             fence.check()
             raise skipped_epoch_error(self.name, epoch, last=last)
         return True
@@ -315,7 +300,7 @@ class DeltaSink:
 
     def _read_staged(self, committable: Committable) -> list[DataFile]:
         try:
-            return self._read_files(files_of(committable), committable.data["schema"])
+            return self._read_files(delta_log.files_of(committable), committable.data["schema"])
         except FileNotFoundError as error:
             msg = (
                 f"{self.name}: a staged file of epoch {committable.epoch.epoch} is gone ({error}); "
@@ -377,20 +362,20 @@ class DeltaSink:
         del fence
         table = self._loaded()
         with own_errors(self.name):
-            for epoch in staged_epochs(f"{self._url}/{home_of(query_id)}", query_id):
+            for epoch in staged_epochs(f"{self._url}/{delta_log.home_of(query_id)}", query_id):
                 if is_garbage(epoch.epoch, epoch.token):
                     self._remove(table, epoch)
 
     def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
         """Remove a staging folder if it was certainly not published."""
-        if table is None or not may_be_named(table, epoch):
-            remove_tree(f"{self._url}/{folder_of(epoch)}")
+        if table is None or not delta_log.may_be_named(table, epoch):
+            remove_tree(f"{self._url}/{delta_log.folder_of(epoch)}")
 
     # --- reverting ------------------------------------------------------------------------------
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse if a published file is no longer the table's: rewritten, or deleted."""
-        written = [c for c in committables if files_of(c)]
+        written = [c for c in committables if delta_log.files_of(c)]
         table = self._loaded()
         if table is not None:
             with own_errors(self.name):
@@ -403,7 +388,7 @@ class DeltaSink:
 
         The files themselves stay until VACUUM, as with every removal in Delta.
         """
-        written = [c for c in committables if files_of(c)]
+        written = [c for c in committables if delta_log.files_of(c)]
         if not written:
             return
 
@@ -411,11 +396,11 @@ class DeltaSink:
             # Without a table nothing could refuse a late commit, which would make it.
             table = self._ensure_table(written[0], fence)
             published = self._published(table, written)
-            epochs = {c.epoch.epoch for c in written if not is_reverted(table, c.epoch)}
+            epochs = {c.epoch.epoch for c in written if not delta_log.is_reverted(table, c.epoch)}
             if not epochs:
                 return
             self._check_all_after(table, written)
-            change = removal(table, written[0].epoch, epochs, published)
+            change = delta_log.removal(table, written[0].epoch, epochs, published)
             fence.check()
             failpoints.hit("delta.reverting")
             self._log.write(table, change)
@@ -428,13 +413,13 @@ class DeltaSink:
         with own_errors(self.name):
             for committable in written:
                 if committable in others:  # another staging of its epoch was the published one
-                    remove_tree(f"{self._url}/{folder_of(committable.epoch)}")
+                    remove_tree(f"{self._url}/{delta_log.folder_of(committable.epoch)}")
                 else:
                     self._remove(table, committable.epoch)
 
     def _check_all_after(self, table: DeltaTable, committables: Sequence[Committable]) -> None:
         given = {c.epoch.epoch for c in committables}
-        more = epochs_after(table, committables[0].epoch.query_id, min(given)) - given
+        more = delta_log.epochs_after(table, committables[0].epoch.query_id, min(given)) - given
         if more:
             msg = f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
             raise RevertError(msg)
@@ -445,15 +430,15 @@ class DeltaSink:
         """Return the published and not reverted ones of *committables*; refuse changed files."""
         standing: dict[int, list[Committable]] = {}
         for c in committables:
-            settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
-            if settled and files_of(c) and not is_reverted(table, c.epoch):
+            settled = c.epoch.epoch <= delta_log.last_epoch(table, c.epoch.query_id)
+            if settled and delta_log.files_of(c) and not delta_log.is_reverted(table, c.epoch):
                 standing.setdefault(c.epoch.epoch, []).append(c)
         if not standing:
             return []
         self._check_removable(table)
-        prefixes = [f"{folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
-        active = active_paths(table, prefixes)
-        if changed := partly_deleted(table, prefixes):
+        prefixes = [f"{delta_log.folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
+        active = delta_log.active_paths(table, prefixes)
+        if changed := delta_log.partly_deleted(table, prefixes):
             msg = f"{self.name}: somebody has deleted rows of {min(changed)}"
             raise RevertError(msg)
         return [self._whole(stagings, active) for stagings in standing.values()]
@@ -461,10 +446,10 @@ class DeltaSink:
     def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
         """Return the one of an epoch's stagings that was published, with all its files."""
         for committable in stagings:
-            if {path for path, _ in files_of(committable)} <= active:
+            if {path for path, _ in delta_log.files_of(committable)} <= active:
                 return committable
         epoch = stagings[0].epoch.epoch
-        gone = next(path for path, _ in files_of(stagings[0]) if path not in active)
+        gone = next(path for path, _ in delta_log.files_of(stagings[0]) if path not in active)
         msg = (
             f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
             "compacted, overwritten or deleted it, so its rows are not known any more"

@@ -113,19 +113,19 @@ class UpgradeWatcher(RunWatcher):
     """Polls one upgrade; see :class:`RunWatcher`.
 
     Its submissions, its record and its lease are in the old version's directory; attempts and
-    requests are those of the new version, in the directory *to*.
+    requests are those of the new version, whose directory :func:`upgrade_to` has requested.
     """
 
     def __init__(
         self,
         directory: JobDirectory,
-        to: str,
+        request: Mapping[str, str],
         clock: Clock,
         *,
         driver_id: str | None = None,
         ask: Callable[[Handle], LaunchStatus] | None = None,
     ) -> None:
-        new = open_storage(to)
+        new = open_storage(request["to"])
         super().__init__(
             directory.storage,
             upgrade_id(new.url),
@@ -169,15 +169,3 @@ class UpgradeWatcher(RunWatcher):
 def upgrade_to(new_job_dir: str) -> dict[str, str]:
     """Return the request by which a trigger finds the watcher of an upgrade."""
     return {"command": UpgradeSpec.COMMAND, "to": new_job_dir}
-
-
-def open_upgrade_watcher(
-    directory: JobDirectory,
-    request: Mapping[str, str],
-    clock: Clock,
-    *,
-    driver_id: str | None,
-    ask: Callable[[Handle], LaunchStatus] | None,
-) -> UpgradeWatcher:
-    """Return the watcher of a request that :func:`upgrade_to` made."""
-    return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)

@@ -31,7 +31,7 @@ PROGRAMS: Final = {
 """What checks and what loads a job that is a plain script or a file of SQL."""
 REQUESTS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_command:drive_upgrade"}
 """By the command of a submission: what carries out a request that is not a run."""
-WATCHERS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_request:open_upgrade_watcher"}
+WATCHERS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_request:UpgradeWatcher"}
 """By the command of a submission: what makes the watcher of such a request."""
 WARM_DRIVERS: Final = {
     "submission": f"{_HOME}.warm_drivers.pool:take_submission",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from airflow_provider.extensions.delta.log import folder_of
+from airflow_provider.extensions.delta.delta_log import folder_of
 from airflow_provider.extensions.delta.sink import DeltaSink
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from tests.unit.frames import FrameBase

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider.extensions.delta.log import folder_of
+from airflow_provider.extensions.delta.delta_log import folder_of
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import UnsupportedStorageError

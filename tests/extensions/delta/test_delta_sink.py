@@ -16,7 +16,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_provider.extensions.delta.add_file import partition_of
-from airflow_provider.extensions.delta.log import DeltaLog
+from airflow_provider.extensions.delta.delta_log import DeltaLog
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import (
