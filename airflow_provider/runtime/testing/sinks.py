@@ -155,15 +155,6 @@ class SinkContract:
 
         assert bench.all_rows() == bench.visible()
 
-    def test_only_one_staging_of_an_epoch_counts(self, bench: SinkBench) -> None:
-        """Of two drivers' stagings of one epoch the first to be committed is the only one."""
-        first, second = bench.stage(0, "a", token=1), bench.stage(0, "b", token=2)
-        bench.commit(second, token=2)
-        with contextlib.suppress(LeaseLostError):
-            bench.commit(first)
-
-        assert bench.rows(0, "b") == bench.visible()
-
     def test_a_commit_without_its_staging_is_an_error(self, bench: SinkBench) -> None:
         """A commit whose staged rows are gone is no success, and shows nothing."""
         committable = bench.stage(0, "a")

@@ -192,6 +192,17 @@ def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, t
     assert [] == names(catalog)
 
 
+def test_only_one_staging_of_an_epoch_counts(sink, catalog):
+    """
+    Of two drivers' stagings of one epoch the first to be committed is the only one.
+    """
+    first, second = sink.staged(0, "a", token=1), sink.staged(0, "b", token=2)
+    sink.commit(second, OpenFence())
+    sink.commit(first, OpenFence())
+
+    assert ["b"] == names(catalog)
+
+
 def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
     """
     An epoch without rows leaves the table as it is, first or later; the table exists after it.
