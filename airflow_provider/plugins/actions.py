@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.plugins.responses import ActionView
-from airflow_provider.plugins.savepoint_views import savepoint_names
+from airflow_provider.plugins.shared_reads import savepoint_names
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.jobdir.layout import known_job
@@ -24,9 +24,7 @@ from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 
 if TYPE_CHECKING:
-    from airflow_provider.plugins.observed_jobs import ObservedJobs
-    from airflow_provider.plugins.responses import ActionBody
-    from airflow_provider.plugins.savepoint_views import SavepointCache
+    from airflow_provider.plugins.shared_reads import ObservedJobs, SavepointCache
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
@@ -38,24 +36,54 @@ class OutdatedViewError(Exception):
     """The job has another driver than the user saw, or what was typed is not its name."""
 
 
-class Actions:
-    """Carries out what people ask for.
+@dataclasses.dataclass(frozen=True)
+class ActionBody:
+    """The body of an action's request.
 
-    Each begins by comparing the lease that the user saw with the one that there is, so that nobody
-    stops a driver of which he knows nothing.
+    Attributes:
+        token: the lease that the user saw; None when there was none.
+        confirmed: the name that the user has typed to confirm.
+        savepoint: the savepoint that is meant, or the name of the new one.
+    """
+
+    token: int | None
+    confirmed: str | None = None
+    savepoint: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionAnswer:
+    """The outcome of an action.
+
+    Attributes:
+        request_id: the request to the driver, by which the page asks for its answer.
+        is_done: whether there is nothing to wait for.
+    """
+
+    message: str
+    request_id: str | None = None
+    is_done: bool = True
+    is_ok: bool = True
+
+
+class Actions:
+    """Carries out the actions of users.
+
+    Each action first compares the lease that the user saw with the current one, so that no user
+    stops a driver that he has not seen.
 
     Args:
         jobs: looks at leases.
-        shelf: forgets what is disposed of.
+        savepoints: forgets a savepoint that is disposed of.
         clock: time.
     """
 
-    def __init__(self, jobs: ObservedJobs, shelf: SavepointCache, clock: Clock) -> None:
+    def __init__(self, jobs: ObservedJobs, savepoints: SavepointCache, clock: Clock) -> None:
         self._jobs = jobs
-        self._shelf = shelf
+        self._savepoints = savepoints
         self._clock = clock
 
-    def stop(self, job_dir: str, body: ActionBody, *, drain: bool = False) -> ActionView:
+    def stop(self, job_dir: str, body: ActionBody, *, drain: bool = False) -> ActionAnswer:
         """Ask the driver to end its batch, and then the run; with a savepoint if one is named.
 
         Raises:
@@ -79,13 +107,9 @@ class Actions:
             savepoint=saved,
         )
         what = "drain the job" if drain else "stop after its batch"
-        return ActionView(
-            message=f"The driver of run {lease.run_id} is asked to {what}.",
-            request_id=request.id,
-            is_done=False,
-        )
+        return _asked(lease, what, request.id)
 
-    def cancel(self, job_dir: str, body: ActionBody) -> ActionView:
+    def cancel(self, job_dir: str, body: ActionBody) -> ActionAnswer:
         """Ask the driver to end at once; its run can be resumed.
 
         Raises:
@@ -96,13 +120,9 @@ class Actions:
         directory = known_job(job_dir)
         lease = self._seen(directory, body)
         request_id = put_cancel(directory.storage, lease.driver_id, self._clock)
-        return ActionView(
-            message=f"The driver of run {lease.run_id} is asked to end at once.",
-            request_id=request_id,
-            is_done=False,
-        )
+        return _asked(lease, "end at once", request_id)
 
-    def take(self, job_dir: str, body: ActionBody) -> ActionView:
+    def take(self, job_dir: str, body: ActionBody) -> ActionAnswer:
         """Take a savepoint in the job's own folder.
 
         Raises:
@@ -121,11 +141,10 @@ class Actions:
             clock=self._clock,
         )
         kind = "aligned" if taken.record.aligned else "unaligned"
-        return ActionView(
-            message=f"Savepoint {taken.folder} is complete: {kind}, {taken.record.bytes:,} bytes."
-        )
+        size = f"{taken.record.bytes:,} bytes"
+        return ActionAnswer(f"Savepoint {taken.folder} is complete: {kind}, {size}.")
 
-    def verify(self, job_dir: str, body: ActionBody) -> ActionView:
+    def verify(self, job_dir: str, body: ActionBody) -> ActionAnswer:
         """Compare every file of a savepoint with its size and checksum.
 
         Raises:
@@ -136,12 +155,12 @@ class Actions:
         savepoint = open_savepoint(_listed(directory, body))
         wrong = verify_savepoint(savepoint)
         if wrong:
-            return ActionView(message="; ".join(wrong[:5]), is_ok=False)
+            return ActionAnswer("; ".join(wrong[:5]), is_ok=False)
         files = sum(len(query.files) for query in savepoint.record.queries.values())
         size = f"{files} files, {savepoint.record.bytes:,} bytes"
-        return ActionView(message=f"Savepoint {savepoint.folder} is all right: {size}.")
+        return ActionAnswer(f"Savepoint {savepoint.folder} is all right: {size}.")
 
-    def dispose(self, job_dir: str, body: ActionBody) -> ActionView:
+    def dispose(self, job_dir: str, body: ActionBody) -> ActionAnswer:
         """Remove a savepoint whose name the user has typed.
 
         Raises:
@@ -156,10 +175,10 @@ class Actions:
         url = _listed(directory, body)
         _check_typed(body, body.savepoint)
         dispose(url, clock=self._clock)
-        self._shelf.forget(url)
-        return ActionView(message=f"Savepoint {body.savepoint} is disposed of.")
+        self._savepoints.forget(url)
+        return ActionAnswer(f"Savepoint {body.savepoint} is disposed of.")
 
-    def answer(self, job_dir: str, request_id: str) -> ActionView:
+    def answer(self, job_dir: str, request_id: str) -> ActionAnswer:
         """Return what the driver has answered to a request so far.
 
         Raises:
@@ -174,17 +193,13 @@ class Actions:
             message = reply.message
             if reply.ok and request.savepoint:
                 message += f" Its savepoint is {request.savepoint}."
-            return ActionView(message=message, request_id=request.id, is_ok=reply.ok)
+            return ActionAnswer(message, request.id, is_ok=reply.ok)
         lease, liveness = self._jobs.lease(job_dir)
         is_gone = lease is None or lease.driver_id != request.driver_id or liveness in TAKEABLE
         if is_gone:
-            return ActionView(
-                message="The driver has ended without an answer.",
-                request_id=request.id,
-                is_ok=request.kind != STOP,
-            )
-        message = "The driver has not answered yet."
-        return ActionView(message=message, request_id=request.id, is_done=False)
+            message, is_ok = "The driver has ended without an answer.", request.kind != STOP
+            return ActionAnswer(message, request.id, is_ok=is_ok)
+        return ActionAnswer("The driver has not answered yet.", request.id, is_done=False)
 
     def _compare(self, directory: JobDirectory, body: ActionBody) -> LeaseRecord | None:
         """Return the lease of the driver that runs, which must be the one that the user saw."""
@@ -206,6 +221,11 @@ class Actions:
     def _name(self, body: ActionBody) -> str:
         made = f"manual-{self._clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         return _new_name(body) if body.savepoint else made
+
+
+def _asked(lease: LeaseRecord, what: str, request_id: str) -> ActionAnswer:
+    message = f"The driver of run {lease.run_id} is asked to {what}."
+    return ActionAnswer(message, request_id, is_done=False)
 
 
 def _new_name(body: ActionBody) -> str:

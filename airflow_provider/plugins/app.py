@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Response, status
@@ -11,16 +14,9 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from airflow_provider import __version__
 from airflow_provider.plugins.access import MAY_SEE_PLUGINS
-from airflow_provider.plugins.action_routes import action_routes
-from airflow_provider.plugins.lost_jobs import lost_job
-from airflow_provider.plugins.read_routes import (
-    document_routes,
-    job_routes,
-    list_routes,
-    log_routes,
-)
+from airflow_provider.plugins.job_summaries import lost_job
+from airflow_provider.plugins.routes import routers
 from airflow_provider.plugins.service import StreamService
-from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime.base.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -37,7 +33,9 @@ class AsciiResponse(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_ROOT: Final = Path(__file__).with_name("static")
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
 def make_app(service: StreamService | None = None) -> FastAPI:
@@ -57,18 +55,33 @@ def make_app(service: StreamService | None = None) -> FastAPI:
         default_response_class=AsciiResponse,
     )
     safe = APIRouter(prefix=API, dependencies=[MAY_SEE_PLUGINS])
-    for router in (
-        list_routes(service),
-        job_routes(service),
-        document_routes(service),
-        log_routes(service),
-        action_routes(service),
-        _described(app),
-    ):
+    for router in (*routers(service), _described(app)):
         safe.include_router(router)
     app.include_router(safe)
     app.include_router(_static())
     return app
+
+
+@functools.cache
+def static_files() -> dict[str, tuple[str, bytes]]:
+    """Return the media type and the content of each file, by its path below ``static``."""
+    files = sorted(path for path in _ROOT.rglob("*") if path.is_file())
+    return {
+        path.relative_to(_ROOT).as_posix(): (
+            _TYPES.get(path.suffix, "text/plain"),
+            path.read_bytes(),
+        )
+        for path in files
+    }
+
+
+@functools.cache
+def content_version() -> str:
+    """Return what changes with any of the files, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for name, (_, content) in static_files().items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
 
 
 def _static() -> APIRouter:
@@ -81,7 +94,7 @@ def _static() -> APIRouter:
         if found is None:
             raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such file")
         kind, content = found
-        kept = _FOR_EVER if version == content_version() else "no-store"
+        kept = _IMMUTABLE if version == content_version() else "no-store"
         headers = {"Cache-Control": kept, "X-Content-Type-Options": "nosniff"}
         return Response(content, media_type=kind, headers=headers)
 

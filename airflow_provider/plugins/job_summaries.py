@@ -1,35 +1,36 @@
-"""Heads of jobs: the row of the list, and what stands above the views of one job."""
+"""Summaries of jobs for the list, and the overview of one job."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
-from airflow_provider.plugins.responses import JobView, SliceView
+from airflow_provider.hooks.job_memory import identity_in, variable_of
+from airflow_provider.plugins.shared_reads import LeaseFacts, condition_of, lease_facts
+from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.base.clock import to_iso
-from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import Failure
+from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
+from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
 from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord  # noqa: TC001 - FastAPI reads it
+from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, newest_upgrade
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
-from airflow_provider.runtime.observe.samples import committed_at, restart_count
-from airflow_provider.runtime.observe.state import IN_AIRFLOW
+from airflow_provider.runtime.observe.samples import committed_at, largest_backlog, restart_count
+from airflow_provider.runtime.observe.snapshot import read_histories
+from airflow_provider.runtime.observe.state import IN_AIRFLOW, RunState
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_provider.plugins.history_reader import BatchTime
-    from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
-    from airflow_provider.plugins.responses import Category
-    from airflow_provider.plugins.savepoint_views import SavepointCache
+    from airflow_provider.plugins.shared_reads import ObservedJobs, SavepointCache
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.run_records import (
-        FinalCheckpoint,
-        ProgressRecord,
-        RunRecord,
-    )
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
     from airflow_provider.runtime.observe.state import RunCondition
     from airflow_provider.slices import Slice
@@ -38,16 +39,117 @@ SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
 _COUNTED: Final = ("rows_read", "rows_minimum", "late_rows", "late_minimum", "lost_rows")
 _RED: Final = frozenset({"failed", "up_for_retry"})  # of a task; only then is memory looked up
-_ORDER: Final = ("failed", "unhealthy", "unknown", "running", "waiting", "suspended", "finished")
-_ENDED: Final = frozenset({"failed", "killed", "cancelled", "suspended", "finished"})
 # Airflow's states of a task that has not begun and will not; of any other one it still may.
-_NEVER: Final[Mapping[str, tuple[Category, str]]] = {
-    "failed": ("failed", "its task failed before the operator began: see the task's log"),
-    "upstream_failed": ("failed", "a task before it has failed: clear that one"),
-    "skipped": ("unknown", "its task was skipped"),
-    "removed": ("unknown", "its task is no longer in the DAG"),
-    "success": ("unknown", "its task has succeeded without a stream"),
+_NEVER: Final[Mapping[str, tuple[RunState, str]]] = {
+    "failed": (RunState.FAILED, "its task failed before the operator began: see the task's log"),
+    "upstream_failed": (RunState.FAILED, "a task before it has failed: clear that one"),
+    "skipped": (RunState.UNKNOWN, "its task was skipped"),
+    "removed": (RunState.UNKNOWN, "its task is no longer in the DAG"),
+    "success": (RunState.UNKNOWN, "its task has succeeded without a stream"),
 }
+# In the list, trouble first.
+_ORDER: Final = (
+    *(RunState.FAILED, RunState.KILLED, RunState.DAMAGED, RunState.MISSING),
+    *(RunState.UNHEALTHY, RunState.UNKNOWN, RunState.REWOUND, RunState.ABSENT),
+    *(RunState.STARTING, RunState.RUNNING, RunState.WAITING),
+    *(RunState.CANCELLED, RunState.SUSPENDED, RunState.FINISHED),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceFacts:
+    """The part of the data that a DAG run is for; its times are None for a key that is no time."""
+
+    name: str
+    key: str | None
+    start: str | None
+    end: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class JobSummary:
+    """A row of the list, and the head of a job's page.
+
+    Attributes:
+        state: of the newest run, or of the task if there is no run to be read.
+        reason: why it is unhealthy; None when it is healthy.
+        since: when it came into that state; None if no record says.
+        next_step: what to do about it.
+        slice: the slice of the task's DAG run; None where it has none.
+        is_slice: whether the job directory is for that slice alone.
+        spark_run_id: the newest run in the job directory.
+        ended: when its driver ended; None while one is at work.
+        duration_s: from its begin to its end, or to now.
+        rows_minimum: whether *rows_read* and *rows_written* are lower bounds.
+        rows_written: how many rows the sinks have published; None if one does not know.
+        watermark_lag_s: how far the watermark is behind now.
+        batch_ms: the durations of the last batches, oldest first.
+    """
+
+    task: TaskInstanceAddress
+    job_dir: str | None
+    state: RunState = RunState.UNKNOWN
+    reason: str | None = None
+    slice: SliceFacts | None = None
+    is_slice: bool = False
+    job: str | None = None
+    since: str | None = None
+    next_step: str | None = None
+    spark_run_id: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    duration_s: float | None = None
+    mode: str | None = None
+    lease: LeaseFacts | None = None
+    rows_read: int | None = None
+    rows_minimum: bool = False
+    rows_written: int | None = None
+    rows_per_second: float | None = None
+    backlog: int | None = None
+    watermark: str | None = None
+    watermark_lag_s: float | None = None
+    state_rows: int | None = None
+    late_rows: int | None = None
+    late_minimum: bool = False
+    lost_rows: int | None = None
+    last_commit: str | None = None
+    last_commit_age_s: float | None = None
+    attempts: int = 0
+    restarts: int = 0
+    newest_savepoint: str | None = None
+    newest_savepoint_taken: str | None = None
+    batch_ms: list[float] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A moment that the plots mark: an ``attempt`` or a ``savepoint``."""
+
+    at: str
+    kind: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Overview:
+    """One job: its head, and the documents of its newest run.
+
+    Attributes:
+        may_act: whether the user may stop it, and what else the actions do.
+        upgrade: the newest upgrade of this version by another one; None without one.
+        progress: without what was true only while its driver was at work, if none is.
+        does: what each kind of stateful operators does, for the kinds of its operators.
+    """
+
+    now: str
+    job: JobSummary
+    may_act: bool = False
+    upgrade: UpgradeRecord | None = None
+    progress: ProgressRecord | None = None
+    final: FinalCheckpoint | None = None
+    does: dict[str, str] = dataclasses.field(default_factory=dict)
+    histories: list[BatchHistory] = dataclasses.field(default_factory=list)
+    marks: list[Mark] = dataclasses.field(default_factory=list)
 
 
 def no_memory(_: JobDirectory) -> str | None:
@@ -55,190 +157,221 @@ def no_memory(_: JobDirectory) -> str | None:
 
 
 class JobSummaries:
-    """Makes the heads of jobs.
+    """Makes summaries and overviews.
 
     Args:
-        jobs: looks at job directories.
-        shelf: knows their savepoints.
+        jobs: polls job directories.
+        savepoints: knows their savepoints.
         clock: tells how old something is.
-        lost_job: says that another job directory was at the address; see :mod:`.lost_jobs`.
+        lost_job: says that another job directory was at the address, as :func:`lost_job`.
     """
 
     def __init__(
         self,
         jobs: ObservedJobs,
-        shelf: SavepointCache,
+        savepoints: SavepointCache,
         clock: Clock,
         lost_job: Callable[[JobDirectory], str | None] = no_memory,
     ) -> None:
         self._lost_job = lost_job
         self._jobs = jobs
-        self._shelf = shelf
+        self._savepoints = savepoints
         self._clock = clock
 
-    def read(self, task: IndexedTask) -> JobView:
-        """Return the head of a job; what cannot be read is its reason."""
+    def read(self, task: IndexedTask) -> JobSummary:
+        """Return the summary of a job; its reason says what cannot be read."""
         if task.job_dir is None:
             return unread(task, "this task has no job directory, or was not rendered yet")
         try:
-            observed = self._jobs.look(task.job_dir)
-            return self.of(task, observed, _newest_batches(observed))
+            snapshot = self._jobs.poll(task.job_dir)
+            return self._summary(task, snapshot, _last_batches(snapshot, _SPARK_BATCHES))
         except SparkStreamError as error:
             return not_understood(task, error)
         except OSError as error:
             return unread(task, f"the storage cannot be read: {error}")
 
-    def of(self, task: IndexedTask, observed: Observed, batches: Sequence[BatchTime]) -> JobView:
-        """Return the head of a job that was looked at, with the batches of its newest run."""
-        base = unread(task)
-        view, condition = observed.view, observed.condition
-        if view is None or task.state in _RED:
-            lost = self._lost_job(observed.directory)
-            if lost is not None:
-                return base.model_copy(
-                    update={"state": "missing", "category": "failed", "reason": lost}
-                )
-        if view is None or condition is None:
-            absent = "nothing has begun in its job directory"
-            return base.model_copy(update={"job": observed.name, "reason": absent})
-        category, reason = self._judge(task, view, condition)
-        saved = self._shelf.newest(observed.directory)
-        final = view.final
-        facts: dict[str, Any] = {
-            "job": observed.name,
-            "state": condition.state,
-            "category": category,
-            "reason": reason,
-            "since": condition.since,
-            "next_step": condition.next_step,
-            "spark_run_id": observed.run_id,
-            "mode": final.mode if final else (observed.record.mode if observed.record else None),
-            "lease": observed.lease,
-            **self._times(observed, condition),
-            "attempts": view.attempt.attempt if view.attempt else 0,
-            "restarts": restart_count(view.attempt),
-            "newest_savepoint": saved.name if saved else None,
-            "newest_savepoint_taken": saved.taken if saved else None,
-            **self._progress(
-                view,
-                is_at_work=condition.state.is_at_work,
-                is_history=_reads_history(observed.record),
-            ),
-            **self._batches(batches, is_running=category in {"running", "unhealthy"}),
-        }
-        return base.model_copy(update=facts)
+    def overview(self, task: IndexedTask, job_dir: str) -> Overview:
+        """Return the overview of a job.
 
-    def age_s(self, moment: str | None) -> float | None:
-        """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
+        Args:
+            task: the task of the job.
+            job_dir: the directory of the version in force, which another version may have begun.
+
+        Raises:
+            OSError: the storage cannot be read.
+            SparkStreamError: a document beside those of its newest run cannot be.
+        """
+        task = dataclasses.replace(task, job_dir=job_dir)
+        now = to_iso(self._clock.now())
+        try:
+            snapshot = self._jobs.poll(job_dir)
+            histories = snapshot.histories
+            summary = self._summary(task, snapshot, histories)
+        except SparkStreamError as error:
+            return Overview(now, not_understood(task, error))
+        directory = snapshot.directory
+        if directory is None:
+            return Overview(now, summary)
+        return Overview(
+            now=now,
+            job=summary,
+            upgrade=newest_upgrade(directory),
+            progress=_still_true(snapshot),
+            final=snapshot.final,
+            does=_does(snapshot),
+            histories=histories,
+            marks=self._marks(directory, snapshot.run_id, histories),
+        )
+
+    def _summary(
+        self, task: IndexedTask, snapshot: RunSnapshot, histories: Sequence[BatchHistory]
+    ) -> JobSummary:
+        summary, directory = unread(task), snapshot.directory
+        if directory is None:
+            return summary
+        if snapshot.run_id is None or task.state in _RED:
+            lost = self._lost_job(directory)
+            if lost is not None:
+                return dataclasses.replace(summary, state=RunState.MISSING, reason=lost)
+        summary = dataclasses.replace(summary, job=directory.name())
+        if snapshot.run_id is None:
+            return dataclasses.replace(summary, reason="nothing has begun in its job directory")
+        condition = condition_of(snapshot)
+        state, reason = self._judge(task, snapshot, condition)
+        record, final = snapshot.run_record, snapshot.final
+        saved = self._savepoints.newest(directory)
+        facts: dict[str, Any] = {
+            **self._times(snapshot, condition),
+            **self._counts(snapshot, is_at_work=condition.state.is_at_work),
+            **self._batches(histories, is_at_work=condition.state.is_at_work),
+        }
+        return dataclasses.replace(
+            summary,
+            state=state,
+            reason=reason,
+            since=condition.since,
+            next_step=condition.next_step,
+            spark_run_id=snapshot.run_id,
+            mode=final.mode if final else record.mode if record else None,
+            lease=lease_facts(snapshot.lease, snapshot.liveness),
+            attempts=snapshot.attempt.attempt if snapshot.attempt else 0,
+            restarts=restart_count(snapshot.attempt),
+            newest_savepoint=saved.name if saved else None,
+            newest_savepoint_taken=saved.taken if saved else None,
+            **facts,
+        )
+
+    def _age_s(self, moment: str | None) -> float | None:
         return age_s(moment, self._clock.now())
 
-    def _times(self, observed: Observed, condition: RunCondition) -> dict[str, Any]:
+    def _times(self, snapshot: RunSnapshot, condition: RunCondition) -> dict[str, Any]:
         """Return when the run began and ended, and how long it took, or has taken so far."""
-        record, final = observed.record, observed.view.final if observed.view else None
-        started = record.started if record is not None else final.started if final else None
-        ended = condition.since if condition.state in _ENDED else None
-        begun_s, ended_s = (
-            self.age_s(started),
-            0.0 if condition.state.is_at_work else self.age_s(ended),
-        )
+        state, first = condition.state, snapshot.run_record or snapshot.final
+        ended = condition.since if state.has_failed or state.is_done else None
+        begun_s = self._age_s(first.started if first is not None else None)
+        ended_s = 0.0 if state.is_at_work else self._age_s(ended)
         took_s = None if begun_s is None or ended_s is None else max(0.0, begun_s - ended_s)
+        started = first.started if first is not None else None
         return {"started": started, "ended": ended, "duration_s": took_s}
 
-    def _progress(self, view: RunSnapshot, *, is_at_work: bool, is_history: bool) -> dict[str, Any]:
-        """Return what was reported; of a driver that is gone only what stays true without it."""
-        progress, final = view.progress, view.final
-        record = final or progress
-        if record is None:
+    def _counts(self, snapshot: RunSnapshot, *, is_at_work: bool) -> dict[str, Any]:
+        """Return the run's counts; of a driver that has ended only what stays true without it."""
+        progress, counted = snapshot.progress, snapshot.counted
+        if counted is None:
             return {}
-        queries = list(record.queries.values())
-        backlogs = [n for q in queries if (n := backlog_of(q.get("backlog"))) is not None]
-        watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
+        queries = list(counted.queries.values())
+        backlogs = [n for q in queries if (n := largest_backlog(q.get("backlog"))) is not None]
         rows = [n for q in queries if (n := _state_rows(q)) is not None]
-        now = {
-            "rows_per_second": progress.rows_per_second if progress else None,
-            "backlog": sum(backlogs) if backlogs else None,
-        }
+        watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
+        record = snapshot.run_record
+        # A run that ends with its data, which may be of any year, is not behind.
+        is_behind = snapshot.final is None and (record is None or record.options.until == "stopped")
         return {
-            **{name: getattr(record, name) for name in _COUNTED},
-            "rows_written": rows_written(record),
-            **(now if is_at_work else {}),
-            "reported": progress.at if progress else None,
+            **{name: getattr(counted, name) for name in _COUNTED},
+            "rows_written": rows_written(counted),
+            "rows_per_second": progress.rows_per_second if progress and is_at_work else None,
+            "backlog": sum(backlogs) if backlogs and is_at_work else None,
             "watermark": watermark,
-            "watermark_lag_s": None if final or is_history else self.age_s(watermark),
+            "watermark_lag_s": self._age_s(watermark) if is_behind else None,
             "state_rows": sum(rows) if rows else None,
         }
 
-    def _batches(self, batches: Sequence[BatchTime], *, is_running: bool) -> dict[str, Any]:
-        last = max(
-            (end for batch in batches if (end := committed_at(batch.at, batch.total_ms))),
-            default=None,
-        )
-        timed = sorted((b for b in batches if b.at and b.total_ms is not None), key=_at)
+    def _batches(self, histories: Sequence[BatchHistory], *, is_at_work: bool) -> dict[str, Any]:
+        batches = sorted((b for each in histories for b in each.batches), key=lambda b: b.at)
+        ends = (committed_at(batch.at, batch.time_ms) for batch in batches)
+        last = max((end for end in ends if end is not None), default=None)
         return {
             "last_commit": last,
-            "last_commit_age_s": self.age_s(last) if is_running else None,
-            "batch_ms": [b.total_ms for b in timed[-_SPARK_BATCHES:] if b.total_ms is not None],
+            "last_commit_age_s": self._age_s(last) if is_at_work else None,
+            "batch_ms": [float(batch.time_ms) for batch in batches[-_SPARK_BATCHES:]],
         }
 
     def _judge(
-        self, task: IndexedTask, view: RunSnapshot, condition: RunCondition
-    ) -> tuple[Category, str | None]:
-        if condition.state.is_at_work:
-            reason = self._sickness(task, view)
-            return ("unhealthy", reason) if reason else ("running", None)
-        if condition.state == "finished":
-            return "finished", None
-        if condition.state in {"suspended", "cancelled"}:
-            return "suspended", None
-        if condition.state in {"rewound", "absent"}:
-            return "unknown", condition.next_step
-        failure = view.attempt.failure if view.attempt is not None else None
-        if condition.state == "failed" and failure is not None:
-            return "failed", _in_short(Failure.from_dict(failure))
-        return "failed", condition.error
+        self, task: IndexedTask, snapshot: RunSnapshot, condition: RunCondition
+    ) -> tuple[RunState, str | None]:
+        """Return the state of a run and, if it is unhealthy, why."""
+        state = condition.state
+        if state.is_at_work:
+            trouble = self._trouble(task, snapshot)
+            return (RunState.UNHEALTHY, trouble) if trouble else (state, None)
+        if state in {RunState.REWOUND, RunState.ABSENT}:
+            return state, condition.next_step
+        failure = snapshot.attempt.failure if snapshot.attempt is not None else None
+        if state is RunState.FAILED and failure is not None:
+            shown = Failure.from_dict(failure).explanation  # its class and causes are in a tab
+            return state, f"{shown.what} ({shown.where})" if shown.where else shown.what
+        return state, condition.error
 
-    def _sickness(self, task: IndexedTask, view: RunSnapshot) -> str | None:
+    def _trouble(self, task: IndexedTask, snapshot: RunSnapshot) -> str | None:
         """Return why a running driver is unhealthy, or None."""
         if task.state == "failed":
             return "its driver runs, and its task has failed: no task is watching this driver"
-        is_live = view.liveness is Liveness.LIVE
+        is_live = snapshot.liveness is Liveness.LIVE
         now = self._clock.now()
-        return driver_trouble(view.progress, view.attempt, now=now, is_live=is_live)
+        return driver_trouble(snapshot.progress, snapshot.attempt, now=now, is_live=is_live)
 
-
-def _reads_history(record: RunRecord | None) -> bool:
-    """Whether the run ends with its data, which may be of any year: it is not behind."""
-    return record is not None and record.options.until != "stopped"
+    def _marks(
+        self, directory: JobDirectory, run_id: str | None, histories: Sequence[BatchHistory]
+    ) -> list[Mark]:
+        """Return the moments that the plots mark, from their first hour or batch on."""
+        hours = [hour.hour for each in histories for hour in each.hours[:1]]
+        batches = [batch.at for each in histories for batch in each.batches[:1]]
+        since = min((*hours, *batches), default=None)
+        if since is None or run_id is None:
+            return []
+        attempts = directory.run(run_id).attempts()[1:]
+        saved = self._savepoints.all(directory)
+        begun = [Mark(each.started, "attempt", f"attempt {each.attempt}") for each in attempts]
+        taken = [Mark(each.taken, "savepoint", each.name) for each in saved if each.taken]
+        return [mark for mark in (*begun, *taken) if mark.at >= since]
 
 
 def unread(
-    task: IndexedTask,
-    reason: str | None = None,
-    *,
-    state: str | None = None,
-    category: Category = "unknown",
-) -> JobView:
-    """Return the head of a job of which only Airflow's side is known."""
-    return JobView(
-        task=task.address,
-        task_state=task.state,
-        operator=task.operator,
-        job_dir=task.job_dir,
-        state=state,
-        category=category,
-        reason=reason,
-        slice=_slice_view(task.slice) if task.slice is not None else None,
-        is_slice=task.is_slice,
-    )
+    task: IndexedTask, reason: str | None = None, state: RunState = RunState.UNKNOWN
+) -> JobSummary:
+    """Return the summary of a job of which only Airflow's side is known."""
+    part = _slice_facts(task.slice) if task.slice is not None else None
+    return JobSummary(task.address, task.job_dir, state, reason, part, task.is_slice)
 
 
-def not_begun(task: IndexedTask) -> JobView:
-    """Return the head of a slice whose operator has not begun, by Airflow's state of its task."""
-    state = task.state or "none"
-    if state not in _NEVER:
-        return unread(task, state="waiting", category="waiting")
-    category, reason = _NEVER[state]
-    return unread(task, reason, state=state.replace("_", " "), category=category)
+def not_begun(task: IndexedTask) -> JobSummary:
+    """Return the summary of a slice whose operator has not begun, by the state of its task."""
+    state, reason = _NEVER.get(task.state or "none", (RunState.WAITING, None))
+    return unread(task, reason, state)
+
+
+def not_understood(task: IndexedTask, error: SparkStreamError) -> JobSummary:
+    """Return the summary of a job whose documents cannot be read, or that cannot lie there."""
+    if not isinstance(error, CheckpointError):
+        return unread(task, str(error))
+    summary = unread(task, str(error), RunState.DAMAGED)
+    return dataclasses.replace(summary, next_step=IN_AIRFLOW[RunState.DAMAGED.value])
+
+
+def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
+    """Return the jobs, trouble first, and otherwise in the order given."""
+    places = {state: place for place, state in enumerate(_ORDER)}
+    return sorted(jobs, key=lambda job: places.get(job.state, 0))
 
 
 def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
@@ -247,50 +380,80 @@ def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
     return None if not rows or None in rows else sum(rows)
 
 
-def _slice_view(one: Slice) -> SliceView:
+def lost_job(directory: JobDirectory) -> str | None:
+    """Return that another job directory was at this address, and the ways out; None if not.
+
+    Raises:
+        OSError: the storage cannot be read.
+        CorruptDocumentError: the identity there cannot be.
+    """
+    from airflow.models.variable import Variable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(Variable).where(Variable.key == variable_of(directory.url))
+        variable = session.scalar(query)
+        stored = variable.val if variable is not None else None
+    try:
+        remembered = identity_in(read_json(stored or "null"))
+    except ValueError:  # a person has edited it; a task says so
+        return None
+    if remembered is None:
+        return None
+    try:
+        check_remembered(directory.url, remembered, lineage_of(directory.storage))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _slice_facts(one: Slice) -> SliceFacts:
     start, end = one.interval or (None, None)
-    return SliceView(name=one.name, key=one.key, start=_utc(start), end=_utc(end))
+    return SliceFacts(one.name, one.key, _utc(start), _utc(end))
 
 
 def _utc(moment: dt.datetime | None) -> str | None:
     return to_iso(moment) if moment is not None else None
 
 
-def not_understood(task: IndexedTask, error: SparkStreamError) -> JobView:
-    """Return the head of a job whose documents cannot be read, or cannot lie where they should."""
-    if not isinstance(error, CheckpointError):
-        return unread(task, str(error))
-    head = unread(task, str(error), state="damaged", category="failed")
-    return head.model_copy(update={"next_step": IN_AIRFLOW["damaged"]})
-
-
-def _in_short(failure: Failure) -> str:
-    """Return what has failed and where; its class and its causes are among the failures."""
-    what, where = failure.explanation.what, failure.explanation.where
-    return f"{what} ({where})" if where else what
-
-
-def in_order(jobs: Sequence[JobView]) -> list[JobView]:
-    """Return the jobs, trouble first, and otherwise in the order given."""
-    return sorted(jobs, key=lambda job: _ORDER.index(job.category))
+def _last_batches(snapshot: RunSnapshot, last: int) -> list[BatchHistory]:
+    if snapshot.directory is None or snapshot.run_id is None:
+        return []
+    return read_histories(snapshot.directory.run(snapshot.run_id).storage, last)
 
 
 def _state_rows(query: Mapping[str, Any]) -> int | None:
     """Return how many rows a query keeps, as its driver reported, or its operators at the end."""
     if query.get("state_rows") is not None:
         return int(query["state_rows"])
-    known = [
-        n for each in query.get("operators") or () if (n := each.get("state_rows")) is not None
-    ]
+    rows = (each.get("state_rows") for each in query.get("operators") or ())
+    known = [n for n in rows if n is not None]
     return sum(known) if known else None
 
 
-def _at(batch: BatchTime) -> str:
-    return str(batch.at)
+def _still_true(snapshot: RunSnapshot) -> ProgressRecord | None:
+    """Return the last progress; of a run without a driver only what stays true without it."""
+    progress = snapshot.progress
+    if progress is None or condition_of(snapshot).state.is_at_work:
+        return progress
+    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "pacing": None}
+    queries = {
+        name: {**query, **gone, **{key: _still(query.get(key)) for key in ("sources", "operators")}}
+        for name, query in progress.queries.items()
+    }
+    return dataclasses.replace(progress, queries=queries)
 
 
-def _newest_batches(observed: Observed) -> list[BatchTime]:
-    if observed.run_id is None:
-        return []
-    run = observed.directory.run(observed.run_id)
-    return read_batch_times(run.storage, _SPARK_BATCHES)
+def _still(parts: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    return [
+        {**part, "mark": None if part.get("mark") == "running" else part.get("mark")}
+        for part in parts or ()
+    ]
+
+
+def _does(snapshot: RunSnapshot) -> dict[str, str]:
+    records = [each for each in (snapshot.progress, snapshot.final) if each is not None]
+    queries = [query for record in records for query in record.queries.values()]
+    kinds = {str(part.get("kind")) for query in queries for part in query.get("operators") or ()}
+    return {kind: kind_named(kind).does for kind in sorted(kinds)}

@@ -1,66 +1,179 @@
-"""Views of runs: their attempts, their batches, and the end of a driver's log."""
+"""Views of runs: their attempts, their batches, their failures, and the end of a driver's log."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from airflow_provider.hooks.airflow_settings import history_server
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
-from airflow_provider.plugins.history_reader import read_histories, statistics
 from airflow_provider.plugins.job_summaries import rows_written
-from airflow_provider.plugins.observed_jobs import lease_view, without_log
-from airflow_provider.plugins.responses import (
-    AttemptView,
-    BatchesView,
-    LogView,
-    QueryBatchesView,
-    RunsView,
-    RunView,
+from airflow_provider.plugins.shared_reads import (
+    LeaseFacts,
+    answer_without_log,
+    condition_of,
+    lease_facts,
+    without_log,
 )
 from airflow_provider.runtime.base.names import is_name
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
-from airflow_provider.runtime.errors.explanation import Failure
-from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.errors import EXIT_OK, CheckpointError, SparkStreamError
+from airflow_provider.runtime.errors.explanation import Failure, screen_lines
+from airflow_provider.runtime.failures.messages import AFTER_A_TASK
+from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.run_records import (  # noqa: TC001 - FastAPI reads it
+    AttemptRecord,
+    FinalCheckpoint,
+    ProgressRecord,
+    RunRecord,
+)
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
-from airflow_provider.runtime.observe import state
-from airflow_provider.runtime.observe.snapshot import read_snapshot
-from airflow_provider.runtime.storage.documents import read_stored
+from airflow_provider.runtime.observe.endings import recorded_failure, silent_failure
+from airflow_provider.runtime.observe.snapshot import read_histories, read_snapshot
+from airflow_provider.runtime.observe.state import (
+    RunCondition,
+    RunState,
+    damaged,
+    ending_of,
+    launch_line,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from airflow_provider.plugins.observed_jobs import ObservedJobs
-    from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.jobdir.layout import RunDirectory
-    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
+    from airflow_provider.plugins.shared_reads import ObservedJobs
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 _MOST_RUNS: Final = 20
 _MOST_ATTEMPTS: Final = 50  # of a run that failed all night, the last ones
 _TAIL_BYTES: Final = 60_000
+# Numbers, ids and addresses differ from one time to the next, and the cause is the same.
+_VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One driver's life.
+
+    Attributes:
+        record: its address of Spark's UI is one that a browser may follow, or None.
+        failure: its failure in one line.
+    """
+
+    record: AttemptRecord
+    failure: str | None
+    exit_code: int | None
+    has_log: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of the job; *problem* says why it cannot be read, and the rest is then empty.
+
+    Attributes:
+        counted: its final checkpoint, else its last progress; without its queries.
+        committed: when its final checkpoint was put.
+        launch: its run on a cluster, and what the launcher says of that.
+        attempts: the newest first.
+    """
+
+    run_id: str
+    condition: RunCondition
+    problem: str | None = None
+    record: RunRecord | None = None
+    counted: FinalCheckpoint | ProgressRecord | None = None
+    committed: str | None = None
+    rows_written: int | None = None
+    launch: str | None = None
+    attempts: list[Attempt] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The newest runs, newest first, and the lease's holder."""
+
+    lease: LeaseFacts | None
+    runs: list[Run]
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """The batches of a run, and the options that it runs with."""
+
+    record: RunRecord | None
+    histories: list[BatchHistory]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogTail:
+    """The end of a driver's log; *problem* says why there is none to show."""
+
+    lines: list[str]
+    is_cut: bool = False
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Occurrence:
+    """Where and when a failure has happened.
+
+    Attributes:
+        attempt: None if the driver ended before its first one.
+        is_restarted: whether the driver restarted its queries after it.
+        place: the place in the job, in words.
+    """
+
+    run_id: str
+    attempt: int | None
+    driver_id: str
+    at: str | None
+    is_restarted: bool
+    place: str
+    failure: Failure
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Failures of one root cause.
+
+    Attributes:
+        failure: the newest of them.
+        reason: what has failed, for people.
+        helps: what to do about it.
+    """
+
+    failure: Failure
+    reason: str
+    helps: str
+    occurrences: list[Occurrence]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failures:
+    """The failures of the newest runs, the newest cause first."""
+
+    failures: list[Cause]
 
 
 class RunViews:
     """Makes the views of runs.
 
     Args:
-        jobs: looks at leases.
-        clock: time.
+        jobs: polls jobs.
         log_folder: Airflow's own, in which drivers of job directories in a bucket write.
     """
 
-    def __init__(self, jobs: ObservedJobs, clock: Clock, log_folder: Path) -> None:
+    def __init__(self, jobs: ObservedJobs, log_folder: Path) -> None:
         self._jobs = jobs
-        self._clock = clock
         self._log_folder = log_folder
 
-    def read(self, job_dir: str, first: str) -> RunsView:
+    def read(self, job_dir: str, first: str) -> Runs:
         """Return the newest runs, newest first.
 
         Args:
@@ -71,36 +184,24 @@ class RunViews:
             OSError: the storage cannot be read.
         """
         directory = directory_at(job_dir)
-        lease, liveness = self._jobs.lease(job_dir)
-        return RunsView(
-            lease=lease_view(lease, liveness) if lease is not None else None,
-            runs=[self._run(directory, run_id, first) for run_id in newest_run_ids(directory)],
-        )
+        lease = lease_facts(*self._jobs.lease(job_dir))
+        return Runs(lease, [_run(directory, each, first) for each in _newest_run_ids(directory)])
 
-    def batches(self, job_dir: str, run_id: str | None) -> BatchesView:
-        """Return the history of a run, with statistics; of the newest one for None.
+    def batches(self, job_dir: str, run_id: str | None) -> Batches:
+        """Return the history of a run; of the newest one for None.
 
         Raises:
             LookupError: there is no such run.
             OSError: the storage cannot be read.
         """
         directory = directory_at(job_dir)
-        record = _record_of(directory, run_id)
+        named = _listed_run(directory, run_id).record() if run_id is not None else None
+        record = named if run_id is not None else newest_run(directory)
         if record is None:
-            return BatchesView(run_id=None, queries=[], configuration={})
-        histories = read_histories(directory.run(record.run_id).storage)
-        return BatchesView(
-            run_id=record.run_id,
-            queries=[QueryBatchesView(history=h, statistics=statistics(h)) for h in histories],
-            configuration={
-                **dataclasses.asdict(record.options),
-                "interval": record.interval,
-                "from_savepoint": record.from_savepoint,
-                "settings": record.settings,
-            },
-        )
+            return Batches(None, [])
+        return Batches(record, read_histories(directory.run(record.run_id).storage))
 
-    def log(self, job_dir: str, first: str, run_id: str, driver_id: str) -> LogView:
+    def log(self, job_dir: str, first: str, run_id: str, driver_id: str) -> LogTail:
         """Return the end of a driver's log, if it lies where this process can read it.
 
         Args:
@@ -113,66 +214,55 @@ class RunViews:
             LookupError: there is no such run or driver.
             OSError: the storage cannot be read.
         """
-        submitted = _submitted(listed_run(directory_at(job_dir), run_id), job_dir, first)
+        submitted = _submitted(_listed_run(directory_at(job_dir), run_id), job_dir, first)
         submission = submitted.by_driver.get(driver_id)
         if submission is None:
             raise LookupError(driver_id)
         if submission.log is None:
-            return LogView(lines=[], problem=_no_log(submitted.run, submission))
+            return LogTail([], problem=_no_log(submitted.run, submission))
         log = LogFollower(submission.log, log_folders(submitted.job_dir, run_id, self._log_folder))
         try:
             log.offset = begin = max(0, log.size_bytes() - _TAIL_BYTES)
         except FileNotFoundError:
-            return LogView(lines=[], problem=f"{submission.log} is not on this machine")
+            return LogTail([], problem=f"{submission.log} is not on this machine")
         except OSError:  # a document may name any path
-            return LogView(lines=[], problem=f"{submission.log} is no log of this run")
+            return LogTail([], problem=f"{submission.log} is no log of this run")
         lines = log.new_lines()
-        return LogView(lines=lines[1:] if begin else lines, is_cut=begin > 0)
+        return LogTail(lines[1:] if begin else lines, is_cut=begin > 0)
 
-    def _run(self, directory: JobDirectory, run_id: str, first: str) -> RunView:
-        run = directory.run(run_id)
+    def failures(self, job_dir: str) -> Failures:
+        """Return the failures of the newest runs, by their causes.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        directory = directory_at(job_dir)
+        newest = self._failed_run(job_dir)
+        causes: dict[tuple[str, ...], Cause] = {}
+        for run_id in _newest_run_ids(directory):
+            snapshot = newest if newest is not None and newest.run_id == run_id else None
+            try:
+                found = list(_failures_of(directory.run(run_id), snapshot))
+            except CheckpointError:
+                continue  # its damage is shown among the runs
+            for each in found:
+                failure = each.failure
+                text = _VARIES.sub("#", failure.root_cause or failure.reason)
+                key = (failure.failure_class.value, failure.condition, text)
+                helps = AFTER_A_TASK[failure.failure_class]
+                sentence = f"{helps[:1].upper()}{helps[1:]}."
+                cause = Cause(failure, failure.explanation.what, sentence, [])
+                causes.setdefault(key, cause).occurrences.append(each)
+        return Failures(list(causes.values()))
+
+    def _failed_run(self, job_dir: str) -> RunSnapshot | None:
+        """Return the newest run if its driver has failed; None for any other."""
         try:
-            return self._readable(directory, run, first)
-        except CheckpointError as error:
-            found = state.damaged(str(error))
-            return RunView(
-                run_id=run_id, problem=found.error, state=found.state, next_step=found.next_step
-            )
-
-    def _readable(self, directory: JobDirectory, run: RunDirectory, first: str) -> RunView:
-        view = without_log(read_snapshot(directory, run.run_id))
-        condition = state.run_condition(view, state.assess(view), steps=state.IN_AIRFLOW)
-        record, final = run.record(), view.final
-        counted = final or view.progress
-        submitted = _submitted(run, directory.url, first)
-        attempts = run.attempts()[-_MOST_ATTEMPTS:]
-        return RunView(
-            run_id=run.run_id,
-            state=condition.state,
-            since=condition.since,
-            error=condition.error,
-            next_step=condition.next_step,
-            mode=final.mode if final else record.mode if record else None,
-            until=record.options.until if record else None,
-            interval=list(record.interval) if record and record.interval else None,
-            entry=record.entry if record else None,
-            started=record.started if record else None,
-            committed=final.committed if final else None,
-            rows_read=counted.rows_read if counted else None,
-            rows_minimum=counted.rows_minimum if counted else False,
-            rows_written=rows_written(counted) if counted else None,
-            late_rows=counted.late_rows if counted else None,
-            late_minimum=counted.late_minimum if counted else False,
-            lost_rows=counted.lost_rows if counted else None,
-            ignored_timers=final.ignored_timers if final else None,
-            from_savepoint=record.from_savepoint if record else None,
-            params=_params(record) if record else None,
-            launch=state.launch_line(view),
-            attempts=[
-                _attempt(run, each, submitted, is_last=each is attempts[-1])
-                for each in reversed(attempts)
-            ],
-        )
+            snapshot = self._jobs.poll(job_dir)
+            has_failed = condition_of(snapshot).state in {RunState.FAILED, RunState.KILLED}
+        except SparkStreamError:
+            return None
+        return snapshot if has_failed else None
 
 
 class _Submitted(NamedTuple):
@@ -197,13 +287,8 @@ def _submitted(run: RunDirectory, job_dir: str, first: str) -> _Submitted:
     return _Submitted(job_dir, run, {each.driver_id: each for each in found})
 
 
-def _params(record: RunRecord) -> str | None:
-    texts = [f"{name}={json.dumps(value)}" for name, value in sorted(record.params.items())]
-    return ", ".join(texts) or None
-
-
-def newest_run_ids(directory: JobDirectory) -> list[str]:
-    """Return the newest runs, newest first; damaged ones of a job in which one is, too."""
+def _newest_run_ids(directory: JobDirectory) -> list[str]:
+    """Return the newest runs, newest first; if one is damaged, those that are listed."""
     try:
         found = [record.run_id for record in recent_runs(directory, _MOST_RUNS)]
     except CheckpointError:
@@ -212,7 +297,7 @@ def newest_run_ids(directory: JobDirectory) -> list[str]:
     return found or listed[: -_MOST_RUNS - 1 : -1]
 
 
-def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
+def _listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
     """Return a run that is in the listing of the job directory.
 
     Raises:
@@ -223,6 +308,55 @@ def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
     return directory.run(run_id)
 
 
+def _run(directory: JobDirectory, run_id: str, first: str) -> Run:
+    try:
+        snapshot = without_log(read_snapshot(directory, run_id))
+        condition, record = condition_of(snapshot), snapshot.run_record
+        run = directory.run(run_id)
+        submitted = _submitted(run, directory.url, first)
+        attempts = run.attempts()[-_MOST_ATTEMPTS:]
+    except CheckpointError as error:
+        return Run(run_id, damaged(str(error)), str(error))
+    counted, final = snapshot.counted, snapshot.final
+    return Run(
+        run_id,
+        condition,
+        record=record,
+        counted=dataclasses.replace(counted, queries={}) if counted is not None else None,
+        committed=final.committed if final is not None else None,
+        rows_written=rows_written(counted) if counted is not None else None,
+        launch=launch_line(snapshot),
+        attempts=[
+            _attempt(each, submitted, is_last=each is attempts[-1]) for each in reversed(attempts)
+        ],
+    )
+
+
+def _attempt(record: AttemptRecord, submitted: _Submitted, *, is_last: bool) -> Attempt:
+    submission = submitted.by_driver.get(record.driver_id)
+    ended = submitted.run.exit_of(record.driver_id) if submission is not None else None
+    is_over = record.ended is not None or ended is not None or not is_last
+    failure = Failure.from_dict(record.failure).describe() if record.failure else None
+    return Attempt(
+        record=dataclasses.replace(record, ui_url=_spark_page(record, is_over=is_over)),
+        failure=failure,
+        exit_code=ended.exit_code if ended is not None else None,
+        has_log=submission is not None and submission.log is not None,
+    )
+
+
+def _spark_page(record: AttemptRecord, *, is_over: bool) -> str | None:
+    """Return the address of the application's page: its own, then that of the history server.
+
+    A browser may not follow any other address: a script is none.
+    """
+    server = history_server()
+    if is_over and record.application_id and server:
+        return f"{server}/history/{quote(record.application_id, safe='')}"
+    is_web = str(record.ui_url).startswith(("http://", "https://"))
+    return record.ui_url if is_web else None
+
+
 def _no_log(run: RunDirectory, submission: SubmissionRecord) -> str:
     if submission.launcher is None:
         return "its driver was started from a shell, without a log"
@@ -230,62 +364,73 @@ def _no_log(run: RunDirectory, submission: SubmissionRecord) -> str:
     return f"its log is on {submission.launcher}{f' {handle.id}' if handle is not None else ''}"
 
 
-def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:
-    return newest_run(directory) if run_id is None else listed_run(directory, run_id).record()
+def _failures_of(run: RunDirectory, failed: RunSnapshot | None) -> Iterator[Occurrence]:
+    """Yield the failures of a run, the newest first.
+
+    Args:
+        run: the run.
+        failed: the newest run, of which a driver has failed; None for any other run.
+    """
+    attempts = run.attempts()
+    begun = {each.driver_id for each in attempts}
+    for submission in reversed(run.submissions()):
+        if submission.driver_id not in begun:
+            yield from _silent_end(run, submission.driver_id, None, failed)
+    for attempt in reversed(attempts):
+        where: dict[str, Any] = {"driver_id": attempt.driver_id, "at": attempt.ended}
+        recorded = recorded_failure(attempt)
+        if recorded is not None:
+            yield _occurrence(run, attempt, recorded, **where)
+        if attempt.restarts is not None and attempt.restarts["failure"] != attempt.failure:
+            last = Failure.from_dict(attempt.restarts["failure"])
+            yield _occurrence(run, attempt, last, is_restarted=True, **where)
+        if recorded is None and attempt.outcome is None:
+            yield from _silent_end(run, attempt.driver_id, attempt, failed)
 
 
-def _attempt(
+def _silent_end(
+    run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: RunSnapshot | None
+) -> Iterator[Occurrence]:
+    """Yield the end of a driver that recorded no failure, if it is known to have ended."""
+    ended, at = run.exit_of(driver_id), None
+    if ended is not None and ended.exit_code == EXIT_OK and attempt is not None:
+        return
+    last = failed.submission or failed.attempt if failed is not None else None
+    if failed is not None and last is not None and last.driver_id == driver_id:
+        failure, at = ending_of(failed), ended.ended if ended is not None else None
+    elif ended is not None:
+        process = run.process_of(driver_id) if attempt is None else None
+        host = attempt.host if attempt is not None else process.identity.host if process else ""
+        lines = screen_lines(ended.last_lines)  # any other line of a log needs another right
+        failure, at = silent_failure(ended.exit_code, lines, host=host), ended.ended
+    else:
+        record, handle = run.launch_status_of(driver_id), run.handle_of(driver_id)
+        if record is None or handle is None:
+            return
+        if not record.status().is_over or record.exit_code == EXIT_OK:
+            return
+        host = attempt.host if attempt is not None else ""
+        said = answer_without_log(record.status()).describe(handle)
+        failure, at = silent_failure(record.exit_code, host=host, cluster=said), record.at
+    yield _occurrence(run, attempt, failure, driver_id=driver_id, at=at)
+
+
+def _occurrence(
     run: RunDirectory,
-    attempt: AttemptRecord,
-    submitted: _Submitted,
+    attempt: AttemptRecord | None,
+    failure: Failure,
     *,
-    is_last: bool,
-) -> AttemptView:
-    raw = _raw_attempt(run, attempt.attempt)
-    submission = submitted.by_driver.get(attempt.driver_id)
-    ended = submitted.run.exit_of(attempt.driver_id) if submission is not None else None
-    failure = Failure.from_dict(attempt.failure).describe() if attempt.failure else None
-    is_over = attempt.ended is not None or ended is not None or not is_last
-    return AttemptView(
-        attempt=attempt.attempt,
-        driver_id=attempt.driver_id,
-        token=attempt.token,
-        host=attempt.host,
-        pid=attempt.pid,
-        started=attempt.started,
-        ended=attempt.ended,
-        outcome=attempt.outcome,
-        failure=failure,
-        restarts=int(attempt.restarts["count"]) if attempt.restarts else 0,
-        exit_code=ended.exit_code if ended is not None else None,
-        application_id=_text(raw.get("application_id")),
-        ui_url=_spark_page(raw, is_over=is_over),
-        has_log=submission is not None and submission.log is not None,
+    driver_id: str,
+    at: str | None,
+    is_restarted: bool = False,
+) -> Occurrence:
+    host = failure.host or (attempt.host if attempt is not None else "")
+    return Occurrence(
+        run_id=run.run_id,
+        attempt=attempt.attempt if attempt is not None else None,
+        driver_id=driver_id,
+        at=at,
+        is_restarted=is_restarted,
+        place=dataclasses.replace(failure, query=None).explanation.where,
+        failure=dataclasses.replace(failure, host=host),
     )
-
-
-def _raw_attempt(run: RunDirectory, number: int) -> dict[str, Any]:
-    """Return an attempt's document as it is, with members that only later versions know."""
-    try:
-        raw = read_json(read_stored(run.storage, f"attempts/{number}.json"))
-    except (CorruptDocumentError, FileNotFoundError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
-
-
-def _text(raw: Any) -> str | None:
-    return raw if isinstance(raw, str) else None
-
-
-def _spark_page(raw: dict[str, Any], *, is_over: bool) -> str | None:
-    """Return the address of the application's page: its own, then that of the history server."""
-    application_id, server = _text(raw.get("application_id")), history_server()
-    if is_over and application_id and server:
-        return f"{server}/history/{quote(application_id, safe='')}"
-    return _web_address(raw.get("ui_url"))
-
-
-def _web_address(raw: Any) -> str | None:
-    """Return an address that a browser may follow: a script is none."""
-    is_web = isinstance(raw, str) and raw.startswith(("http://", "https://"))
-    return raw if is_web else None

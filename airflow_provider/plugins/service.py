@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import functools
+import json
 import math
 import threading
 from pathlib import Path
@@ -13,32 +15,40 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fastapi import HTTPException, status
 
 from airflow_provider.airflow_versions import conf
+from airflow_provider.hooks.api import VIEWS, Section, View
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
-from airflow_provider.plugins.connections import StorageConnections
 from airflow_provider.plugins.job_summaries import (
     SILENT,
     JobSummaries,
+    JobSummary,
     in_order,
     no_memory,
     not_begun,
     unread,
 )
-from airflow_provider.plugins.observed_jobs import ObservedJobs
-from airflow_provider.plugins.overviews import Overviews
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
-from airflow_provider.plugins.responses import JobList, JobView
 from airflow_provider.plugins.run_views import RunViews
-from airflow_provider.plugins.savepoint_views import SavepointCache
+from airflow_provider.plugins.shared_reads import (
+    Cache,
+    ObservedJobs,
+    SavepointCache,
+    SavepointFacts,
+)
 from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.storage.open import is_in_s3, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from contextlib import AbstractContextManager
 
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.storage.open import StoreCredentials
 
 T = TypeVar("T")
 _LIST_LIMIT_S: Final = 0.7  # a list is on the screen within a second; the rest comes with the next
@@ -48,7 +58,84 @@ _FRESH_S: Final = 4.0
 _ENDED_FRESH_S: Final = 15.0
 _STALE_S: Final = 120.0  # what is shown of a storage that is too slow for all of its jobs at once
 NOT_YET: Final = "not read yet: its storage answers slowly"
-_MOST_HEADS: Final = 2000
+_MOST_KEPT: Final = 2000
+
+
+_CONNECTION_S: Final = 60.0  # a secrets backend is not asked with each look of each page
+
+
+@dataclasses.dataclass(frozen=True)
+class JobList:
+    """The jobs that the user may see, trouble first.
+
+    Attributes:
+        counters: how many jobs are in each state.
+        is_complete: whether none of them is only being read, so that there is time for the next
+            look.
+    """
+
+    now: str
+    counters: dict[str, int]
+    jobs: list[JobSummary]
+    is_complete: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Savepoints:
+    """The savepoints in the job's own folder, the newest first."""
+
+    savepoints: list[SavepointFacts]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tab:
+    """A tab that an entry point names."""
+
+    name: str
+    title: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabs:
+    """The tabs that entry points name and that concern a job."""
+
+    tabs: list[Tab]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sections:
+    """The content of such a tab."""
+
+    sections: list[Section]
+
+
+class StorageConnections:
+    """Opens the storage of tasks with the connections that their authors have named.
+
+    Args:
+        clock: measures for how long a connection is kept.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[tuple[str | None, bool], tuple[float, StoreCredentials | None]] = {}
+        self._lock = threading.Lock()
+
+    def opened(self, task: IndexedTask) -> AbstractContextManager[None]:
+        """Return a block in which the task's storage is opened as the task does.
+
+        Raises:
+            ConfigError: as :func:`credentials_of`.
+        """
+        key = (task.storage_conn_id, is_in_s3(str(task.job_dir)))  # all that it depends on
+        now = self._clock.monotonic()
+        with self._lock:
+            at, credentials = self._kept.get(key, (-math.inf, None))
+        if now - at >= _CONNECTION_S:
+            credentials = credentials_of(task.storage_conn_id, task.job_dir)
+            with self._lock:
+                self._kept[key] = (now, credentials)
+        return using(credentials)
 
 
 class StreamService:
@@ -70,25 +157,21 @@ class StreamService:
         self._clock = clock
         self._readers = Readers(clock) if limit_s is None else Readers(clock, limit_s=limit_s)
         self._list_limit_s = _LIST_LIMIT_S if limit_s is None else limit_s
-        self._heads_kept: collections.OrderedDict[
-            tuple[str, str, str | None], tuple[float, JobView]
-        ] = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: Cache[tuple[float, JobSummary]] = Cache(_MOST_KEPT)
         self._connections = StorageConnections(clock)
         self.jobs = ObservedJobs(clock)
-        self.shelf = SavepointCache(clock)
-        self.heads = JobSummaries(self.jobs, self.shelf, clock, lost_job)
-        self.overviews = Overviews(self.jobs, self.heads, self.shelf, clock)
-        self.runs = RunViews(self.jobs, clock, _log_folder())
-        self.actions = Actions(self.jobs, self.shelf, clock)
+        self.savepoints = SavepointCache(clock)
+        self.summaries = JobSummaries(self.jobs, self.savepoints, clock, lost_job)
+        self.runs = RunViews(self.jobs, Path(conf.get("logging", "base_log_folder")))
+        self.actions = Actions(self.jobs, self.savepoints, clock)
 
     async def list_jobs(self, tasks: Sequence[IndexedTask]) -> JobList:
-        """Return the heads of these jobs, trouble first; one whose storage hangs says so."""
+        """Return the summaries of these jobs, trouble first; one whose storage hangs says so."""
         # Those that were read longest ago come first, so that each is read some time, however many.
-        by_age = sorted(range(len(tasks)), key=lambda i: self._kept(tasks[i])[0])
-        heads = await asyncio.gather(*(self._head(tasks[i]) for i in by_age))
-        jobs = [head for _, head in sorted(zip(by_age, heads, strict=True), key=_first)]
-        counters = collections.Counter(str(job.category) for job in jobs)
+        by_age = sorted(range(len(tasks)), key=lambda i: self._read_before(tasks[i])[0])
+        read = await asyncio.gather(*(self._summary(tasks[i]) for i in by_age))
+        jobs = [job for _, job in sorted(zip(by_age, read, strict=True), key=lambda pair: pair[0])]
+        counters = collections.Counter(job.state.value for job in jobs)
         return JobList(
             now=to_iso(self._clock.now()),
             counters=dict(counters),
@@ -111,12 +194,30 @@ class StreamService:
         """
         return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
 
-    async def read_tab(self, task: IndexedTask, name: str, look: Callable[[str], T]) -> T:
-        """Return what another package's tab reads, on threads that no view of ours waits for.
+    async def tabs(self, task: IndexedTask) -> Tabs:
+        """Return the tabs of other packages that concern a job.
+
+        A tab that cannot tell is among them: it shows its own error.
+        """
+        found = await asyncio.gather(*(self._tab(task, name) for name in names_in(VIEWS)))
+        return Tabs([tab for tab in found if tab is not None])
+
+    async def read_tab(self, task: IndexedTask, name: str) -> Sections:
+        """Return the content of another package's tab.
 
         Raises:
-            HTTPException: it is not there, or cannot be read.
+            HTTPException: there is no such tab, or it has failed.
         """
+        return await self._of_tab(task, name, functools.partial(tab_sections, name))
+
+    async def _tab(self, task: IndexedTask, name: str) -> Tab | None:
+        try:
+            return await self._of_tab(task, f"{name}: concerns", functools.partial(_listed, name))
+        except HTTPException:  # its storage is silent
+            return Tab(name, name)
+
+    async def _of_tab(self, task: IndexedTask, name: str, look: Callable[[str], T]) -> T:
+        """Read on threads that no view of ours waits for."""
         place = f"tab {name} in {place_of(str(task.job_dir))}"
         return await self._answer(place, task, look, key=_key(task))
 
@@ -127,9 +228,7 @@ class StreamService:
             HTTPException: it was refused, or has failed.
         """
         job_dir = str(task.job_dir)
-        with self._lock:
-            for key in [key for key in self._heads_kept if key[0] == job_dir]:
-                del self._heads_kept[key]
+        self._kept.forget(lambda key: isinstance(key, tuple) and key[0] == job_dir)
         place = f"actions in {place_of(job_dir)}"
         return await self._answer(place, task, act, limit_s=ACTION_LIMIT_S)
 
@@ -160,10 +259,10 @@ class StreamService:
             reason = f"the storage cannot be read: {error}"
             raise HTTPException(status.HTTP_502_BAD_GATEWAY, reason) from error
 
-    async def _head(self, task: IndexedTask) -> JobView:
+    async def _summary(self, task: IndexedTask) -> JobSummary:
         if not task.has_begun:
             return not_begun(task)
-        at, kept = self._kept(task)
+        at, kept = self._read_before(task)
         now = self._clock.monotonic()
         if kept is not None and now - at < _fresh_s(kept):
             return kept
@@ -171,7 +270,7 @@ class StreamService:
             place = place_of(str(task.job_dir))
             return await self._readers.read(
                 place,
-                lambda: self._read_head(task),
+                lambda: self._read_summary(task),
                 limit_s=self._list_limit_s,
                 key=_key(task),
             )
@@ -180,23 +279,18 @@ class StreamService:
                 return kept
             return unread(task, NOT_YET if error.is_busy else SILENT)
 
-    def _read_head(self, task: IndexedTask) -> JobView:
-        """Read a head and keep it, also if nobody waits for it any more."""
+    def _read_summary(self, task: IndexedTask) -> JobSummary:
+        """Read a summary and keep it, even if no caller waits for it any more."""
         try:
             with self._connections.opened(task):
-                head = self.heads.read(_in_force(task))
+                summary = self.summaries.read(_in_force(task))
         except ConfigError as error:
-            head = unread(task, str(error))
-        with self._lock:
-            self._heads_kept[_key(task)] = (self._clock.monotonic(), head)
-            self._heads_kept.move_to_end(_key(task))
-            while len(self._heads_kept) > _MOST_HEADS:
-                self._heads_kept.popitem(last=False)
-        return head
+            summary = unread(task, str(error))
+        self._kept.put(_key(task), (self._clock.monotonic(), summary))
+        return summary
 
-    def _kept(self, task: IndexedTask) -> tuple[float, JobView | None]:
-        with self._lock:
-            return self._heads_kept.get(_key(task), (-math.inf, None))
+    def _read_before(self, task: IndexedTask) -> tuple[float, JobSummary | None]:
+        return self._kept.get(_key(task)) or (-math.inf, None)
 
 
 def _in_force(task: IndexedTask) -> IndexedTask:
@@ -207,17 +301,42 @@ def _in_force(task: IndexedTask) -> IndexedTask:
         return task
 
 
-def _first(pair: tuple[int, JobView]) -> int:
-    return pair[0]
+def _key(task: IndexedTask) -> Hashable:
+    return str(task.job_dir), task.address, task.state
 
 
-def _key(task: IndexedTask) -> tuple[str, str, str | None]:
-    return str(task.job_dir), task.address.model_dump_json(), task.state
+def _fresh_s(job: JobSummary) -> float:
+    return _ENDED_FRESH_S if job.state.is_done else _FRESH_S
 
 
-def _fresh_s(head: JobView) -> float:
-    return _ENDED_FRESH_S if head.category in {"finished", "suspended"} else _FRESH_S
+def _listed(name: str, job_dir: str) -> Tab | None:
+    title = name
+    try:
+        view: View = load_extension(VIEWS, name)
+        title = str(view.title)
+        return Tab(name, title) if view.concerns(job_dir) else None
+    except Exception:  # noqa: BLE001 - another package's code may raise anything
+        return Tab(name, title)
 
 
-def _log_folder() -> Path:
-    return Path(conf.get("logging", "base_log_folder"))
+def tab_sections(name: str, job_dir: str) -> Sections:
+    """Return what a tab of another package shows of a job; an error of it stays in its tab.
+
+    Raises:
+        LookupError: there is no such tab.
+        ConfigError: it has failed.
+    """
+    if name not in names_in(VIEWS):
+        raise LookupError(name)
+    try:
+        view: View = load_extension(VIEWS, name)
+        sections = list(view.read(job_dir))
+        # What is no JSON fails here, and not in the answer.
+        json.dumps([dataclasses.asdict(section) for section in sections], allow_nan=False)
+        return Sections(sections)
+    except (OSError, SparkStreamError):
+        raise
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), "")
+        msg = f"the tab {name!r} of {VIEWS} has failed: {type(error).__name__}: {first}"
+        raise ConfigError(msg) from error

@@ -50,7 +50,7 @@ class SparkStreamsPlugin(AirflowPlugin):
     @functools.cached_property
     def react_apps(self) -> list[Any]:  # type: ignore[override]  # the same
         """Return the page; its address is relative, so that it holds behind any prefix."""
-        from airflow_provider.plugins.static_files import content_version
+        from airflow_provider.plugins.app import content_version
 
         bundle = f"{URL_PREFIX.lstrip('/')}/static/{content_version()}/app.js"
         return [

@@ -13,7 +13,6 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import null, select, tuple_
 
 from airflow_provider.hooks.stream_index import STREAM_KEY
-from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.slices import NoSliceError, RunFacts, Slice, choose_slice
 
 if TYPE_CHECKING:
@@ -30,6 +29,16 @@ Series = tuple[str, str, int]
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskInstanceAddress:
+    """The task instance by which a job is addressed."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+@dataclasses.dataclass(frozen=True)
 class IndexedTask:
     """A task instance and the job directory of its rendered template.
 
@@ -43,7 +52,6 @@ class IndexedTask:
 
     address: TaskInstanceAddress
     state: str | None
-    operator: str | None
     job_dir: str | None
     storage_conn_id: str | None = None
     slice: Slice | None = None
@@ -164,7 +172,6 @@ def _instances() -> Any:
             TaskInstance.task_id,
             TaskInstance.map_index,
             TaskInstance.state,
-            TaskInstance.operator,
             fields.rendered_fields,
             DagRun.data_interval_start,
             DagRun.data_interval_end,
@@ -188,11 +195,8 @@ def _instances() -> Any:
 def _task(row: Any) -> IndexedTask:
     rendered = row.rendered_fields if isinstance(row.rendered_fields, dict) else {}
     return IndexedTask(
-        address=TaskInstanceAddress(
-            dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index
-        ),
+        address=TaskInstanceAddress(row.dag_id, row.run_id, row.task_id, row.map_index),
         state=str(row.state) if row.state is not None else None,
-        operator=row.operator,
         job_dir=_text(rendered.get("job_dir")),
         storage_conn_id=_text(rendered.get("storage_conn_id")),
         slice=_slice(row),

@@ -212,20 +212,19 @@ def measure_browser(server: PageServer, count: int) -> list[Shown]:
 
 def count_operations(jobs: list[PageJob]) -> dict[str, float]:
     """Return the storage operations of one row, read once more."""
-    from airflow_provider.plugins.responses import TaskInstanceAddress
     from airflow_provider.plugins.service import StreamService
-    from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 
     found: Counter[str] = Counter()
     service = StreamService(SystemClock())
     address = TaskInstanceAddress(dag_id="d", run_id="r", task_id="t", map_index=-1)
-    tasks = [IndexedTask(address, "deferred", None, job.url) for job in jobs]
+    tasks = [IndexedTask(address, "deferred", job.url) for job in jobs]
     for task in tasks:
-        service.heads.read(task)
+        service.summaries.read(task)
     for name in ("read", "list", "exists"):
         setattr(LocalStorage, name, _counting(found, name, getattr(LocalStorage, name)))
     for task in tasks:
-        service.heads.read(task)
+        service.summaries.read(task)
     return {name: count / len(jobs) for name, count in found.items()}
 
 

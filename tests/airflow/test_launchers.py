@@ -20,9 +20,8 @@ from airflow_provider.hooks.cluster import ClusterHook
 from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.plugins.failure_views import read_failures
-from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.run_views import RunViews
+from airflow_provider.plugins.shared_reads import ObservedJobs
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LogPart
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import RetryPolicy
@@ -565,14 +564,14 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
     place.job.run.put_attempt(attempt)  # as if it had begun, and was killed
     with take_lease(place.job.storage, FakeClock(), run_id=RUN, driver_id=place.driver_id()):
         pass
-    views = RunViews(ObservedJobs(SystemClock()), SystemClock(), tmp_path)
+    views = RunViews(ObservedJobs(SystemClock()), tmp_path)
     handle = present(place.job.run.handle_of(place.driver_id()))
     shown = views.read(place.job.url, place.job.url).runs[0]
-    failure = read_failures(place.job.url, ObservedJobs(SystemClock())).failures[0]
+    cause = views.failures(place.job.url).failures[0]
 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
-    assert "the driver ended with exit code 3" == failure.reason
-    assert failure.root_cause == shown.launch
+    assert "the driver ended with exit code 3" == cause.reason
+    assert cause.failure.root_cause == shown.launch
     log = views.log(place.job.url, place.job.url, RUN, place.driver_id())
     assert f"its log is on {place.kind} {handle.id}" == log.problem
 

@@ -27,9 +27,8 @@ from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.plugins.service import StreamService
-from airflow_provider.plugins.task_index import IndexedTask
+from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.open import StoreCredentials, using
@@ -177,7 +176,7 @@ def everything_in(airflow: Airflow) -> Iterator[tuple[str, str]]:
 
 def index_of(job: Job, conn_id: str | None) -> IndexedTask:
     where = TaskInstanceAddress(dag_id="flights", run_id="run_1", task_id="daily", map_index=-1)
-    return IndexedTask(where, "success", "SparkStreamingOperator", job.url, conn_id)
+    return IndexedTask(where, "success", job.url, conn_id)
 
 
 @pytest.mark.slow

@@ -22,10 +22,10 @@ from outside import install
 from services import ROOT
 
 from airflow_provider.hooks import api
+from airflow_provider.plugins.app import content_version, static_files
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
-from airflow_provider.plugins.savepoint_views import SavepointCache
+from airflow_provider.plugins.shared_reads import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
-from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, redaction
@@ -397,7 +397,7 @@ def test_the_list_has_every_slice_of_a_task(page: Page, tmp_path: Path) -> None:
     assert [True] * 6 == [found[run]["is_slice"] for run in runs]
     assert [each.name for each in slices] == [found[run]["slice"]["name"] for run in runs]
     wanted = ["finished", "failed", "waiting", "waiting", "failed", "unknown"]
-    assert wanted == [found[run]["category"] for run in runs]
+    assert wanted == [found[run]["state"] for run in runs]
     first = found[runs[0]]
     rows = (first["rows_read"], first["rows_written"], first["rows_minimum"])
     assert (812, 811, True) == rows
@@ -426,7 +426,7 @@ def test_a_slice_with_a_directory_named_after_it_needs_no_other(page: Page, tmp_
 
     found = [job for job in jobs if job["task"]["dag_id"] == "regions"]
     assert {("eu", "unknown"), ("us", "waiting")} == {
-        (job["slice"]["key"], job["category"]) for job in found
+        (job["slice"]["key"], job["state"]) for job in found
     }
 
 
@@ -438,7 +438,7 @@ def test_the_list_has_every_job_trouble_first(page: Page) -> None:
 
     jobs = {job["task"]["task_id"]: job for job in answer["jobs"]}
     assert {"running", "failed", "finished", IMG} == set(jobs)
-    assert ["failed", "failed", "running", "finished"] == [j["category"] for j in answer["jobs"]]
+    assert ["failed", "failed", "running", "finished"] == [j["state"] for j in answer["jobs"]]
     assert {"failed": 2, "running": 1, "finished": 1} == answer["counters"]
     assert "CAST_INVALID_INPUT" in jobs["failed"]["reason"]
 
@@ -469,7 +469,7 @@ def test_a_task_of_before_the_index_is_found_by_its_address(page: Page) -> None:
     """
     Only the list needs the XCom.
     """
-    assert "finished" == page.get("before", "overview")["job"]["category"]
+    assert "finished" == page.get("before", "overview")["job"]["state"]
 
 
 def test_a_task_without_a_job_directory_says_so(page: Page) -> None:
@@ -498,17 +498,18 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
         "lost_rows": 1200,
     }
     assert late == {name: overview["job"][name] for name in late}
-    assert late == {name: page.get("running", "runs")["runs"][0][name] for name in late}
-    (query,) = overview["queries"]
-    (operator,) = query["operators"]
-    assert ("aggregation (0)", "at least 1,234 late rows") == (operator["name"], operator["detail"])
-    assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
-    assert "unchanged: batches take" in query["pacing"]
-    assert [("out", "4,321 rows")] == [(s["name"], s["detail"]) for s in query["sinks"]]
+    (run,) = page.get("running", "runs")["runs"]
+    shown = {**run["counted"], "rows_written": run["rows_written"]}
+    assert late == {name: shown[name] for name in late}
+    query = overview["progress"]["queries"]["daily"]
+    assert page.jobs["running"].run.storage.read("progress.json").count(b"12345678") == 2
+    assert json.loads(page.jobs["running"].run.storage.read("progress.json"))["queries"] == {
+        "daily": query
+    }
+    assert {"stateStoreSave": "aggregation"} == overview["does"]
     (history,) = overview["histories"]
     assert (300, 72) == (len(history["batches"]), len(history["hours"]))
     assert history["hours"][0]["hour"] < history["hours"][-1]["hour"] < history["batches"][0]["at"]
-    assert "triggerExecution" not in history["batches"][0]["duration_ms"]
     assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
 
 
@@ -565,7 +566,9 @@ def test_the_log_of_an_upgrades_driver_is_found_where_it_was_submitted(page: Pag
     runs = page.get("finished", "runs")["runs"]
     shown = page.get("finished", "log", spark_run_id="r1", driver_id="upgraded")
 
-    assert [("upgraded", True)] == [(a["driver_id"], a["has_log"]) for a in runs[0]["attempts"]]
+    assert [("upgraded", True)] == [
+        (a["record"]["driver_id"], a["has_log"]) for a in runs[0]["attempts"]
+    ]
     assert ["a line of the new version"] == shown["lines"]
     assert page.get("finished", "overview")["job"]["job_dir"] == new.url
 
@@ -587,10 +590,9 @@ def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> No
     """
     page.jobs["running"].run.storage.put("history/daily.json", content)
 
-    (history,) = page.get("running", "overview")["histories"]
+    overview = page.get("running", "overview")
 
-    assert {7} >= {batch["batch"] for batch in history["batches"]}
-    assert [] == history["hours"]
+    assert ([], "running") == (overview["histories"], overview["job"]["state"])
 
 
 def test_a_job_without_history_is_shown_without(page: Page) -> None:
@@ -598,18 +600,7 @@ def test_a_job_without_history_is_shown_without(page: Page) -> None:
     Its driver may be of a version that writes none.
     """
     assert [] == page.get("failed", "overview")["histories"]
-    assert [] == page.get("failed", "batches")["queries"]
-
-
-def test_the_batches_have_their_statistics(page: Page) -> None:
-    """
-    Least, mean, median, 99th percentile and greatest are in this order.
-    """
-    (query,) = page.get("running", "batches")["queries"]
-
-    took = query["statistics"][0]
-    assert "duration" == took["measure"]
-    assert took["min"] <= took["p50"] <= took["p99"] <= took["max"]
+    assert [] == page.get("failed", "batches")["histories"]
 
 
 def test_runs_say_who_drove_them(page: Page) -> None:
@@ -619,7 +610,7 @@ def test_runs_say_who_drove_them(page: Page) -> None:
     runs = page.get("running", "runs")
 
     assert "live" == runs["lease"]["liveness"] or "unknown" == runs["lease"]["liveness"]
-    attempt = runs["runs"][0]["attempts"][0]
+    attempt = runs["runs"][0]["attempts"][0]["record"]
     assert ("local-1", "http://127.0.0.1:4040") == (attempt["application_id"], attempt["ui_url"])
 
 
@@ -635,7 +626,8 @@ def test_an_application_that_has_ended_is_linked_to_the_history_server(
     job.run.storage.put("attempts/1.json", json.dumps(strange).encode())
 
     def links() -> list[Any]:
-        return [each["ui_url"] for each in page.get("running", "runs")["runs"][0]["attempts"]]
+        attempts = page.get("running", "runs")["runs"][0]["attempts"]
+        return [each["record"]["ui_url"] for each in attempts]
 
     own = "http://127.0.0.1:4040"
     assert [own, own] == links()
@@ -689,7 +681,8 @@ def test_an_address_that_is_none_is_no_link(page: Page) -> None:
     raw = json.loads(job.run.storage.read("attempts/1.json"))
     job.run.storage.put("attempts/1.json", json.dumps({**raw, "ui_url": "javascript:x"}).encode())
 
-    assert page.get("running", "runs")["runs"][0]["attempts"][0]["ui_url"] is None
+    (attempt,) = page.get("running", "runs")["runs"][0]["attempts"]
+    assert attempt["record"]["ui_url"] is None
 
 
 def test_the_end_of_a_drivers_log_is_shown(page: Page) -> None:
@@ -731,11 +724,11 @@ def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
     """
     page.jobs["failed"].fail("again", attempt=2)
 
-    (failure,) = page.get("failed", "failures")["failures"]
+    (cause,) = page.get("failed", "failures")["failures"]
 
-    assert [2, 1] == [each["attempt"] for each in failure["occurrences"]]
-    assert "NON_RECOVERABLE" == failure["failure_class"]
-    assert failure["helps"].startswith("A retry alone will fail again: correct the job")
+    assert [2, 1] == [each["attempt"] for each in cause["occurrences"]]
+    assert "NON_RECOVERABLE" == cause["failure"]["failure_class"]
+    assert cause["helps"].startswith("A retry alone will fail again: correct the job")
 
 
 def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None:
@@ -746,9 +739,9 @@ def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None
     job.submit("driver")
     job.end("driver", -9, "Killed")
 
-    (failure,) = page.get("running", "failures")["failures"]
+    (cause,) = page.get("running", "failures")["failures"]
 
-    assert "the driver was killed by SIGKILL (exit code -9)" == failure["reason"]
+    assert "the driver was killed by SIGKILL (exit code -9)" == cause["reason"]
 
 
 def test_savepoints_are_listed_newest_first(page: Page) -> None:
@@ -776,19 +769,19 @@ def test_a_savepoint_is_kept_for_those_who_open_it_with_the_same_credentials(pag
     With other ones the same address may be another store's, so it is read once more.
     """
     job = page.jobs["running"]
-    directory, shelf = JobDirectory(job.storage), SavepointCache(SystemClock())
+    directory, savepoints = JobDirectory(job.storage), SavepointCache(SystemClock())
     mine, theirs = (StoreCredentials(named=n, key=n, secret=n) for n in ("mine", "theirs"))
 
     def problems(credentials: StoreCredentials) -> list[str | None]:
         with using(credentials):
-            return [each.problem for each in shelf.views(directory).savepoints]
+            return [each.problem for each in savepoints.all(directory)]
 
     assert [None] == problems(mine)
     (record,) = job.root.glob("savepoints/*/savepoint.json")
     record.write_text("{")
     assert [None] == problems(mine)
     assert [True] == [found is not None for found in problems(theirs)]
-    shelf.forget(f"{directory.url}/savepoints/{record.parent.name}")
+    savepoints.forget(f"{directory.url}/savepoints/{record.parent.name}")
     assert [True] == [found is not None for found in problems(mine)]
 
 
@@ -942,10 +935,9 @@ def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
 
     jobs = {j["task"]["task_id"]: j for j in page.call("GET", "jobs").json()["jobs"]}
 
-    assert ("damaged", "failed") == (jobs["failed"]["state"], jobs["failed"]["category"])
+    assert ("damaged", "running") == (jobs["failed"]["state"], jobs["running"]["state"])
     assert "run.json" in jobs["failed"]["reason"]
-    assert "running" == jobs["running"]["category"]
-    assert "damaged" == page.get("failed", "runs")["runs"][0]["state"]
+    assert "damaged" == page.get("failed", "runs")["runs"][0]["condition"]["state"]
     head = page.get("failed", "overview")["job"]
     assert (jobs["failed"]["reason"], "damaged") == (head["reason"], head["state"])
     assert "restore a savepoint" in head["next_step"]
@@ -958,9 +950,9 @@ def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
     page.jobs["failed"].at_work()
 
     overview = page.get("failed", "overview")
-    head, (query,) = overview["job"], overview["queries"]
+    head, query = overview["job"], overview["progress"]["queries"]["daily"]
 
-    assert ("killed", "failed", 12_345_678) == (head["state"], head["category"], head["rows_read"])
+    assert ("killed", 12_345_678) == (head["state"], head["rows_read"])
     assert "clear the task" in head["next_step"]
     assert [None] * 2 == [head["rows_per_second"], head["backlog"]]
     assert head["watermark_lag_s"] > 60
@@ -990,14 +982,14 @@ def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Pag
     job.run.storage.put("final.json", json.dumps({**final, "queries": {"daily": query}}).encode())
 
     overview = page.get("finished", "overview")
-    head, (shown,) = overview["job"], overview["queries"]
+    head = overview["job"]
 
     assert (0, end, None) == (
         head["state_rows"],
         head["watermark"],
         head["watermark_lag_s"],
     )
-    assert ("suspended", 3, {}) == (shown["phase"], shown["batch"], shown["backlog"])
+    assert {"daily": query} == overview["final"]["queries"]
 
 
 def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:
@@ -1013,7 +1005,7 @@ def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -
 
     job = page.get("running", "overview")["job"]
 
-    assert "unhealthy" == job["category"]
+    assert "unhealthy" == job["state"]
     assert "no task is watching this driver" in job["reason"]
 
 
@@ -1237,23 +1229,22 @@ def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> N
     """
     What is not read in time waits for its turn at the next look, and comes first there.
     """
-    from airflow_provider.plugins.responses import TaskInstanceAddress
     from airflow_provider.plugins.service import NOT_YET, StreamService
-    from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 
     def task(number: int) -> IndexedTask:
         address = TaskInstanceAddress(dag_id="d", run_id="r", task_id=f"t{number}", map_index=-1)
-        return IndexedTask(address, "running", "O", f"memory://slow/{number}")
+        return IndexedTask(address, "running", f"memory://slow/{number}")
 
     tasks = [task(number) for number in range(4 * THREADS)]
     service = StreamService(SystemClock(), limit_s=0.5)
-    read = service.heads.read
+    read = service.summaries.read
 
     def slowly(one: IndexedTask) -> Any:
         time.sleep(0.3)
         return read(one)
 
-    monkeypatch.setattr(service.heads, "read", slowly)
+    monkeypatch.setattr(service.summaries, "read", slowly)
     looks = []
     for _ in range(6):
         found = asyncio.run(service.list_jobs(tasks))
@@ -1272,7 +1263,6 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     """
     from airflow_provider.plugins.app import make_app
     from airflow_provider.plugins.job_summaries import JobSummaries
-    from airflow_provider.plugins.overviews import Overviews
     from airflow_provider.plugins.service import StreamService
 
     ended = threading.Event()
@@ -1284,7 +1274,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
         return read(self, task)
 
     monkeypatch.setattr(JobSummaries, "read", hang)
-    monkeypatch.setattr(Overviews, "read", lambda *_: ended.wait())
+    monkeypatch.setattr(JobSummaries, "overview", lambda *_: ended.wait())
     service = StreamService(SystemClock(), limit_s=2.0)
     hung = Page(make_app(service), page.tokens, page.jobs)
     try:
@@ -1294,7 +1284,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
         ended.set()
 
     assert "storage does not answer" == jobs["failed"]["reason"]
-    assert ("running", "finished") == (jobs["running"]["category"], jobs["finished"]["category"])
+    assert ("running", "finished") == (jobs["running"]["state"], jobs["finished"]["state"])
     assert (504, f"storage does not answer: {page.jobs['failed'].url}") == (
         overview.status_code,
         overview.json()["detail"],
@@ -1434,7 +1424,7 @@ def test_a_job_directory_that_is_not_the_remembered_one_says_so(
     rows = page.call("GET", "jobs").json()["jobs"]
     listed = next(row for row in rows if row["task"]["task_id"] == "lost")
 
-    assert ("missing", "failed") == (head["state"], head["category"])
+    assert "missing" == head["state"]
     assert f"{url}: the job that ran here has the identity 0123456789abcde" in head["reason"]
     assert "Mount or restore that directory" in head["reason"]
     assert head["reason"] == listed["reason"]

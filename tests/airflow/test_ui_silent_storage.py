@@ -67,7 +67,7 @@ def test_a_bucket_that_never_answers_holds_nobody(server: PageServer) -> None:
     assert max(own) < IN_TIME_S
     assert max(took for took, _ in lists) < IN_TIME_S
     first = {job["task"]["task_id"]: job for job in lists[0][1]["jobs"]}
-    assert ("failed", HANGING + 1) == (first["failed"]["category"], len(first))
+    assert ("failed", HANGING + 1) == (first["failed"]["state"], len(first))
     said = {job["task"]["task_id"]: job["reason"] for job in last["jobs"]}
     assert "CAST_INVALID_INPUT" in said.pop("failed")
     assert {"storage does not answer"} == set(said.values())

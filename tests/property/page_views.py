@@ -6,21 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from airflow_provider.plugins.actions import Actions
 from airflow_provider.plugins.app import AsciiResponse
-from airflow_provider.plugins.document_rights import contents_at
-from airflow_provider.plugins.document_views import read_document, read_folder
-from airflow_provider.plugins.failure_views import read_failures
+from airflow_provider.plugins.documents import contents_at, read_document, read_folder
 from airflow_provider.plugins.job_summaries import JobSummaries
-from airflow_provider.plugins.observed_jobs import ObservedJobs
-from airflow_provider.plugins.overviews import Overviews
-from airflow_provider.plugins.responses import TaskInstanceAddress
 from airflow_provider.plugins.run_views import RunViews
-from airflow_provider.plugins.savepoint_views import SavepointCache
-from airflow_provider.plugins.tabs import _sections
-from airflow_provider.plugins.task_index import IndexedTask
+from airflow_provider.plugins.service import Savepoints, tab_sections
+from airflow_provider.plugins.shared_reads import ObservedJobs, SavepointCache
+from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import FakeClock
@@ -36,18 +31,17 @@ class PageViews:
         clock = FakeClock()
         self._job_dir = f"{root}/job"
         self._jobs = ObservedJobs(clock)
-        self._shelf = SavepointCache(clock)
-        self._heads = JobSummaries(self._jobs, self._shelf, clock)
-        self._overviews = Overviews(self._jobs, self._heads, self._shelf, clock)
-        self._runs = RunViews(self._jobs, clock, root / "logs")
-        self._actions = Actions(self._jobs, self._shelf, clock)
+        self._savepoints = SavepointCache(clock)
+        self._summaries = JobSummaries(self._jobs, self._savepoints, clock)
+        self._runs = RunViews(self._jobs, root / "logs")
+        self._actions = Actions(self._jobs, self._savepoints, clock)
 
     def head(self) -> None:
         for state in _STATES:
-            _sent(self._heads.read(self._task(state)))
+            _sent(self._summaries.read(self._task(state)))
 
     def overview(self) -> None:
-        _sent(self._overviews.read(self._task("running"), self._job_dir))
+        _sent(self._summaries.overview(self._task("running"), self._job_dir))
 
     def runs(self) -> None:
         _sent(self._runs.read(self._job_dir, self._job_dir))
@@ -63,13 +57,13 @@ class PageViews:
             )
 
     def failures(self) -> None:
-        _sent(read_failures(self._job_dir, self._jobs))
+        _sent(self._runs.failures(self._job_dir))
 
     def savepoints(self) -> None:
-        _sent(self._shelf.views(JobDirectory(LocalStorage(self._job_dir))))
+        _sent(Savepoints(self._savepoints.all(JobDirectory(LocalStorage(self._job_dir)))))
 
     def state(self) -> None:
-        _sent(_sections("state", self._job_dir))
+        _sent(tab_sections("state", self._job_dir))
 
     def request(self) -> None:
         for run_id in ("r1", "r3"):
@@ -92,7 +86,7 @@ class PageViews:
 
     def _task(self, state: str | None) -> IndexedTask:
         address = TaskInstanceAddress(dag_id="d", run_id="x", task_id="t", map_index=-1)
-        return IndexedTask(address, state, "SparkStreamingOperator", self._job_dir)
+        return IndexedTask(address, state, self._job_dir)
 
 
 VIEWS: Final = tuple(name for name in vars(PageViews) if not name.startswith("_"))
@@ -108,6 +102,6 @@ def _if_there(look: Callable[..., Any], *args: Any) -> Any:
     return view
 
 
-def _sent(view: BaseModel) -> None:
+def _sent(view: Any) -> None:
     """Write a view as the API does."""
-    AsciiResponse(view.model_dump(mode="json"))
+    AsciiResponse(TypeAdapter(type(view)).dump_python(view, mode="json"))

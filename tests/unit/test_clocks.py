@@ -54,10 +54,11 @@ ALLOWED: Final = {
     "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
     "extensions/warm_drivers/pool.py:_fingerprint": "times of installed files, compared with themselves: another "
     "version of the code",
+    "plugins/job_summaries.py:_times": "how long a run took",
     "plugins/job_summaries.py:_batches": "the last commit that a page shows",
-    "plugins/overviews.py:_marks": "which marks a plot shows",
-    "plugins/savepoint_views.py:views": "the order in which savepoints are shown",
-    "plugins/savepoint_views.py:newest": "the savepoint whose age a list shows",
+    "plugins/job_summaries.py:_marks": "which marks a plot shows",
+    "plugins/shared_reads.py:all": "the order in which savepoints are shown",
+    "plugins/shared_reads.py:newest": "the savepoint whose age a list shows",
     "runtime/observe/supervise.py:_is_over": "max_runtime is a length for people; it decides when a task "
     "hands over, and never who drives",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.plugins.document_rights import KINDS, contents_at
+from airflow_provider.plugins.documents import KINDS, contents_at
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, LaunchStatusRecord
 from airflow_provider.runtime.storage.documents import Contents
 from tests.present import present

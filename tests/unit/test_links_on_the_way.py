@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
-from airflow_provider.plugins.document_views import read_document, read_folder
+from airflow_provider.plugins.documents import read_document, read_folder
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, files_under, folders_in

@@ -2,29 +2,28 @@
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
 import { NOTHING, moment, sentence, words } from "./format.js";
-import { Id, Note, Table, Waiting } from "./parts.js";
+import { Id, Note, Table, Waiting, isBad } from "./parts.js";
 
 export function Failures({ task, go, overview }) {
   const { data, error } = useData(jobPath(task, "failures"));
   if (!data) return html`<${Waiting} error=${error} />`;
   return html`<div>
     <${Note} error=${error} />
-    ${data.failures.map((f, i) => html`<${Failure} key=${i} failure=${f} go=${go} />`)}
-    ${data.failures.length ? null : html`<p className="ss-muted">${overview.data?.job.category === "failed" ? "No driver has recorded a failure: the reason is above." : "The newest runs have no failure."}</p>`}
+    ${data.failures.map((f, i) => html`<${Cause} key=${i} cause=${f} go=${go} />`)}
+    ${data.failures.length ? null : html`<p className="ss-muted">${isBad(overview.data?.job.state) ? "No driver has recorded a failure: the reason is above." : "The newest runs have no failure."}</p>`}
   </div>`;
 }
 
-function Failure({ failure, go }) {
-  const times = failure.occurrences.length;
-  const title = failure.reason;
+function Cause({ cause: { failure, reason: title, helps, occurrences }, go }) {
+  const times = occurrences.length;
   return html`<section className="ss-query" aria-label=${title}>
     <h2 className="ss-long">${title}</h2>
     <p><span className=${`ss-state ss-${failure.failure_class === "NON_RECOVERABLE" ? "bad" : "warning"}`}>${words(failure.failure_class)}</span>
       ${" "}${times === 1 ? "once" : `${times} times`}${failure.rule ? `: ${failure.rule}` : ""}</p>
-    <p className="ss-note ss-note-calm"><strong>What to do: </strong>${failure.remedy ? `${sentence(failure.remedy)} ` : ""}${failure.helps}</p>
-    ${failure.root_cause && failure.root_cause !== failure.reason ? html`<details><summary>Why</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
-    <${Table} caption=${`When it happened: ${title}`} rows=${failure.occurrences} columns=${COLUMNS} />
-    <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id, driver_id: failure.occurrences[0].driver_id })}>Driver log</button>
+    <p className="ss-note ss-note-calm"><strong>What to do: </strong>${failure.remedy ? `${sentence(failure.remedy)} ` : ""}${helps}</p>
+    ${failure.root_cause && failure.root_cause !== title ? html`<details><summary>Why</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
+    <${Table} caption=${`When it happened: ${title}`} rows=${occurrences} columns=${COLUMNS} />
+    <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: occurrences[0].run_id, driver_id: occurrences[0].driver_id })}>Driver log</button>
   </section>`;
 }
 
@@ -32,10 +31,10 @@ const COLUMNS = [
   { title: "When", of: (o) => (o.at ? moment(o.at) : NOTHING) },
   { title: "Run", of: (o) => html`<${Id} text=${o.run_id} />` },
   { title: "Attempt", isNumber: true, of: (o) => o.attempt ?? NOTHING },
-  { title: "Query", of: (o) => o.query ?? NOTHING },
-  { title: "Batch", isNumber: true, of: (o) => (o.batch === null ? NOTHING : o.batch) },
+  { title: "Query", of: (o) => o.failure.query ?? NOTHING },
+  { title: "Batch", isNumber: true, of: (o) => o.failure.batch ?? NOTHING },
   { title: "Where", of: (o) => (o.place ? html`<span className="ss-long">${o.place}</span>` : NOTHING) },
-  { title: "Host", of: (o) => o.host ?? NOTHING },
+  { title: "Host", of: (o) => o.failure.host || NOTHING },
   { title: "What followed", of: (o) => (o.is_restarted ? "restart in the driver" : "end of the attempt") },
-  { title: "Details", of: (o) => (o.details ? html`<span className="ss-long">${o.details}</span>` : NOTHING) },
+  { title: "Details", of: (o) => (o.failure.details ? html`<span className="ss-long">${o.failure.details}</span>` : NOTHING) },
 ];

@@ -4,7 +4,7 @@ const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignific
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 export const NOTHING = "–";
 
-const isNothing = (value) => value === null || value === undefined;
+export const isNothing = (value) => value === null || value === undefined;
 
 export const whole = (value) => (isNothing(value) ? NOTHING : WHOLE.format(Math.round(value)));
 export const short = (value) => (isNothing(value) ? NOTHING : SHORT.format(value));
@@ -82,6 +82,23 @@ export function sliceName({ key, start, end, name }) {
   if (from.endsWith(" 00:00") && to.endsWith(" 00:00"))
     return Date.parse(end) - Date.parse(start) === DAY_MS ? firstDay : `${firstDay} to ${lastDay}`;
   return `${from} to ${firstDay === lastDay ? to.slice(11) : to} UTC`;
+}
+
+const TOTAL = "triggerExecution"; // Spark's name for the time of a whole batch
+
+/** The times of a batch's phases by their names. */
+export const phaseTimes = ({ duration_ms: times }) => Object.entries(times ?? {}).filter(([name]) => name !== TOTAL);
+
+/** How long a batch took; null where its driver did not say. */
+export function totalMs(batch) {
+  const phases = phaseTimes(batch);
+  return batch.duration_ms?.[TOTAL] ?? (phases.length ? phases.reduce((sum, [, ms]) => sum + ms, 0) : null);
+}
+
+/** How much is unread: sources report several measures of the same, of which people look at the greatest. */
+export function backlogOf({ backlog }) {
+  const known = Object.values(backlog ?? {});
+  return known.length ? Math.max(...known) : null;
 }
 
 /** A phrase as a sentence. */

@@ -8,7 +8,7 @@ import { moment, sentence, sliceName } from "./format.js";
 import { Failures } from "./failures.js";
 import { DriverLog } from "./log.js";
 import { Overview } from "./overview.js";
-import { Id, Note, State, Waiting, badgeOf } from "./parts.js";
+import { Id, Note, State, Waiting, isBad } from "./parts.js";
 import { Raw } from "./raw.js";
 import { Runs } from "./runs.js";
 import { Savepoints } from "./savepoints.js";
@@ -55,7 +55,7 @@ export function Job({ task }) {
     </nav>
     <header className="ss-head">
       <h1>${streamName(task)}${job?.is_slice ? ` › ${sliceName(job.slice)}` : ""}</h1>
-      ${job ? html`<${State} ...${badgeOf(job)} />` : null}
+      ${job ? html`<${State} text=${job.state} />` : null}
       ${job?.since ? html`<span className="ss-muted">since ${moment(job.since)}</span>` : null}
       ${overview.data ? html`<${Actions} task=${task} overview=${overview.data} reload=${overview.reload} />` : null}
     </header>
@@ -71,11 +71,11 @@ export function Job({ task }) {
 /** Why a stream is not well, and what to do; of one without a reason nothing. */
 function Trouble({ job }) {
   if (["starting", "cancelled"].includes(job?.state) && !job.reason) return html`<p role="status" className="ss-note ss-note-calm">${sentence(job.next_step)}</p>`;
-  if (!job?.reason && job?.category !== "failed") return null;
+  if (!job?.reason && !isBad(job?.state)) return null;
   const next = job.next_step && job.next_step !== job.reason ? sentence(job.next_step) : null;
-  return html`<div role="alert" className=${`ss-note ss-note-${job.category === "failed" && job.state !== "cancelled" ? "bad" : "warning"}`}>
+  return html`<div role="alert" className=${`ss-note ss-note-${isBad(job.state) ? "bad" : "warning"}`}>
     ${job.reason ? sentence(job.reason) : ""}
-    ${next && job.category === "failed" ? html`<div className="ss-muted">${next}</div>` : null}
+    ${next && isBad(job.state) ? html`<div className="ss-muted">${next}</div>` : null}
   </div>`;
 }
 

@@ -7,7 +7,7 @@ export function DriverLog({ task, params, go }) {
   const runs = useData(jobPath(task, "runs"), { once: true });
   if (!runs.data) return html`<${Waiting} error=${runs.error} />`;
   const drivers = runs.data.runs.flatMap((run) =>
-    run.attempts.filter((a) => a.has_log).map((a) => ({ run: run.run_id, driver: a.driver_id, attempt: a.attempt })),
+    run.attempts.filter((a) => a.has_log).map((a) => ({ run: run.run_id, driver: a.record.driver_id, attempt: a.record.attempt })),
   );
   const chosen = drivers.find((d) => d.driver === params.get("driver_id")) ?? drivers[0];
   if (!chosen) return html`<p className="ss-muted">No driver of this stream has a log.</p>`;

@@ -8,12 +8,13 @@ export function Overview({ overview, params, go }) {
   const { data, error } = overview;
   if (!data) return html`<${Waiting} error=${error} />`;
   const { job, histories } = data;
+  const queries = queriesOf(data);
   const name = params.get("query");
   const history = histories.find((h) => h.query === name) ?? histories[0];
   return html`<div>
     <${Upgrade} upgrade=${data.upgrade} />
     <${Facts} facts=${factsOf(job)} />
-    ${data.queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
+    ${queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
     ${histories.length > 1
       ? html`<${Choice} label="Plots of the query" chosen=${history.query} names=${histories.map((h) => [h.query, h.query])} choose=${(query) => go({ query })} />`
       : null}
@@ -84,6 +85,49 @@ function factsOf(job) {
     ["Driver", isDriven(job) ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
     ["Job directory", html`<${Id} text=${job.job_dir} />`],
   ];
+}
+
+/** The queries of the newest run: as its final checkpoint has them, else as its driver has reported. */
+function queriesOf({ progress, final, does }) {
+  const [reported, ended] = [progress?.queries ?? {}, final?.queries ?? {}];
+  const names = new Set([...Object.keys(reported), ...Object.keys(ended)]);
+  const bound = (final ?? progress)?.late_minimum ? "at least " : "";
+  return [...names].map((name) => {
+    const [last, end] = [reported[name] ?? {}, ended[name]];
+    const now = end ?? last;
+    return {
+      name,
+      phase: end ? (end.finished ? "finished" : "suspended") : last.phase,
+      batch: (end ? end.batch_id : last.batch) ?? null,
+      backlog: (end ? null : last.backlog) ?? {},
+      idle: (end ? null : last.idle) ?? [],
+      pacing: end || !last.pacing ? null : pacingOf(last.pacing),
+      sources: (now.sources ?? []).map((part) => partOf(part, end)),
+      operators: (now.operators ?? []).map((part) => ({ ...partOf(part, end), ...operatorOf(part, does, bound) })),
+      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} rows` : null })),
+    };
+  });
+}
+
+const partOf = ({ name, mark }, end) => ({ name: name ?? "?", mark: end && mark === "running" ? null : mark });
+
+/** A stateful operator by the name that the job gave it, or by what it does. */
+function operatorOf({ name, id, kind, state_rows: rows, late_rows: late, ignored_timers: ignored }, does, bound) {
+  const number = id ?? name;
+  const hasName = name && !/^\d+$/.test(name) && name !== `op${number}`;
+  const action = does[kind] ?? kind;
+  const facts = [
+    hasName && !name.startsWith(action) ? action : null,
+    Number.isInteger(rows) ? `${whole(rows)} state rows` : null,
+    late ? `${bound}${whole(late)} late rows` : null,
+    ignored ? `${whole(ignored)} ignored timers` : null,
+  ];
+  return { name: hasName ? name : `${action} (${number})`, detail: facts.filter(Boolean).join(", ") || null };
+}
+
+function pacingOf({ decision, reason, target_s: target, sources }) {
+  const limits = Object.entries(sources).map(([name, { limit, unit }]) => `${whole(limit)} ${unit} of ${name}`);
+  return `${decision}: ${reason} (target ${target} s)${limits.length ? `; a batch reads ${limits.join(", ")}` : ""}`;
 }
 
 function Query({ query }) {

@@ -2,28 +2,33 @@
 import { React, html } from "./host.js";
 import { NOTHING, millis } from "./format.js";
 
+// Of each state of a run, in the order of attention.
 const TONES = {
-  running: "running",
-  starting: "running",
-  unhealthy: "warning",
   failed: "bad",
   killed: "bad",
   damaged: "bad",
-  cancelled: "warning",
+  missing: "bad",
+  unverified: "bad",
+  unhealthy: "warning",
+  unknown: "none",
+  rewound: "none",
+  absent: "none",
+  starting: "running",
+  running: "running",
   waiting: "none",
+  cancelled: "warning",
   suspended: "calm",
   finished: "good",
 };
-
-/** What the badge of a stream says. */
-export const badgeOf = ({ category, state }) => ({ text: category === "unhealthy" ? category : state, category });
+export const STATES = Object.keys(TONES);
+export const toneOf = (state) => TONES[(state ?? "").toLowerCase()] ?? "none";
+export const isBad = (state) => toneOf(state) === "bad";
 
 /** A run's id, or another long name: it scrolls, and is never broken. */
 export const Id = ({ text }) => html`<code className="ss-id" title=${text} tabIndex="0">${text}</code>`;
 
-export function State({ text, category }) {
-  const tone = TONES[(text ?? "").toLowerCase()] ?? TONES[category] ?? "none";
-  return html`<span className=${`ss-state ss-${tone}`}>${(text ?? "unknown").toLowerCase()}</span>`;
+export function State({ text }) {
+  return html`<span className=${`ss-state ss-${toneOf(text)}`}>${(text ?? "unknown").toLowerCase()}</span>`;
 }
 
 /**

@@ -1,6 +1,6 @@
 // Plots over time with one cursor: of batches, of hours, and of savepoints.
 import { React, html } from "./host.js";
-import { bytes, duration, millis, moment, short, whole } from "./format.js";
+import { backlogOf, bytes, duration, millis, moment, phaseTimes, short, totalMs, whole } from "./format.js";
 import uPlot from "./vendor/uPlot.js";
 
 const COLOURS = ["blue", "orange", "green", "purple", "red", "cyan", "yellow", "pink"];
@@ -31,7 +31,7 @@ export function batchPlots(history) {
   const plots = [
     { title: "Rows per second", say: short, series: [["in", of("input_rate")], ["processed", of("process_rate")]] },
     { title: "Batch time by phase", say: millis, series: phasesOf(batches), isStacked: true },
-    { title: "Backlog", say: whole, series: [["unread", of("backlog")]] },
+    { title: "Backlog", say: whole, series: [["unread", batches.map(backlogOf)]] },
     { title: "Watermark behind", say: duration, series: [["behind", of("lag_s")]] },
     { title: "State rows", say: short, series: [["rows", of("state_rows")]] },
     { title: "State size", say: bytes, series: [["bytes", of("state_bytes")]] },
@@ -45,7 +45,7 @@ function withGaps(batches) {
   const starts = times(batches.map((b) => b.at));
   const pauses = starts.slice(1).map((at, i) => at - starts[i]);
   const usual = [...pauses].sort((a, b) => a - b)[Math.floor(pauses.length / 2)] ?? 0;
-  const isGap = (i) => pauses[i] > Math.max(LEAST_GAP_S, GAP * usual) && pauses[i] > GAP * ((batches[i].total_ms ?? 0) / 1000);
+  const isGap = (i) => pauses[i] > Math.max(LEAST_GAP_S, GAP * usual) && pauses[i] > GAP * ((totalMs(batches[i]) ?? 0) / 1000);
   return batches.flatMap((b, i) => {
     if (!isGap(i)) return [b];
     const at = new Date((starts[i] + pauses[i] / 2) * 1000).toISOString();
@@ -84,7 +84,7 @@ export function growthPlots(savepoints) {
 function phasesOf(batches) {
   const sums = {};
   for (const batch of batches)
-    for (const [name, ms] of Object.entries(batch.duration_ms ?? {})) sums[name] = (sums[name] ?? 0) + ms;
+    for (const [name, ms] of phaseTimes(batch)) sums[name] = (sums[name] ?? 0) + ms;
   const names = Object.keys(sums).sort((a, b) => sums[b] - sums[a]);
   const known = (name) => (PHASES.includes(name) ? PHASES.indexOf(name) : PHASES.length);
   const shown = names.slice(0, MOST_PHASES).sort((a, b) => known(a) - known(b));
@@ -92,7 +92,7 @@ function phasesOf(batches) {
   const sum = (some) => batches.map((b) => b.duration_ms && some.reduce((ms, n) => ms + (b.duration_ms[n] ?? 0), 0));
   const series = shown.map((name) => [name, sum([name]), known(name)]);
   if (rest.length) series.push(["others", sum(rest), PHASES.length]);
-  return series.length ? series : [["all", batches.map((b) => b.total_ms ?? null)]];
+  return series.length ? series : [["all", batches.map(totalMs)]];
 }
 
 /** Each series on top of those after it, so that the first is drawn first and the others over it. */

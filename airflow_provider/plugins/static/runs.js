@@ -1,7 +1,7 @@
 // The runs of a stream and their attempts.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, count, lateRows, lostRows, moment, whole, words } from "./format.js";
+import { NOTHING, count, isNothing, lateRows, lostRows, moment, whole, words } from "./format.js";
 import { Facts, Id, Note, State, Table, Waiting } from "./parts.js";
 
 export function Runs({ task, go }) {
@@ -19,59 +19,62 @@ export function Runs({ task, go }) {
 }
 
 function Run({ run, lease, go }) {
+  const { condition, record, counted } = run;
   const facts = [
-    ["Since", run.since ? moment(run.since) : null],
-    ["Last error", run.error ? html`<span className="ss-long">${run.error}</span>` : null],
-    ["Next", run.next_step ? html`<span className="ss-long">${run.next_step}</span>` : null],
-    ["Mode", run.mode ? words(run.mode) : null],
-    ["Until", run.until],
-    ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],
-    ["Rows read", run.rows_read === null ? null : count(run.rows_read, run.rows_minimum)],
-    ["Rows written", run.rows_written === null ? null : count(run.rows_written, run.rows_minimum)],
-    ["Late rows", lateRows(run)],
-    ["Lost rows", lostRows(run)],
-    ["Ignored timers", run.ignored_timers ? whole(run.ignored_timers) : null],
-    ["Started", run.started ? moment(run.started) : null],
+    ["Since", condition.since ? moment(condition.since) : null],
+    ["Last error", condition.error && !run.problem ? html`<span className="ss-long">${condition.error}</span>` : null],
+    ["Next", html`<span className="ss-long">${condition.next_step}</span>`],
+    ["Mode", record ? words(record.options.mode) : null],
+    ["Until", record?.options.until],
+    ["Interval", record?.interval ? record.interval.map(moment).join(" to ") : null],
+    ["Rows read", isNothing(counted?.rows_read) ? null : count(counted.rows_read, counted.rows_minimum)],
+    ["Rows written", run.rows_written === null ? null : count(run.rows_written, counted.rows_minimum)],
+    ["Late rows", counted ? lateRows(counted) : null],
+    ["Lost rows", counted ? lostRows(counted) : null],
+    ["Ignored timers", counted?.ignored_timers ? whole(counted.ignored_timers) : null],
+    ["Started", record ? moment(record.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
-    ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],
-    ["Parameters", run.params ? html`<code>${run.params}</code>` : null],
+    ["From savepoint", record?.from_savepoint ? html`<code>${record.from_savepoint}</code>` : null],
+    ["Parameters", record && Object.keys(record.params).length ? html`<code>${paramsOf(record)}</code>` : null],
     ["Launcher", run.launch],
-    ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
+    ["Job", record ? html`<code>${record.entry}</code>` : null],
   ];
   return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>
-    <h2 className="ss-row"><${Id} text=${run.run_id} /> <${State} text=${run.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
+    <h2 className="ss-row"><${Id} text=${run.run_id} /> <${State} text=${condition.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
     <${Note} error=${run.problem} />
     <${Facts} facts=${facts} />
-    <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />
+    <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.record.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />
   </section>`;
 }
 
+const paramsOf = ({ params }) =>
+  Object.keys(params).sort().map((name) => `${name}=${JSON.stringify(params[name])}`).join(", ");
+
 function columnsOf(run, lease, go) {
   return [
-    { title: "Attempt", isNumber: true, of: (a) => a.attempt },
+    { title: "Attempt", isNumber: true, of: ({ record }) => record.attempt },
     { title: "Outcome", of: (a) => outcome(a, lease) },
-    { title: "Host", of: (a) => `${a.host}, pid ${a.pid}` },
-    { title: "Lease", isNumber: true, of: (a) => a.token },
-    { title: "Started", of: (a) => moment(a.started) },
-    { title: "Ended", of: (a) => moment(a.ended) },
+    { title: "Host", of: ({ record }) => `${record.host}, pid ${record.pid}` },
+    { title: "Lease", isNumber: true, of: ({ record }) => record.token },
+    { title: "Started", of: ({ record }) => moment(record.started) },
+    { title: "Ended", of: ({ record }) => moment(record.ended) },
     { title: "Exit code", isNumber: true, of: (a) => (a.exit_code === null ? NOTHING : a.exit_code) },
-    { title: "Restarts", isNumber: true, of: (a) => (a.restarts ? whole(a.restarts) : NOTHING) },
-    { title: "Application", of: (a) => application(a) },
-    { title: "Log", of: (a) => (a.has_log ? html`<button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: run.run_id, driver_id: a.driver_id })}>log</button>` : NOTHING) },
+    { title: "Restarts", isNumber: true, of: ({ record }) => (record.restarts?.count ? whole(record.restarts.count) : NOTHING) },
+    { title: "Application", of: ({ record }) => application(record) },
+    { title: "Log", of: (a) => (a.has_log ? html`<button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: run.run_id, driver_id: a.record.driver_id })}>log</button>` : NOTHING) },
     { title: "Failure", of: (a) => (a.failure ? html`<span className="ss-long">${a.failure}</span>` : NOTHING) },
   ];
 }
 
-function outcome(attempt, lease) {
-  if (attempt.outcome) return html`<${State} text=${attempt.outcome} />`;
-  const isAtWork = lease?.driver_id === attempt.driver_id && ["live", "unknown"].includes(lease.liveness);
-  if (isAtWork && attempt.exit_code === null) return html`<${State} text="running" />`;
-  return html`<${State} text="killed" />`;
+function outcome({ record, exit_code }, lease) {
+  if (record.outcome) return html`<${State} text=${record.outcome} />`;
+  const isAtWork = lease?.driver_id === record.driver_id && ["live", "unknown"].includes(lease.liveness);
+  return html`<${State} text=${isAtWork && exit_code === null ? "running" : "killed"} />`;
 }
 
-function application(attempt) {
-  const name = attempt.application_id ?? "Spark UI";
-  if (attempt.ui_url)
-    return html`<a href=${attempt.ui_url} target="_blank" rel="noopener noreferrer">${name} ↗</a>`;
-  return attempt.application_id ?? NOTHING;
+function application({ application_id: id, ui_url: url }) {
+  const name = id ?? "Spark UI";
+  if (url)
+    return html`<a href=${url} target="_blank" rel="noopener noreferrer">${name} ↗</a>`;
+  return id ?? NOTHING;
 }

@@ -3,24 +3,23 @@ import { Link, React, html, useSearchParams } from "./host.js";
 import { dagPath, jobQuery, seriesOf, streamName, taskPath } from "./addresses.js";
 import { useData } from "./api.js";
 import { NOTHING, count, duration, moment, sliceName, whole } from "./format.js";
-import { Note, State, Table, Waiting, badgeOf } from "./parts.js";
+import { Note, STATES, State, Table, Waiting, isBad, toneOf } from "./parts.js";
 
-// In the order of attention, each with a sign, so that the colour is not needed to tell them apart.
+// Each state has a sign, so that the colour is not needed to tell them apart.
 const SIGNS = {
-  failed: "✕",
   unhealthy: "!",
-  unknown: "?",
+  rewound: "↶",
+  starting: "▷",
   running: "▶",
   waiting: "○",
   cancelled: "⊘",
   suspended: "‖",
   finished: "✓",
 };
-const KINDS = Object.keys(SIGNS);
+const signOf = (state) => SIGNS[state] ?? (isBad(state) ? "✕" : "?");
 const MOST_CELLS = 60; // in a row of the list; the view of the slices has all
 
-const kindOf = (job) => (job.state === "cancelled" ? "cancelled" : job.category);
-const hasView = (job) => job.job_dir !== null && job.category !== "waiting";
+const hasView = (job) => job.job_dir !== null && job.state !== "waiting";
 const placeOf = (job) => (hasView(job) ? jobQuery(job.task) : taskPath(job.task));
 
 /** The slices in the order of their data: by time, then by key. */
@@ -50,10 +49,10 @@ export function rowsOf(jobs) {
 
 /** How many slices are in each state, in words. */
 export function summary(slices) {
-  const counts = KINDS.map((kind) => [kind, slices.filter((job) => kindOf(job) === kind).length]);
+  const counts = STATES.map((state) => [state, slices.filter((job) => job.state === state).length]);
   return counts
     .filter(([, n]) => n)
-    .map(([kind, n]) => `${whole(n)} ${kind}`)
+    .map(([state, n]) => `${whole(n)} ${state}`)
     .join(", ");
 }
 
@@ -74,10 +73,9 @@ export function Grid({ slices, most = slices.length }) {
   }
   return html`<ol className="ss-grid" ref=${list} aria-label="Slices" onKeyDown=${onKeyDown}>
     ${shown.map((job, i) => {
-      const kind = kindOf(job);
-      const said = `${sliceName(job.slice)}: ${job.state ?? kind}${job.reason ? `, ${job.reason}` : ""}`;
+      const said = `${sliceName(job.slice)}: ${job.state}${job.reason ? `, ${job.reason}` : ""}`;
       return html`<li key=${job.task.run_id + job.job_dir}>
-        <${Link} to=${placeOf(job)} tabIndex=${i === current ? 0 : -1} onFocus=${() => setAt(i)} className=${`ss-cell ss-cell-${kind}`} title=${said} aria-label=${said}><span aria-hidden="true">${SIGNS[kind]}</span></${Link}>
+        <${Link} to=${placeOf(job)} tabIndex=${i === current ? 0 : -1} onFocus=${() => setAt(i)} className=${`ss-cell ss-cell-${toneOf(job.state)}`} title=${said} aria-label=${said}><span aria-hidden="true">${signOf(job.state)}</span></${Link}>
       </li>`;
     })}
   </ol>`;
@@ -86,7 +84,7 @@ export function Grid({ slices, most = slices.length }) {
 /** What the row of a series says instead of the state of one job. */
 export function SeriesState({ slices }) {
   return html`<div className="ss-trouble">
-    <${State} text=${slices[0].category} category=${slices[0].category} />
+    <${State} text=${slices[0].state} />
     <small>${summary(slices)}</small>
     <${Grid} slices=${slices} most=${MOST_CELLS} />
   </div>`;
@@ -97,13 +95,13 @@ export function Slices({ task }) {
   const { data, error } = useData("jobs");
   const chosen = params.get("state");
   const all = inOrder((data?.jobs ?? []).filter((job) => job.is_slice && seriesOf(job.task) === seriesOf(task)));
-  const choose = (kind) =>
+  const choose = (state) =>
     setParams((now) => {
-      if (kind) now.set("state", kind);
+      if (state) now.set("state", state);
       else now.delete("state");
       return now;
     }, { replace: true });
-  const shown = chosen ? all.filter((job) => kindOf(job) === chosen) : all;
+  const shown = chosen ? all.filter((job) => job.state === chosen) : all;
   return html`<div className="ss-page">
     <nav aria-label="Way back" className="ss-crumbs">
       <${Link} to="?">Streams</${Link}>${" › "}
@@ -115,7 +113,7 @@ export function Slices({ task }) {
     </header>
     <${Note} error=${data && error} />
     ${data
-      ? html`<${Kinds} slices=${all} chosen=${chosen} choose=${choose} />
+      ? html`<${Legend} slices=${all} chosen=${chosen} choose=${choose} />
           ${shown.length ? html`<${Grid} slices=${shown} />` : null}
           <${Table} caption="Slices" columns=${COLUMNS} rows=${[...shown].reverse()} keyOf=${(job) => job.task.run_id + job.job_dir} empty="This task has no slices like these." />`
       : html`<${Waiting} error=${error} />`}
@@ -123,13 +121,13 @@ export function Slices({ task }) {
 }
 
 /** The legend of the grid; each sign shows only the slices in that state. */
-function Kinds({ slices, chosen, choose }) {
-  const present = KINDS.filter((kind) => kind === chosen || slices.some((job) => kindOf(job) === kind));
+function Legend({ slices, chosen, choose }) {
+  const present = STATES.filter((state) => state === chosen || slices.some((job) => job.state === state));
   return html`<div className="ss-counters" role="group" aria-label="Show only slices that are">
     ${present.map(
-      (kind) =>
-        html`<button key=${kind} type="button" aria-pressed=${chosen === kind} className=${`ss-counter ss-edge-${kind}`} onClick=${() => choose(chosen === kind ? null : kind)}>
-          <span className=${`ss-cell ss-cell-${kind}`} aria-hidden="true">${SIGNS[kind]}</span> <strong>${slices.filter((job) => kindOf(job) === kind).length}</strong> ${kind}
+      (state) =>
+        html`<button key=${state} type="button" aria-pressed=${chosen === state} className=${`ss-counter ss-edge-${toneOf(state)}`} onClick=${() => choose(chosen === state ? null : state)}>
+          <span className=${`ss-cell ss-cell-${toneOf(state)}`} aria-hidden="true">${signOf(state)}</span> <strong>${slices.filter((job) => job.state === state).length}</strong> ${state}
         </button>`,
     )}
   </div>`;
@@ -140,7 +138,7 @@ const COLUMNS = [
   {
     title: "State",
     of: (job) =>
-      html`<div className="ss-trouble"><${State} ...${badgeOf(job)} />${job.reason ? html`<span title=${job.reason}>${job.reason}</span>` : null}</div>`,
+      html`<div className="ss-trouble"><${State} text=${job.state} />${job.reason ? html`<span title=${job.reason}>${job.reason}</span>` : null}</div>`,
   },
   { title: "Rows read", isNumber: true, of: (job) => count(job.rows_read, job.rows_minimum) },
   { title: "Rows written", isNumber: true, of: (job) => count(job.rows_written, job.rows_minimum) },

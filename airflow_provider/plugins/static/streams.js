@@ -3,11 +3,10 @@ import { Link, html, useSearchParams } from "./host.js";
 import { dagPath, jobQuery, seriesOf, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { useData } from "./api.js";
 import { NOTHING, duration, moment, rate, short, sliceName, whole } from "./format.js";
-import { Note, Sparkline, State, Table, Waiting, badgeOf } from "./parts.js";
+import { Note, STATES, Sparkline, State, Table, Waiting, isBad, toneOf } from "./parts.js";
 import { SeriesState, rowsOf } from "./slices.js";
 
-const CATEGORIES = ["running", "unhealthy", "failed", "suspended", "finished"];
-const SOMETIMES = ["waiting", "unknown"];
+const ALWAYS = ["running", "unhealthy", "failed", "suspended", "finished"];
 
 export function Streams() {
   const [params, setParams] = useSearchParams();
@@ -22,7 +21,7 @@ export function Streams() {
     }, { replace: true });
   const jobs = (data?.jobs ?? []).filter(
     (job) =>
-      (!chosen || job.category === chosen) &&
+      (!chosen || job.state === chosen) &&
       textOf(job).toLowerCase().includes(wanted),
   );
   return html`<div className="ss-page">
@@ -33,7 +32,7 @@ export function Streams() {
         <input type="search" placeholder="DAG, task or job" value=${wanted} onChange=${(e) => change("search", e.target.value)} />
       </label>
     </header>
-    <${Counters} counters=${data?.counters ?? {}} chosen=${chosen} choose=${(c) => change("state", c)} />
+    <${Counters} counters=${data?.counters ?? {}} chosen=${chosen} choose=${(state) => change("state", state)} />
     <${Note} error=${data && error} />
     ${data
       ? html`<${Table} caption="Streams" columns=${COLUMNS} rows=${rowsOf(jobs)} keyOf=${keyOf} empty=${data.jobs.length ? "no stream like this" : "No task of this provider has run yet."} />`
@@ -42,12 +41,13 @@ export function Streams() {
 }
 
 function Counters({ counters, chosen, choose }) {
-  const shown = [...CATEGORIES, ...SOMETIMES.filter((c) => counters[c] || chosen === c)];
+  const others = STATES.filter((state) => !ALWAYS.includes(state) && (counters[state] || chosen === state));
+  const shown = [...ALWAYS, ...others];
   return html`<div className="ss-counters" role="group" aria-label="Show only streams that are">
     ${shown.map(
-      (c) =>
-        html`<button key=${c} type="button" aria-pressed=${chosen === c} className=${`ss-counter ss-edge-${c}`} onClick=${() => choose(chosen === c ? null : c)}>
-          <strong>${counters[c] ?? 0}</strong> ${c}
+      (state) =>
+        html`<button key=${state} type="button" aria-pressed=${chosen === state} className=${`ss-counter ss-edge-${toneOf(state)}`} onClick=${() => choose(chosen === state ? null : state)}>
+          <strong>${counters[state] ?? 0}</strong> ${state}
         </button>`,
     )}
   </div>`;
@@ -73,9 +73,9 @@ function Name({ job, slices }) {
 }
 
 function Trouble({ job }) {
-  const said = job.reason ?? (job.category === "failed" || job.state === "starting" ? job.next_step : null);
+  const said = job.reason ?? (isBad(job.state) || job.state === "starting" ? job.next_step : null);
   return html`<div className="ss-trouble">
-    <${State} ...${badgeOf(job)} />
+    <${State} text=${job.state} />
     ${said ? html`<span title=${said}>${said}</span>` : null}
   </div>`;
 }

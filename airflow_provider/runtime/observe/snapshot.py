@@ -155,13 +155,7 @@ def read_snapshot(
     lease, liveness = (observer or LeaseObserver(directory.storage, SystemClock())).look()
     submission = _submission(run, driver_id)
     if driver_id is not None and submission is None and lease is None:
-        # A job directory that vanishes is taken for one that is away, such as an unmounted one.
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"the record of driver {driver_id} is gone: the job directory was emptied, or is not "
-            "mounted",
-            directory.url,
-        )
+        raise _vanished(directory, driver_id)
     # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
     final = run.final()
     driver = submission.driver_id if submission is not None else None
@@ -223,6 +217,13 @@ def read_history(run: Storage, query: str, last: int | None = None) -> BatchHist
         raw = read_json(stored if last is None else without_older(stored, last))
         return BatchHistory.from_dict(raw, where=f"{run.url}/{path}")
     return None
+
+
+def _vanished(directory: JobDirectory, driver_id: str) -> FileNotFoundError:
+    """Return the error for a job directory that vanished, which is taken for an unmounted one."""
+    reason = "the job directory was emptied, or is not mounted"
+    msg = f"the record of driver {driver_id} is gone: {reason}"
+    return FileNotFoundError(errno.ENOENT, msg, directory.url)
 
 
 def _submission(run: RunDirectory, driver_id: str | None) -> SubmissionRecord | None:

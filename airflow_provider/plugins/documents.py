@@ -1,4 +1,4 @@
-"""Views of documents: what lies in a job directory, folder by folder, as it is stored.
+"""Documents of a job directory as they are stored, and the right that each needs.
 
 A path from a browser is taken only if each of its parts is a name and is in the listing of the
 folder above. On a disk a symbolic link is none of them: it may lead anywhere.
@@ -6,12 +6,13 @@ folder above. On a disk a symbolic link is none of them: it may lead anywhere.
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.plugins.responses import DocumentView, FolderView
 from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.storage.documents import read_stored
+from airflow_provider.runtime.storage.documents import Contents, Document, read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -39,9 +40,62 @@ _ROOTS: Final = frozenset(
         "tries.json",
     }
 )
+_MODULES: Final = (
+    "hooks.log_tail",
+    "hooks.replays",
+    "hooks.watch_periods",
+    "extensions.upgrades.upgrade_request",
+    "runtime.control.bootstrap_request",
+    "runtime.jobdir.batch_history",
+    "runtime.jobdir.checkpoint_places",
+    "runtime.jobdir.end_of_input",
+    "runtime.jobdir.epoch_documents",
+    "runtime.jobdir.expiry",
+    "runtime.jobdir.fingerprint_record",
+    "runtime.jobdir.identity",
+    "runtime.jobdir.lease_records",
+    "runtime.jobdir.requests",
+    "runtime.jobdir.run_records",
+    "runtime.jobdir.run_spec",
+    "runtime.jobdir.submissions",
+    "runtime.jobdir.topology_record",
+    "runtime.jobdir.upgrade_record",
+    "runtime.savepoints.record",
+)
+KINDS: Final[frozenset[type[Document]]] = frozenset(
+    value
+    for module in _MODULES
+    for value in vars(importlib.import_module(f"airflow_provider.{module}")).values()
+    if isinstance(value, type) and issubclass(value, Document) and value.PLACES
+)
+"""The documents that lie at a place of their own."""
 
 
-def read_folder(job_dir: str, folder: str) -> FolderView:
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """The names in a folder of the job directory: folders, and documents that can be read."""
+
+    folder: str
+    folders: list[str]
+    documents: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredDocument:
+    """One document of the job directory, as it is stored."""
+
+    path: str
+    text: str
+    is_cut: bool
+
+
+def contents_at(path: str) -> Contents:
+    """Return the contents of the document at a path; a file that is no known one may have a log."""
+    found = {kind.CONTENTS for kind in KINDS if kind.is_placed_at(path)}
+    return Contents.FACTS if found == {Contents.FACTS} else Contents.LOG
+
+
+def read_folder(job_dir: str, folder: str) -> Folder:
     """Return the names in a folder of the job directory.
 
     Raises:
@@ -51,14 +105,14 @@ def read_folder(job_dir: str, folder: str) -> FolderView:
     storage = open_storage(job_dir)
     names = _names(storage, folder)
     inside = set(folders_in(storage.at(folder)))
-    return FolderView(
+    return Folder(
         folder=folder,
         folders=[name for name in names if name in inside],
         documents=[n for n in names if n.endswith(_SUFFIX) and n not in inside],
     )
 
 
-def read_document(job_dir: str, path: str) -> DocumentView:
+def read_document(job_dir: str, path: str) -> StoredDocument:
     """Return a document of the job directory.
 
     Raises:
@@ -73,7 +127,7 @@ def read_document(job_dir: str, path: str) -> DocumentView:
         text = read_stored(storage, path).decode(errors="replace")
     except (CorruptDocumentError, FileNotFoundError) as error:  # or a link, a folder, a pipe
         raise LookupError(path) from error
-    return DocumentView(path=path, text=text[:_MOST_CHARS], is_cut=len(text) > _MOST_CHARS)
+    return StoredDocument(path=path, text=text[:_MOST_CHARS], is_cut=len(text) > _MOST_CHARS)
 
 
 def _names(storage: Storage, folder: str) -> list[str]:
