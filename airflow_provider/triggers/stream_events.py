@@ -170,7 +170,7 @@ class StreamEventTrigger(BaseEventTrigger):
         try:
             with self._storage.opened():
                 job_dir = directory_in_force(self.job_dir)
-                found = source.look(directory_at(job_dir), state)
+                found = source.read(directory_at(job_dir), state)
             shown = source.describe(found)
         except (SparkStreamError, OSError) as error:  # damage, or storage that is away
             shown, level = f"cannot be read: {error}", logging.WARNING

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from handmade_page import IMG, LONG, PageJob, page_jobs
+from handmade_page import IMG, LONG, PageJob, ago, page_jobs
 from page_browser import HAS_READ, NEEDS_BROWSER, VIEWS, open_browser
 from page_server import put_slice_rows
 from services import wait_for
@@ -109,6 +109,29 @@ def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
     assert "keyed_state" in texts["running state"]
 
 
+def test_what_documents_say_is_put_into_words(browser: Browser) -> None:
+    """
+    A query is drawn from source to sink with what its operators have dropped and what decides the
+    size of its batches; of each measure of its batches the least, mean, median, 99th percentile and
+    greatest are shown.
+    """
+    overview = browser.open(**of("running", "overview")).inner_text()
+    batches = browser.open(**of("running", "batches")).inner_text()
+
+    for said in (
+        "batch 299 · backlog max offsets behind latest 5,200, avg offsets behind latest 1,300",
+        "flights\nrunning",
+        "aggregation (0)\nrunning\n1,234 late rows",
+        "out\n4,321 rows",
+        "Batch size unchanged: batches take about as long as they should (target 10 s); a batch "
+        "reads 250,000 rows of flights",
+    ):
+        assert said in overview
+    assert "late rows\t0\t0.2\t0\t12\t12" in batches
+    assert '"mode": "STREAMING"' in batches
+    assert [] == browser.complaints
+
+
 def test_every_plot_is_drawn_and_says_its_last_value(browser: Browser) -> None:
     """
     Of the last batches, of the hours before them, and of the state from savepoint to savepoint.
@@ -155,7 +178,7 @@ def test_a_plot_says_what_came_last(browser: Browser, jobs: dict[str, PageJob]) 
     plot = shown.get_by_role("img", name="Backlog")
     plot.locator(".u-over").hover()
     assert "unread: 77" not in " ".join(plot.inner_text().split())
-    storage.put("history/daily.json", json.dumps({**history, "updated": "later"}).encode())
+    storage.put("history/daily.json", json.dumps({**history, "updated": ago(0)}).encode())
     try:
         plot.get_by_text("77", exact=True).wait_for()
     finally:

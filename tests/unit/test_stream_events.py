@@ -64,10 +64,10 @@ class Watched:
 
     def new(self, at_most: int = 1000) -> list[EventStep]:
         """Look, and return the events; the first look has none. Only JSON is remembered."""
-        seen = self._source.look(self._job.directory, self._state)
+        seen = self._source.read(self._job.directory, self._state)
         if self._state is None:
             self._state = self._source.begin(seen)
-            seen = self._source.look(self._job.directory, self._state)
+            seen = self._source.read(self._job.directory, self._state)
         steps = list(self._source.steps(self._state, seen))[:at_most]
         if steps:
             self._state = json.loads(json.dumps(steps[-1].state))

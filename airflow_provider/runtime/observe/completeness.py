@@ -1,4 +1,4 @@
-"""Published batches: how far a stream has come for those who read its output.
+"""Published batches, completeness and reports of a stream: how far its output can be read.
 
 A batch with watermark W has emitted what ends by W, such as the windows until then, and what comes
 later for them is late. So when it is committed and published, the output is complete up to W.
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class PublishedBatch:
-    """The last batch of a query that readers see.
+    """The last batch of a query that readers of its output see; None of each before the first one.
 
     Attributes:
-        query_id: Spark's id of the query; None before it has begun.
-        number: of the batch; None before the first.
-        offsets: what the batch has read, and its watermark.
-        epoch: what the sinks have published; None for those of Spark's own, and when it is folded.
+        offsets: the offsets that the batch has read to, and its watermark.
+        epoch: the record of what the sinks have published; None for Spark's own sinks, and when it
+            is folded.
     """
 
     query_id: str | None
@@ -48,7 +47,7 @@ class PublishedBatch:
 
     @property
     def watermark_ms(self) -> int | None:
-        """Return the watermark of the batch, in milliseconds since 1970; None without one."""
+        """The watermark of the batch, in milliseconds since 1970; None without one."""
         return (self.offsets.watermark_ms or None) if self.offsets is not None else None
 
 
@@ -56,7 +55,7 @@ def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
     """Return the last batch of a query that is committed and published.
 
     Raises:
-        CheckpointError: what says so is damaged.
+        CheckpointError: a log or record is damaged.
     """
     logs = CheckpointLogs(directory.checkpoint(query))
     query_id = logs.query_id()
@@ -71,12 +70,11 @@ def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Completeness:
-    """Up to which event time the output of a job is complete.
+    """The event time up to which the output of a job is complete.
 
     Attributes:
-        watermarks: per query in milliseconds since 1970; None while it has none.
-        finished_by: the run that has finished the job, so that nothing more will come; None while
-            none has.
+        watermarks: of each query in milliseconds since 1970; None while it has none.
+        finished_by: the run that has finished the job, so that no more output will come.
     """
 
     watermarks: Mapping[str, int | None]
@@ -84,14 +82,14 @@ class Completeness:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more output will come."""
         return self.finished_by is not None
 
     @property
     def reached_ms(self) -> int | None:
-        """Return up to when the output of every query is complete, in milliseconds since 1970.
+        """The event time up to which every query is complete, in milliseconds since 1970.
 
-        None while a query has no watermark, and when all are drained: then no moment is the last.
+        None while a query has no watermark, and when all are drained.
         """
         known = [each for each in self.watermarks.values() if each is not None]
         if not known or len(known) < len(self.watermarks):
@@ -100,7 +98,7 @@ class Completeness:
         return None if is_of_drain(lowest) else lowest
 
     def lagging(self, until_ms: int) -> dict[str, int | None]:
-        """Return the queries whose output is not complete up to a moment; none when all are."""
+        """Return the queries whose output is not complete up to a moment."""
         if self.is_finished:
             return {}
         return {
@@ -114,19 +112,19 @@ class Completeness:
         return self.is_finished or (bool(self.watermarks) and not self.lagging(until_ms))
 
     def describe(self) -> dict[str, str | None]:
-        """Return per query up to when it is complete, as ISO 8601; ``end`` when it is drained."""
+        """Return for each query the moment up to which it is complete, or ``end`` if it is drained."""
         return {query: _shown(watermark) for query, watermark in self.watermarks.items()}
 
 
 def completeness(directory: JobDirectory, queries: Sequence[str] = ()) -> Completeness:
-    """Return up to which event time the output of a job is complete.
+    """Return the event time up to which the output of a job is complete.
 
     Args:
         directory: the job directory; there may be no job in it yet.
-        queries: those that count, which may not have begun; by default all that have.
+        queries: the queries that count, begun or not; by default all that have begun.
 
     Raises:
-        CheckpointError: what says so is damaged.
+        CheckpointError: a log or record is damaged.
     """
     begun = directory.query_names()
     watermarks = {
@@ -160,7 +158,7 @@ RUNNING: Final = "RUNNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamReport(Document):
-    """How far a run had come at a moment.
+    """The progress of a run that a supervising task hands over; nothing has ended, none is stored.
 
     Attributes:
         outcome: always RUNNING.
@@ -190,10 +188,10 @@ class StreamReport(Document):
 
 
 def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamReport:
-    """Return how far the run has come whose driver *snapshot* has shown.
+    """Return the progress of a running run.
 
     Raises:
-        CheckpointError: the driver has reported nothing yet, or what it goes by is damaged.
+        CheckpointError: the driver has reported nothing yet, or a document is damaged.
     """
     progress = snapshot.driver_progress
     if progress is None or snapshot.attempt is None or snapshot.lease is None:

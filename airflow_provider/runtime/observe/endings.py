@@ -1,8 +1,7 @@
-"""Endings of drivers: the failure that a driver has recorded, or that its silence means; pure.
+"""Endings of drivers: the failure that a driver recorded, or that its silence means; pure.
 
-The task's error, ``status``, ``ls``, the events and the page say of a driver's end what this module
-says. A driver that could record its failure has the last word. Of one that could not, its exit code
-and the last lines of its log tell, else what it has left.
+The task's error, ``status``, ``ls``, the events and the page take the reason from here. A recorded
+failure decides; without one the exit code and the last lines of the log, else the driver's remains.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _SOURCE: Final = re.compile(r"source '([^']*)'")
 
 @dataclasses.dataclass(frozen=True)
 class Remains:
-    """What a driver that recorded no end has left.
+    """The remains of a driver that recorded no end.
 
     Attributes:
-        open_batches: the planned batch that has not committed, by query.
-        full_disk: the path of the job directory if its disk is full; None otherwise.
+        open_batches: for each query, the planned batch that has not committed.
+        full_disk: the path of the job directory if its disk is full.
     """
 
     open_batches: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -57,7 +56,7 @@ class Remains:
 
 
 def recorded_failure(attempt: AttemptRecord | None) -> Failure | None:
-    """Return the failure that a driver has recorded, with its host; None without one."""
+    """Return the failure that a driver has recorded, with its host."""
     if attempt is None or attempt.failure is None:
         return None
     failure = Failure.from_dict(attempt.failure)
@@ -75,11 +74,11 @@ def silent_failure(
     """Return the failure of a driver that has recorded none.
 
     Args:
-        code: the exit code of its process; None if that is not known.
+        code: the exit code of its process; None if it is not known.
         lines: the last lines of its log.
         host: its machine.
-        remains: what it has left; None if nobody looked.
-        cluster: what its cluster says of its end; empty for nothing.
+        remains: its remains; None if they were not read.
+        cluster: the cluster's words about its end; empty for none.
     """
     screen = screen_in(lines)
     own = _CLASSES.get(code) if code is not None else None
@@ -124,7 +123,6 @@ def _last_line(lines: Sequence[str]) -> str:
 
 
 def _on_screen(screen: Screen, guessed: FailureClass, host: str) -> Failure:
-    """Return the failure whose screen ends a driver's log."""
     known = {each.value: each for each in FailureClass}
     batch = _found(_BATCH, screen.where)
     return Failure(

@@ -1,9 +1,8 @@
-"""Events of a stream: what has happened to it, decided from its job directory, each once.
+"""Events of a stream, decided from its job directory, each once.
 
-Each source of events looks at a job directory, and says which events follow from what it has seen
-and from the *state* after the last event, which is plain JSON and is kept by somebody else. The
-decision is pure, and no clock has a part in it: it compares watermarks, numbers and names, and no
-times at which somebody has written something.
+A source of events reads a job directory and decides which events follow from that and from the
+*state* after the last event. The state is plain JSON; the caller stores it. The decision is pure and
+compares watermarks, numbers and names, never the times at which documents were written.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class EventStep:
     """One event, and the state after it.
 
     Attributes:
-        id: of the event: the same for the same event, also when another triggerer reports it again.
-        payload: what its consumers read; plain JSON.
-        state: which is kept together with the event.
+        id: the same for the same event, also when another triggerer reports it again.
+        payload: plain JSON for the event's consumers.
+        state: to be stored together with the event.
     """
 
     id: str
@@ -50,27 +49,27 @@ class EventStep:
 
 
 class EventSource(Protocol[Seen]):
-    """A sort of events."""
+    """A kind of events."""
 
-    def look(self, directory: JobDirectory, state: State | None) -> Seen:
-        """Return what there is now; only reads.
+    def read(self, directory: JobDirectory, state: State | None) -> Seen:
+        """Read what the events follow from.
 
         Args:
             directory: the job directory; there may be no job in it yet.
-            state: what :meth:`begin` or the last event has left; None for the first look.
+            state: the state after the last event or :meth:`begin`; None for the first read.
 
         Raises:
-            CheckpointError: what is there is damaged.
+            CheckpointError: a document is damaged.
         """
 
     def describe(self, seen: Seen) -> str:
-        """Return what was seen as a few words, which change when it changes."""
+        """Return a few words for a log, which change when the read changes."""
 
     def begin(self, seen: Seen) -> State:
-        """Return the state with which events begin: what there is already is not reported."""
+        """Return the first state, with which what is there already is not reported."""
 
     def steps(self, state: State, seen: Seen) -> Iterator[EventStep]:
-        """Yield the events that follow, in order; each state is that after its event."""
+        """Yield the events that follow, in order, each with the state after it."""
 
 
 # --- complete up to ------------------------------------------------------------------------------
@@ -80,28 +79,28 @@ class EventSource(Protocol[Seen]):
 class CompletePeriods:
     """An event for each period of event time of which the output is complete, and one for the end.
 
-    Its state is the end of the last period, and the run whose end was reported. A stream that goes
-    back behind it, because an older savepoint was restored, is not reported twice.
+    The state is the end of the last period, and the run whose end was reported. Periods are not
+    reported again after an older savepoint was restored.
 
     Attributes:
         every_ms: the length of the periods, which are aligned to 1970.
-        queries: those that count; none for all.
-        since_ms: events begin with the period that contains this moment; None for those that are
-            complete after the first look. Of a stream that has no watermark by then, the first
-            event is that of the newest period: nobody knows where its data begin.
+        queries: the queries that count; none for all.
+        since_ms: events begin with the period that contains this moment; None for the periods that
+            are complete after the first read. If the stream has no watermark at the first read, the
+            first event is that of the newest period: where its data begin is not known.
     """
 
     every_ms: int
     queries: tuple[str, ...] = ()
     since_ms: int | None = None
 
-    def look(self, directory: JobDirectory, state: State | None) -> Completeness:
-        """Return up to when the output is complete."""
+    def read(self, directory: JobDirectory, state: State | None) -> Completeness:
+        """Return the event time up to which the output is complete."""
         del state
         return completeness(directory, self.queries)
 
     def describe(self, seen: Completeness) -> str:
-        """Return up to when the output of each query is complete."""
+        """Return the event time up to which each query is complete."""
         return f"complete up to: {seen.describe() or 'nothing yet'}"
 
     def begin(self, seen: Completeness) -> State:
@@ -150,7 +149,7 @@ class SeenSavepoints:
     """The savepoints of a job directory.
 
     Attributes:
-        complete: by the time that their takers' clocks had.
+        complete: the complete ones, by the clocks of their writers.
         folders: of all, also of those that are being taken or removed, or cannot be read now.
     """
 
@@ -162,16 +161,16 @@ class SeenSavepoints:
 class NewSavepoints:
     """An event for each savepoint that is complete in the folder ``savepoints`` of the job.
 
-    Those with which runs begin, to be replayed, are none: they come and go with the runs. Its state
-    names the savepoints that were reported, or were there before, while their folders exist.
+    The savepoints for replays, with which runs begin, have no events. The state names the savepoints
+    that were reported, or were there before, while their folders exist.
 
     Attributes:
-        from_start: report those, too, that are there at the first look.
+        from_start: also report the savepoints that are there at the first read.
     """
 
     from_start: bool = False
 
-    def look(self, directory: JobDirectory, state: State | None) -> SeenSavepoints:
+    def read(self, directory: JobDirectory, state: State | None) -> SeenSavepoints:
         """Return the savepoints."""
         del state
         complete, others = find_savepoints(directory.storage.at("savepoints"))
@@ -184,7 +183,7 @@ class NewSavepoints:
         return f"savepoints: {len(seen.complete)}"
 
     def begin(self, seen: SeenSavepoints) -> State:
-        """Return the names of those that are not reported."""
+        """Return the savepoints that are not reported."""
         return {"known": [] if self.from_start else [_mark(each) for each in seen.complete]}
 
     def steps(self, state: State, seen: SeenSavepoints) -> Iterator[EventStep]:
@@ -208,7 +207,7 @@ class NewSavepoints:
 
 
 def _mark(savepoint: Savepoint) -> str:
-    """Return what no other savepoint has in common, also when a name is used again."""
+    """Return what identifies a savepoint, also if its name is used again."""
     return f"{savepoint.folder}@{savepoint.record.taken}"
 
 
@@ -217,13 +216,7 @@ def _mark(savepoint: Savepoint) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RunItem:
-    """Something that happened to a run.
-
-    Attributes:
-        run_id: the run.
-        number: items of one run are in its order.
-        payload: of the event.
-    """
+    """Something that happened to a run; the items of one run have the order of their numbers."""
 
     run_id: str
     number: int
@@ -235,8 +228,8 @@ class SeenRuns:
     """What happened to runs.
 
     Attributes:
-        job: what tells this job from another that takes its place in the same folder.
-        tokens: of each run that was looked at, newest first.
+        job: identifies the job among those that used the same folder.
+        tokens: the lease under which each run was begun, newest first.
         items: oldest first.
     """
 
@@ -246,7 +239,7 @@ class SeenRuns:
 
     @property
     def settled(self) -> int:
-        """Return the token of the tenth run; 0 when there are fewer."""
+        """The token of the tenth run; 0 if there are fewer."""
         return next(itertools.islice(self.tokens.values(), RECENT - 1, None), 0)
 
 
@@ -254,18 +247,18 @@ class SeenRuns:
 class _OfRuns:
     """Events of runs.
 
-    Its state has the token before which runs are not looked at any more, ten runs at the latest
-    after theirs, and for each later run the number of its last item. Runs of another job that
-    began in the same folder are all new.
+    The state has the token before which runs are not read any more, ten runs later at the latest,
+    and for each later run the number of its last item. All runs of another job in the same folder
+    are new.
 
     Attributes:
-        from_start: report, too, what has happened before the first look.
+        from_start: also report what happened before the first read.
     """
 
     from_start: bool = False
 
-    def look(self, directory: JobDirectory, state: State | None) -> SeenRuns:
-        """Return what has happened to the runs that count."""
+    def read(self, directory: JobDirectory, state: State | None) -> SeenRuns:
+        """Return what has happened to the runs that are not settled."""
         record = directory.job()
         job = record.created if record is not None else None
         runs: Iterable[RunRecord] = runs_newest_first(directory)
@@ -284,11 +277,11 @@ class _OfRuns:
         return SeenRuns(job, tokens, items)
 
     def describe(self, seen: SeenRuns) -> str:
-        """Return which run is the newest one."""
+        """Return the newest run."""
         return f"newest run: {next(iter(seen.tokens), None)}"
 
     def begin(self, seen: SeenRuns) -> State:
-        """Return what is not reported."""
+        """Return the state after the items that are not reported."""
         if self.from_start:
             return {"job": seen.job, "token": 0, "known": {}}
         known = {item.run_id: item.number for item in seen.items}
@@ -312,16 +305,13 @@ class _OfRuns:
             yield EventStep(id_, payload, {"job": seen.job, "token": token, "known": known})
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield what happened to a run after the item *known*: its number and its payload."""
+        """Yield the number and the payload of each item after *known*."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class FinalCheckpoints(_OfRuns):
-    """An event for each run that has its final checkpoint, FINISHED or SUSPENDED.
-
-    None for a run that was undone before anybody could look.
-    """
+    """An event for each run that has its final checkpoint, unless it was rewound before a read."""
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
         if known:
@@ -347,10 +337,9 @@ _SHOWN: Final = ("reason", "condition", "root_cause", "query", "batch", "host")
 
 @dataclasses.dataclass(frozen=True)
 class Failures(_OfRuns):
-    """An event for each attempt that has failed, or whose driver has died without a word.
+    """An event for each attempt that has failed, or whose driver has died without recording why.
 
-    Not for what the driver has healed itself by starting a query again, and not for an attempt that
-    was stopped or cancelled.
+    A restart of queries within a driver, a stop and a cancel have none.
     """
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -373,7 +362,7 @@ class Failures(_OfRuns):
 
 
 def _failure(run: RunDirectory, attempt: AttemptRecord, *, is_last: bool) -> Failure | None:
-    """Return why an attempt has failed; None when it has not, or may still be at work."""
+    """Return why an attempt has failed; None if it has not, or its driver may be at work."""
     if attempt.outcome is not None:
         is_failed = attempt.outcome == FAILED
         return Failure.from_dict({**(attempt.failure or {})}) if is_failed else None
