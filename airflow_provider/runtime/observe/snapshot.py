@@ -168,7 +168,7 @@ def read_snapshot(
     attempt = run.last_attempt()
     is_silent = final is None and (attempt is None or attempt.outcome is None)
     is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
-    return RunSnapshot(
+    read = RunSnapshot(
         run_id=run_id,
         directory=directory,
         final=final,
@@ -188,6 +188,9 @@ def read_snapshot(
         is_driver_gone=process is not None and process.driver_is_gone,
         remains=_remains_of(directory) if is_over else None,
     )
+    if newest is not None:
+        vars(read)["run_record"] = newest  # of a cached property, which reads it no more
+    return read
 
 
 def read_histories(run: Storage, last: int | None = None) -> list[BatchHistory]:
@@ -202,8 +205,7 @@ def read_histories(run: Storage, last: int | None = None) -> list[BatchHistory]:
         OSError: the storage cannot be read.
     """
     names = (name.removesuffix(".json") for name in run.list("history") if name.endswith(".json"))
-    found = (read_history(run, name, last) for name in names if is_name(name))
-    return [history for history in found if history is not None]
+    return [one for name in names if is_name(name) and (one := read_history(run, name, last))]
 
 
 def read_history(run: Storage, query: str, last: int | None = None) -> BatchHistory | None:
