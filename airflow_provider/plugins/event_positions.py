@@ -36,10 +36,7 @@ def on_asset_event_emitted(asset_event: EmittedEvent) -> None:
 
 
 def _store(extra: dict[str, Any], key: str, position: Position) -> None:
-    """Store it, if the session of this thread is the one that registers the event.
-
-    Else nothing would commit it together with the event, and the trigger stores it afterwards.
-    """
+    """Store it if this thread's session registers the event; else the trigger stores it later."""
     from airflow.state import AssetScope, get_state_backend  # not in every version of Airflow
     from airflow.state.metastore import MetastoreBackend
 

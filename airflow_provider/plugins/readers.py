@@ -35,7 +35,7 @@ class StorageSilentError(Exception):
     """A storage has not answered in time.
 
     Attributes:
-        is_busy: whether this read has only waited for its turn, or has just begun.
+        is_busy: whether this read was only queued, or has just begun.
     """
 
     def __init__(self, place: str, *, is_busy: bool = False) -> None:
@@ -65,18 +65,18 @@ class Readers:
         limit_s: float | None = None,
         key: Hashable = None,
     ) -> T:
-        """Return what *look* returns, called on a thread of the place.
+        """Return the result of *look*, called on a thread of the place.
 
         Args:
             place: as :func:`place_of` says.
-            look: what reads.
+            look: reads.
             limit_s: how long the caller waits; None for the usual time.
-            key: what is read. Who asks for it while it is being read waits for the same read, which
-                goes on without anybody, too: one that hangs holds one thread, and not one for each
-                look. None for a read that nobody shares.
+            key: identifies the read. Concurrent callers share one read, so that one that hangs
+                holds one thread; it continues even if all of them stop waiting. None for a read
+                that is not shared.
 
         Raises:
-            StorageSilentError: it takes too long, or this read or all of the place hang already.
+            StorageSilentError: it takes too long, or this read or all reads of the place hang.
         """
         limit = self._limit_s if limit_s is None else limit_s
         hung_s = self._limit_s / 2  # what takes longer than a list waits may only be slow

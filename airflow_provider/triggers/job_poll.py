@@ -1,6 +1,6 @@
 """One poll of a job for a trigger: whether the wait is over, and the driver's new log lines.
 
-A triggerer loads this module in a thread: it takes a second, in which its event loop goes on.
+A triggerer loads this module in a thread, since it takes a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING, RunState.ENDIN
 
 
 def is_waiting(run_state: RunState, *, wait_for_foreign: bool) -> bool:
-    """Whether a task goes on waiting."""
+    """Whether a task continues to wait."""
     return run_state in _WAITING or (wait_for_foreign and run_state is RunState.FOREIGN)
 
 
@@ -36,8 +36,8 @@ class PollResult(NamedTuple):
     """The result of one poll.
 
     Attributes:
-        lines: what the driver has logged since the last one.
-        end: how the wait ends; None when it goes on.
+        lines: the driver's log since the last poll.
+        end: the assessment that ends the wait; None while it continues.
     """
 
     lines: Sequence[str] = ()
@@ -45,7 +45,7 @@ class PollResult(NamedTuple):
 
 
 class AwaitedRun(Protocol):
-    """What a trigger waits for; see :class:`~.spark_streaming.SparkStreamingTrigger`."""
+    """The run that a trigger waits for; see :class:`~.spark_streaming.SparkStreamingTrigger`."""
 
     job_dir: str
     run_id: str
@@ -60,14 +60,14 @@ class AwaitedRun(Protocol):
 
     @property
     def task_instance(self) -> Any:
-        """Return the task instance that waits; None in ``dag.test()``."""
+        """The task instance that waits; None in ``dag.test()``."""
 
     def take_over(self) -> None:
         """Take over from the triggerer that has waited until now."""
 
 
 class Poll:
-    """Looks at the job once whenever it is called, in a thread."""
+    """Polls the job once at each call, in a thread."""
 
     def __init__(self, wait: AwaitedRun) -> None:
         self._wait = wait
@@ -81,7 +81,7 @@ class Poll:
             )
 
     def __call__(self) -> PollResult | None:
-        """Return what there is to tell; None for nothing."""
+        """Return new log lines or the end of the wait; None if there are neither."""
         try:
             with self._wait.storage.opened():
                 assessment = self._measured(self._assess())
@@ -102,7 +102,7 @@ class Poll:
         """Return the final checkpoint as the task's result; None while there is none.
 
         Raises:
-            SparkStreamError: it says what is not so, or does not count any more.
+            SparkStreamError: the records contradict it, or the run was rewound.
             OSError: it cannot be read.
         """
         if self._watcher is None:
@@ -117,7 +117,6 @@ class Poll:
         return document
 
     def _measured(self, assessment: Assessment) -> Assessment:
-        """Send the metrics of a run that was assessed just now."""
         if self._metrics is not None:
             self._metrics.look(assessment.run_state)
         return assessment

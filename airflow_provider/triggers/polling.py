@@ -31,12 +31,12 @@ HOLD_S: Final = 10.0
 async def delay_event(began: float, clock: Clock) -> None:
     """Wait until Airflow has noticed that the worker which deferred the task has ended.
 
-    A task that runs again before that is taken for one whose worker was lost: it is retried, or
-    fails without a retry, whatever it is about to return (apache/airflow#72716).
+    Airflow takes a task that runs again earlier for one whose worker was lost: it retries or fails
+    the task, whatever the task is about to return (apache/airflow#72716).
 
     Args:
-        began: when the trigger began, by the clock's monotonic time.
-        clock: time.
+        began: when the trigger began, in the clock's monotonic time.
+        clock: measures the time since then.
     """
     left_s = began + HOLD_S - clock.monotonic()
     if left_s > 0:
@@ -55,8 +55,6 @@ _EARLY: Final = 0.1  # ... and by no more than this part of the time between two
 
 
 class _Wait(Generic[T]):
-    """One wait: what is polled, how often, and the future that gets the result."""
-
     def __init__(
         self,
         poll: Callable[[], T | None],
@@ -74,11 +72,10 @@ class _Wait(Generic[T]):
         self.error: BaseException | None = None
 
     def early_s(self) -> float:
-        """Return by how much a look may come too early."""
         return min(_EARLY_S, self.every_s * _EARLY)
 
     def run(self) -> None:
-        """Look once, in a thread."""
+        """Poll once, in a thread."""
         try:
             self.found = self._context.run(self.poll)
         except Exception as error:  # noqa: BLE001 - who waits decides what it means
@@ -109,7 +106,7 @@ class PollScheduler:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, wait: _Wait[Any], after_s: float) -> None:
-        """Poll until there is a result, or nobody waits any more."""
+        """Poll until there is a result, or the waiter was cancelled."""
         loop = wait.result.get_loop()
         self._put(wait, loop.time() + after_s)
         self._set_timer(loop)
@@ -118,7 +115,6 @@ class PollScheduler:
         heapq.heappush(self._due, (due_s, next(self._numbers), wait))
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake up when the first is due."""
         if not self._due or (self._timer is not None and self._timer.when() <= self._due[0][0]):
             return
         if self._timer is not None:
@@ -126,7 +122,6 @@ class PollScheduler:
         self._timer = loop.call_at(self._due[0][0], self._begin, loop)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Poll all that are due."""
         self._timer = None
         due: list[_Wait[Any]] = []
         now = loop.time()
@@ -176,16 +171,16 @@ _rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollScheduler] = (
 async def poll_until(
     poll: Callable[[], T | None], *, every_s: float, is_near: bool, after_s: float = 0.0
 ) -> T:
-    """Call *poll* in a thread again and again until it has something to say, and return that.
+    """Call *poll* repeatedly in a thread until it returns a result, and return that.
 
     Args:
-        poll: returns None while there is nothing to say; called by one thread at a time.
-        every_s: seconds from the end of a look to the next one; a tenth less, if others are due.
-        is_near: whether it looks at a disk, and not at what answers after a while.
-        after_s: seconds until the first look.
+        poll: returns None while there is no result; called by one thread at a time.
+        every_s: seconds from the end of a poll to the next one; a tenth less, if others are due.
+        is_near: whether it reads a disk, and not a store or a service.
+        after_s: seconds until the first poll.
 
     Raises:
-        Exception: what *poll* raises.
+        Exception: as *poll*.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()

@@ -124,7 +124,7 @@ class SparkStreamingTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something to say; storage is read in threads."""
+        """Poll until the wait is over; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
         assessment = await self._wait()
@@ -165,7 +165,7 @@ class SparkStreamingTrigger(BaseTrigger):
             after_s = self.poll_interval
 
     def _shown(self) -> dict[str, Any] | None:
-        """Return the final checkpoint, verified; None for all that a worker has to look at."""
+        """Return the verified final checkpoint; None if a worker has to decide."""
         try:
             return self._poll.final() if self._poll is not None else None
         except (SparkStreamError, OSError):

@@ -1,4 +1,4 @@
-"""Trigger that waits until what a stream has written is complete up to a moment."""
+"""Trigger that waits until the output of a stream is complete up to a moment."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SparkWatermarkTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the output is complete; storage is read in threads."""
+        """Poll until the output is complete; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
         storage = TaskStorage(self.storage_conn_id, self.job_dir)

@@ -112,7 +112,7 @@ class Completeness:
         return self.is_finished or (bool(self.watermarks) and not self.lagging(until_ms))
 
     def describe(self) -> dict[str, str | None]:
-        """Return for each query the moment up to which it is complete, or ``end`` if it is drained."""
+        """Return each query's last complete moment, or ``end`` for a query that is drained."""
         return {query: _shown(watermark) for query, watermark in self.watermarks.items()}
 
 

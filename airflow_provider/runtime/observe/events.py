@@ -1,8 +1,8 @@
 """Events of a stream, decided from its job directory, each once.
 
 A source of events reads a job directory and decides which events follow from that and from the
-*state* after the last event. The state is plain JSON; the caller stores it. The decision is pure and
-compares watermarks, numbers and names, never the times at which documents were written.
+*state* after the last event. The state is plain JSON; the caller stores it. The decision is pure:
+it compares watermarks, numbers and names, never the times at which documents were written.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class SeenSavepoints:
 class NewSavepoints:
     """An event for each savepoint that is complete in the folder ``savepoints`` of the job.
 
-    The savepoints for replays, with which runs begin, have no events. The state names the savepoints
-    that were reported, or were there before, while their folders exist.
+    The savepoints for replays, with which runs begin, have no events. The state names the
+    savepoints that were reported, or were there before, while their folders exist.
 
     Attributes:
         from_start: also report the savepoints that are there at the first read.
