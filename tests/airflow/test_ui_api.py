@@ -425,7 +425,7 @@ def test_a_slice_with_a_directory_named_after_it_needs_no_other(page: Page, tmp_
     jobs = page.call("GET", "jobs").json()["jobs"]
 
     found = [job for job in jobs if job["task"]["dag_id"] == "regions"]
-    assert {("eu", "unknown"), ("us", "waiting")} == {
+    assert {("eu", "absent"), ("us", "waiting")} == {
         (job["slice"]["key"], job["state"]) for job in found
     }
 
