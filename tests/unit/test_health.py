@@ -27,7 +27,7 @@ OPEN = QuerySample(planned=5, committed=4)
 BEHIND = QuerySample(planned=4, committed=4, backlog={"maxOffsetsBehindLatest": 101})
 
 
-def look(
+def sample(
     query: QuerySample | None = None, *, token: int = 1, report: str | None = ""
 ) -> DriverSample:
     queries = {} if query is None else {"daily": query}
@@ -35,11 +35,11 @@ def look(
 
 
 def judged(
-    looks: Iterable[tuple[float, DriverSample]], limits: Limits = SILENCE
+    samples: Iterable[tuple[float, DriverSample]], limits: Limits = SILENCE
 ) -> list[tuple[float, HealthProblem]]:
-    """Look again and again, and return what was wrong, and when."""
+    """Return the problems of a series of samples, and when each was found."""
     health, found = Health(), []
-    for at, each in looks:
+    for at, each in samples:
         # A driver that works reports something new each time, unless the test says otherwise.
         seen = each if each.report != "" else dataclasses.replace(each, report=f"at {at}")
         health, problem = health.after(seen, limits, at)
@@ -54,171 +54,160 @@ def every(
     return [(float(at), of) for at in range(begin, until + 1, step)]
 
 
-def test_a_silent_input_is_healthy_for_ever() -> None:
-    """
-    Nothing planned and nothing unread: a stream without input gives no reason to end it.
-    """
-    assert [] == judged(every(10, 100_000, look(IDLE)))
+STUCK = HealthProblem(
+    NO_PROGRESS,
+    "batch 5 is planned, and no batch was committed for 60 seconds",
+    "worker-7",
+    "daily",
+    5,
+)
 
 
-def test_a_batch_that_does_not_end_is_noticed_when_the_time_is_over() -> None:
-    """
-    The time is counted from the first look that has seen the batch, and not a moment less.
-    """
-    looks = every(10, 300, look(IDLE)) + every(10, 370, look(OPEN), begin=310)
+def of_driver(reason: str) -> HealthProblem:
+    return HealthProblem(NO_PROGRESS, f"the driver with lease {reason}", "worker-7")
 
-    (at, problem), *_ = judged(looks)
 
-    assert 370.0 == at
-    assert (
+COMMITS = [
+    (float(at), sample(QuerySample(planned=at // 50 + 1, committed=at // 50)))
+    for at in range(0, 5000, 10)
+]
+UNWATCHED = [*every(10, 20, sample(OPEN)), *every(10, 3650, sample(OPEN), begin=3600)]
+AT_LIMIT = QuerySample(4, 4, {"maxOffsetsBehindLatest": 100, "numBytesOutstanding": 10**9})
+MADE_UP = [
+    *every(10, 50, sample(BEHIND)),
+    (55.0, sample(AT_LIMIT)),
+    *every(10, 110, sample(BEHIND), begin=60),
+]
+SAVING = dataclasses.replace(sample(IDLE, report="the same"), is_asked=True)
+HEALTHY: dict[str, tuple[list[tuple[float, DriverSample]], Limits]] = {
+    "nothing planned and nothing unread": (every(10, 100_000, sample(IDLE)), SILENCE),
+    "a commit now and then, however many batches are planned": (COMMITS, SILENCE),
+    "a savepoint, which may take longer than a silence is allowed to": (
+        every(10, 600, SAVING),
+        SILENCE,
+    ),
+    "another driver, which has all the time again": (
+        [*every(10, 50, sample(OPEN)), *every(10, 110, sample(OPEN, token=2), begin=60)],
+        SILENCE,
+    ),
+    "an hour without samples, which does not count": (UNWATCHED, SILENCE),
+    "a lag that was made up for once, to the limit; another measure is not limited": (
+        MADE_UP,
+        LAGGING,
+    ),
+    "no limits": (every(1000, 100_000, sample(OPEN, report=None)), Limits()),
+    "no news for less time than reports are apart": (
+        every(1, 59, sample(IDLE, report="the same")),
+        Limits(progress_timeout_s=5),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_a_driver_is_healthy(case: str) -> None:
+    """
+    Nothing of this gives a reason to end it.
+    """
+    assert [] == judged(*HEALTHY[case])
+
+
+PROBLEMS: dict[str, tuple[list[tuple[float, DriverSample]], Limits, float, HealthProblem]] = {
+    "a batch that does not end, from the first sample that has shown it": (
+        every(10, 300, sample(IDLE)) + every(10, 370, sample(OPEN), begin=310),
+        SILENCE,
+        370.0,
+        STUCK,
+    ),
+    "a backlog of which nothing is read": (
+        every(10, 60, sample(BEHIND)),
+        SILENCE,
+        60.0,
         HealthProblem(
             NO_PROGRESS,
-            "batch 5 is planned, and no batch was committed for 60 seconds",
+            "there is more to read (maxOffsetsBehindLatest 101), and no batch was committed for 60 "
+            "seconds",
             "worker-7",
             "daily",
-            5,
-        )
-        == problem
-    )
+        ),
+    ),
+    "a driver that hangs before its first batch": (
+        every(10, 60, sample(IDLE, report=None)),
+        SILENCE,
+        60.0,
+        of_driver("1 has not begun its queries for 60 seconds"),
+    ),
+    "a driver that hangs before its first batch, however short the limit": (
+        every(1, 5, sample(report=None)),
+        Limits(progress_timeout_s=5),
+        5.0,
+        of_driver("1 has not begun its queries for 5 seconds"),
+    ),
+    "a driver whose loop hangs": (
+        every(10, 60, sample(IDLE, report="the same")),
+        SILENCE,
+        60.0,
+        of_driver("1 has reported nothing for 60 seconds"),
+    ),
+    "no news for longer than reports are apart, with a shorter limit": (
+        every(1, 60, sample(IDLE, report="the same")),
+        Limits(progress_timeout_s=5),
+        60.0,
+        of_driver("1 has reported nothing for 60 seconds"),
+    ),
+    "a batch in flight while a savepoint is taken": (
+        every(10, 60, dataclasses.replace(SAVING, queries={"daily": OPEN})),
+        SILENCE,
+        60.0,
+        STUCK,
+    ),
+    "a driver that was asked to end and does not, which only a person can end": (
+        every(10, 60, DriverSample(3, "worker-7", is_leaving=True)),
+        SILENCE,
+        60.0,
+        of_driver("3 was requested to end, and has not in 60 seconds; end its process on worker-7"),
+    ),
+    "a batch that does not end, after an hour without samples": (
+        [*UNWATCHED, (3660.0, sample(OPEN))],
+        SILENCE,
+        3660.0,
+        STUCK,
+    ),
+    "a lag over the limit that lasts, of a query that commits": (
+        [
+            (float(at), sample(dataclasses.replace(BEHIND, planned=at, committed=at)))
+            for at in range(0, 70, 10)
+        ],
+        LAGGING,
+        60.0,
+        HealthProblem(
+            LAG,
+            "maxOffsetsBehindLatest is 101, and was over 100 for 60 seconds",
+            "worker-7",
+            "daily",
+        ),
+    ),
+}
 
 
-def test_each_commit_begins_the_time_anew() -> None:
+@pytest.mark.parametrize("case", PROBLEMS)
+def test_a_driver_is_not_healthy(case: str) -> None:
     """
-    A query that commits a batch now and then gets on, however many are always planned.
+    What lasts too long is found when its time is over, and not a moment before.
     """
-    looks = [
-        (float(at), look(QuerySample(planned=at // 50 + 1, committed=at // 50)))
-        for at in range(0, 5000, 10)
-    ]
+    samples, limits, at, problem = PROBLEMS[case]
 
-    assert [] == judged(looks)
-
-
-def test_a_backlog_that_nobody_reads_is_no_progress() -> None:
-    """
-    A source that says there is more to read, and no batch in all the time: the query stands still.
-    """
-    (at, problem), *_ = judged(every(10, 60, look(BEHIND)))
-
-    assert (60.0, NO_PROGRESS, None) == (at, problem.condition, problem.batch)
-    assert "there is more to read (maxOffsetsBehindLatest 101)" in problem.reason
-
-
-@pytest.mark.parametrize(
-    ("report", "said"),
-    [(None, "has not begun its queries"), ("the same", "has reported nothing")],
-)
-def test_a_driver_that_says_nothing_of_itself_is_noticed(report: str | None, said: str) -> None:
-    """
-    A heartbeat is no report: one that hangs before its first batch, or in its loop, still beats.
-    """
-    (at, problem), *_ = judged(every(10, 60, look(IDLE, report=report)))
-
-    assert (60.0, None) == (at, problem.query)
-    assert f"the driver with lease 1 {said} for 60 seconds" == problem.reason
-
-
-def test_a_driver_that_takes_a_savepoint_need_not_report() -> None:
-    """
-    It was asked to stop with one, which may take longer than its silence is allowed to; a batch in
-    flight has to end all the same.
-    """
-    asked = dataclasses.replace(look(IDLE, report="the same"), is_asked=True)
-    stuck = dataclasses.replace(asked, queries={"daily": OPEN})
-
-    assert [] == judged(every(10, 600, asked))
-    assert "batch 5 is planned" in judged(every(10, 60, stuck))[0][1].reason
-
-
-def test_another_driver_has_all_the_time_again() -> None:
-    """
-    What the driver before did not do is not held against the next one.
-    """
-    looks = every(10, 50, look(OPEN)) + every(10, 110, look(OPEN, token=2), begin=60)
-
-    assert [] == judged(looks)
-
-
-def test_a_driver_that_was_asked_to_end_and_does_not_is_noticed() -> None:
-    """
-    Its process is named, because nobody but a person can end it.
-    """
-    leaving = DriverSample(3, "worker-7", is_leaving=True)
-
-    (at, problem), *_ = judged(every(10, 60, leaving))
-
-    assert 60.0 == at
-    assert (
-        "was requested to end, and has not in 60 seconds; end its process on worker-7"
-        in problem.reason
-    )
-
-
-def test_time_in_which_nobody_looked_does_not_count() -> None:
-    """
-    An observer that was stopped, or had no storage, for an hour has seen nothing last for an hour.
-    """
-    looks = [*every(10, 20, look(OPEN)), *every(10, 3650, look(OPEN), begin=3600)]
-
-    assert [] == judged(looks)
-    assert [3660.0] == [at for at, _ in judged([*looks, (3660.0, look(OPEN))])]
-
-
-def test_lag_over_the_limit_is_noticed_when_it_lasts() -> None:
-    """
-    A query that commits, and falls behind all the same, is noticed by its limit alone.
-    """
-    looks = [
-        (float(at), look(dataclasses.replace(BEHIND, planned=at, committed=at)))
-        for at in range(0, 70, 10)
-    ]
-
-    (at, problem), *_ = judged(looks, LAGGING)
-
-    assert (60.0, LAG, "daily") == (at, problem.condition, problem.query)
-    assert "maxOffsetsBehindLatest is 101, and was over 100 for 60 seconds" == problem.reason
-
-
-def test_lag_that_was_made_up_for_once_begins_anew() -> None:
-    """
-    At the limit is not over it, and what another source measures is not limited.
-    """
-    at_limit = QuerySample(4, 4, {"maxOffsetsBehindLatest": 100, "numBytesOutstanding": 10**9})
-    looks = [*every(10, 50, look(BEHIND)), (55.0, look(at_limit))]
-
-    assert [] == judged(looks + every(10, 110, look(BEHIND), begin=60), LAGGING)
-
-
-def test_nothing_is_limited_that_nobody_has_limited() -> None:
-    """
-    Without limits nothing is ever wrong.
-    """
-    assert [] == judged(every(1000, 100_000, look(OPEN, report=None)), Limits())
-    assert Limits(lag_time_s=300).allow_all
+    assert (at, problem) == judged(samples, limits)[0]
 
 
 def test_what_is_wrong_is_a_failure_that_a_retry_may_heal() -> None:
     """
     The task that reports it is tried again, with another driver.
     """
-    (_, problem), *_ = judged(every(10, 60, look(OPEN)))
+    (_, problem), *_ = judged(every(10, 60, sample(OPEN)))
     failure = problem.failure()
 
     assert (
         "RECOVERABLE: query 'daily', batch 5: NO_PROGRESS: batch 5 is planned" in failure.describe()
     )
     assert not failure.restartable
-
-
-def test_a_driver_is_not_ended_for_having_no_news() -> None:
-    """
-    It reports every ten seconds when nothing has changed: a shorter silence says nothing of it.
-    """
-    still = look(IDLE, report="the same")
-
-    assert [] == judged(every(1, 59, still), Limits(progress_timeout_s=5))
-    ((at, problem),) = judged(every(1, 60, still), Limits(progress_timeout_s=5))
-    assert (60.0, "has reported nothing for 60 seconds") == (at, problem.reason[-35:])
-    assert [5.0] == [
-        at for at, _ in judged(every(1, 5, look(report=None)), Limits(progress_timeout_s=5))
-    ]
+    assert Limits(lag_time_s=300).allow_all
