@@ -128,7 +128,7 @@ def test_what_documents_say_is_put_into_words(browser: Browser) -> None:
     ):
         assert said in overview
     assert "late rows\t0\t0.2\t0\t12\t12" in batches
-    assert '"mode": "STREAMING"' in batches
+    assert '"mode": "streaming"' in batches
     assert [] == browser.complaints
 
 
