@@ -50,18 +50,16 @@ from tests.present import present
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")
 LATER = Failure(FailureClass.RECOVERABLE, "another", "OSError", None, "host")
-NOTHING, RUN_OPEN, PLAN, RUN_PLANNED, DONE = (
-    DrainStep.NOTHING,
-    DrainStep.RUN_OPEN,
-    DrainStep.PLAN,
-    DrainStep.RUN_PLANNED,
-    DrainStep.DONE,
-)
+NOTHING, PLAN, DONE = DrainStep.NOTHING, DrainStep.PLAN, DrainStep.DONE
+RUN_OPEN, RUN_PLANNED = DrainStep.RUN_OPEN, DrainStep.RUN_PLANNED
 
 ONE, THREE = ("q1",), ("q1", "q2", "q3")
 KEEP, KEEP_SAVED = Stop(AtEnd.SUSPEND, savepoint=False), Stop(AtEnd.SUSPEND, savepoint=True)
 PAUSE = Stop(AtEnd.SUSPEND, savepoint=True, keeps_run=True)
 FLUSH, FLUSH_SAVED = Stop(AtEnd.DRAIN, savepoint=False), Stop(AtEnd.DRAIN, savepoint=True)
+
+
+CLOSED = [(FinalPut(), [Close()]), (Closed(), [])]
 
 
 def start(*names, how=StartMode.INPUT):
@@ -77,11 +75,15 @@ def planned(query):
     return [PlanDrain(query), StartQuery(query, StartMode.ONE_BATCH)]
 
 
+def drains(query):
+    """Give a query's last row, and the plan of its drain."""
+    return [(QueryEnded(query, PLAN), end_of(query)), (IntentStored(query, PLAN), planned(query))]
+
+
 def sealed(at_end):
     return [
         (EpochsCommitted(), [PutFinal(at_end)]),
-        (FinalPut(), [Close()]),
-        (Closed(), []),
+        *CLOSED,
     ]
 
 
@@ -89,8 +91,7 @@ FINISH = [(FinishDone(), [CommitEpochs()]), *sealed(AtEnd.DRAIN)]
 SAVED = [
     (EpochsCommitted(), [TakeSavepoint()]),
     (SavepointTaken(), [PutFinal(AtEnd.SUSPEND)]),
-    (FinalPut(), [Close()]),
-    (Closed(), []),
+    *CLOSED,
 ]
 CHAIN = {"q2": ("q1",), "q3": ("q2",)}
 
@@ -105,8 +106,7 @@ STORIES = {
         a_job(),
         [
             (Started(), start("q1")),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
@@ -117,8 +117,7 @@ STORIES = {
             (Started(), start("q1")),
             (QueryEnded("q1", PLAN, has_more=True), start("q1")),
             (QueryEnded("q1", PLAN, has_more=True), start("q1")),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
@@ -136,8 +135,7 @@ STORIES = {
         a_job(),
         [
             (Started(), start("q1")),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
@@ -190,8 +188,7 @@ STORIES = {
         a_job(("q1", "q2"), **A_STREAM, bounded={"q1"}),
         [
             (Started(), [*start("q1", how=StartMode.AVAILABLE), *start("q2")]),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", DONE), []),
             (StopRequested(KEEP), [HaltQuery("q2")]),
             (QueryEnded("q2", PLAN), [CommitEpochs()]),
@@ -230,10 +227,8 @@ STORIES = {
         a_job(THREE),
         [
             (Started(), start(*THREE)),
-            (QueryEnded("q2", PLAN), end_of("q2")),
-            (IntentStored("q2", PLAN), planned("q2")),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q2"),
+            *drains("q1"),
             (QueryEnded("q2", DONE), []),
             (QueryEnded("q3", NOTHING), end_of("q3")),
             (IntentStored("q3", NOTHING), []),
@@ -245,16 +240,14 @@ STORIES = {
         a_job(THREE, upstream=CHAIN),
         [
             (Started(), start("q1")),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", NOTHING), end_of("q2")),
             (
                 IntentStored("q2", NOTHING),
                 [PublishEpochs("q2"), *start("q3", how=StartMode.AVAILABLE)],
             ),
-            (QueryEnded("q3", PLAN), end_of("q3")),
-            (IntentStored("q3", PLAN), planned("q3")),
+            *drains("q3"),
             (QueryEnded("q3", DONE), [CallFinish()]),
             *FINISH,
         ],
@@ -358,17 +351,14 @@ STORIES = {
             (Started(), start("q1", "q2")),
             (StopRequested(FLUSH_SAVED), [HaltQuery("q1"), HaltQuery("q2")]),
             (QueryEnded("q2", PLAN), []),
-            (QueryEnded("q1", PLAN), end_of("q1")),
-            (IntentStored("q1", PLAN), planned("q1")),
+            *drains("q1"),
             (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
-            (QueryEnded("q2", PLAN), end_of("q2")),
-            (IntentStored("q2", PLAN), planned("q2")),
+            *drains("q2"),
             (QueryEnded("q2", DONE), [CallFinish()]),
             (FinishDone(), [CommitEpochs()]),
             (EpochsCommitted(), [TakeSavepoint()]),
             (SavepointFailed(), [PutFinal(AtEnd.DRAIN)]),
-            (FinalPut(), [Close()]),
-            (Closed(), []),
+            *CLOSED,
         ],
     ),
     "stopped without drain while one query drains: its drain is completed": (
@@ -387,8 +377,7 @@ STORIES = {
         a_job(THREE),
         [
             (Started({"q1": DONE, "q3": NOTHING}), start("q2")),
-            (QueryEnded("q2", PLAN), end_of("q2")),
-            (IntentStored("q2", PLAN), planned("q2")),
+            *drains("q2"),
             (QueryEnded("q2", DONE), [CallFinish()]),
             *FINISH,
         ],
