@@ -55,7 +55,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/checkpoint": 1930,
     "runtime/cli": 2090,
     "runtime/control": 1010,
-    "runtime/driver": 3640,
+    "runtime/driver": 3630,
     "runtime/errors": 750,
     "runtime/failures": 1270,
     "runtime/jobdir": 3800,

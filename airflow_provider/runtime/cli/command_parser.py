@@ -197,7 +197,7 @@ def add_options(
     jobs = command.add_mutually_exclusive_group(required=True)
     for name, option in options_of(kind).items():
         place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
-        # What nobody gives is left out, so that the request has the one default.
+        # An option that is not given is left out, so that the request has the one default.
         (jobs if name == "entry" else command).add_argument(
             option.flag,
             help=option.help.replace("%", "%%"),

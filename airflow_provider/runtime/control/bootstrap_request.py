@@ -112,11 +112,6 @@ class BootstrapSpec(DriverSpec):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what needs no look at the job.
-
-        Raises:
-            ConfigError: *output* is not one of the words for it.
-        """
         check_word("output", self.output, OUTPUTS)
         check_params(self.params)
         check_params(self.live_params or {})
@@ -155,21 +150,13 @@ class BootstrapRecord(Document):
 
 
 def scratch_of(directory: JobDirectory, target: str) -> JobDirectory:
-    """Return the job directory in which the history for a savepoint is read.
-
-    Raises:
-        ConfigError: the savepoint's name cannot name a folder.
-    """
+    """Return the job directory in which the history for a savepoint is read."""
     name = check_name(open_storage(target).url.rpartition("/")[2], what="savepoint")
     return JobDirectory(directory.storage.at(f"bootstraps/{name}"))
 
 
 def find_made(target: str, digest: str) -> Savepoint | None:
-    """Return the savepoint that a bootstrap has made; None while there is none.
-
-    Raises:
-        ConfigError: a savepoint of this name is made of something else.
-    """
+    """Return the savepoint that a bootstrap has made; None while there is none."""
     url = open_storage(target).url
     if not open_storage(url).exists(MANIFEST):
         return None
@@ -181,12 +168,7 @@ def find_made(target: str, digest: str) -> Savepoint | None:
 
 
 def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
-    """Refuse to make a first state of a job that has one; nothing is written.
-
-    Raises:
-        LeaseHeldError: a driver is running it.
-        ConfigError: it has begun.
-    """
+    """Refuse to make a first state of a job that has one; nothing is written."""
     with refusing(directory.url, "read"):
         wait_for_free_lease(directory.storage, clock)
         begun = [
@@ -222,11 +204,8 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
 def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str) -> None:
     """Refuse history that has no row for a query, once it is read.
 
-    Raises:
-        ConfigError: the message names the query; what was read is removed, so that a command with
-            other parameters can start.
-        CheckpointError: the same, but other queries have written their output. Only the scratch
-            directory knows that, so it stays.
+    What was read is removed, so that a command with other parameters can start. If other queries
+    have written their output, only the scratch directory knows that, so it stays.
     """
     batches = {name: CheckpointLogs(scratch.checkpoint(name)).position() for name in queries}
     empty = [name for name, position in batches.items() if position.last_commit < 0]
@@ -311,11 +290,7 @@ class BootstrapWatcher(RunWatcher):
         self.requests = self._scratch.storage
 
     def made(self) -> Savepoint | None:
-        """Return the savepoint; None while there is none.
-
-        Raises:
-            ConfigError: a savepoint of this name is made of something else.
-        """
+        """Return the savepoint; None while there is none."""
         return find_made(self._target, self._digest)
 
     def has_ended(self) -> bool:

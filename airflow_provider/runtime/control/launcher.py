@@ -274,9 +274,6 @@ class SlotLimits:
         """Return the limits that a setting means; None for no limit.
 
         *text* is a number, ``off``, or empty for as many as the machine has room for.
-
-        Raises:
-            ConfigError: the setting is neither.
         """
         life = max(_LEAST, memory_bytes // _DRIVER_BYTES)
         if text == OFF:
@@ -290,11 +287,7 @@ class SlotLimits:
 
 
 def machine_limits(environ: Mapping[str, str] = os.environ) -> SlotLimits | None:
-    """Return the limits of this machine; None for no limit.
-
-    Raises:
-        ConfigError: the variable has no such value.
-    """
+    """Return the limits of this machine; None for no limit."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
     if (found := _container("memory.max")[:1]) and found[0].isdecimal():
@@ -312,12 +305,7 @@ def _container(limit: str) -> Sequence[str]:
 
 
 def slot_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Make the folder of this user's slots on this machine, and return it.
-
-    Raises:
-        ConfigError: another user may write there.
-        OSError: it cannot be made.
-    """
+    """Make the folder of this user's slots on this machine, and return it."""
     folder = user_folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_user_folder(folder)

@@ -150,7 +150,7 @@ class SparkSubmitLauncher:
             start_new_session=True,  # neither the worker's death nor its signals reach the driver
             env=dict(self.environment),
         )
-        # A process that outlives it must not leave it a zombie; nobody else waits for it.
+        # A process that outlives it must not leave it a zombie; no other code waits for it.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
 
 

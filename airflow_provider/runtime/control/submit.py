@@ -118,7 +118,7 @@ def _submit(launcher: Launcher, application: Application, token: str, retries: R
 
 
 def _intend(run: RunDirectory, record: SubmissionRecord, spec: DriverSpec) -> None:
-    """Store the intent, and then the request: nobody has begun what has no request."""
+    """Store the intent, and then the request: a driver without a request has not begun."""
     run.put_submission(record)
     failpoints.hit("submission.intended")
     spec.send(run.storage)
@@ -170,11 +170,9 @@ def revoke_unstarted(run: RunDirectory) -> bool:
 
 
 def revoke_others(run: RunDirectory, driver_id: str) -> None:
-    """Revoke the intents for clusters of which no handle is known, but for one.
+    """Revoke the intents for clusters of which no handle is known, but for one. Idempotent.
 
     Their drivers end when they find that out; see :func:`check_not_revoked`.
-
-    Idempotent: an intent is revoked once.
     """
     for other in run.unstarted():
         if other != driver_id:
@@ -182,11 +180,7 @@ def revoke_others(run: RunDirectory, driver_id: str) -> None:
 
 
 def check_not_revoked(run: RunDirectory, driver_id: str) -> None:
-    """Refuse to be a driver whose intent was revoked.
-
-    Raises:
-        LeaseHeldError: it was: the next try has submitted another one. Nothing was written.
-    """
+    """Refuse to be a driver whose intent was revoked: the next try has submitted another one."""
     process = run.process_of(driver_id)
     if process is not None and process.is_revoked:
         msg = (

@@ -109,12 +109,7 @@ _CALL: Final = re.compile(r"(\w+)\(")
 
 
 def check_kept_secret(spec: RunSpec) -> None:
-    """Read the secret parameters of a run; refuse a run that would store or show one.
-
-    Raises:
-        ConfigError: a variable is not set, a value is also given in the clear, or Spark would write
-            an event log.
-    """
+    """Read the secret parameters of a run; refuse a run that would store or show one."""
     values = read_secrets(spec.secret_params, os.environ)
     if values:
         check_not_in_clear_text(spec, values)

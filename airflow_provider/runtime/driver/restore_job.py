@@ -216,7 +216,6 @@ class RewoundRun:
     by: str | None = None
 
     def __str__(self) -> str:
-        """Return it in words."""
         said = [f"{self.reverted} reverted"] if self.reverted.epochs else []
         by = f" by {self.by}" if self.by is not None else ""
         said += [f"{self.before} had been reverted before{by}"] if self.before.epochs else []

@@ -190,13 +190,7 @@ def _next_attempt(run: _RequestedRun) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _RequestedRun:
-    """The run that a request means, as its job directory has it.
-
-    Attributes:
-        spec: the request, with the moment of the run that it resumes.
-        stored: the run's record; None before its first attempt.
-        final: its final checkpoint, verified; None if the run has none yet.
-    """
+    """The run that a request means, with its record before this attempt."""
 
     spec: RunSpec
     directory: JobDirectory

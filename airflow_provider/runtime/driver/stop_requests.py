@@ -1,4 +1,4 @@
-"""Stop requests, the driver's side: what is accepted, what is promised, what is answered.
+"""Stop requests, the driver's side: which ones it accepts, promises, and answers.
 
 ==============================  ====================================================================
 a crash                         afterwards
@@ -9,7 +9,7 @@ before the savepoint is whole   its folder is garbage; the next attempt takes it
 after ``savepoint.json``        the next attempt of a drain finds it by the request's id
 ==============================  ====================================================================
 
-A stop without drain promises nothing: its next attempt reads on.
+A stop without drain promises nothing: its next attempt continues to read.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class StopRequestHandler:
     def poll(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
         """Return the accepted requests to the driver; a cancel is answered.
 
-        Raises:
-            OSError: the storage does not answer; the requests stay until it does.
+        If the storage does not answer, the requests stay until it does.
         """
         events: list[CancelRequested | StopRequested] = []
         try:

@@ -165,7 +165,7 @@ def read_folder(place: Storage) -> Savepoint | IncompleteSavepoint | None:
         if not _is_strange(error):
             raise
         is_local = local_path_of(place.url) is not None
-        # In a store it may share files; on a disk it is nobody's business.
+        # In a store it may share files; on a disk it belongs to others.
         return None if is_local else IncompleteSavepoint(place, None, str(error))
     is_claimed = bool(claim_names(names))
     if is_job(names) or (MANIFEST not in names and not is_claimed):
@@ -236,7 +236,7 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
             remover = last_claim(place)
         if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
             raise busy(place, remover)
-        yield open_savepoint(url)  # as it is now that nobody can begin to remove it
+        yield open_savepoint(url)  # read again: no process can begin to remove it now
     finally:
         if name is not None:
             with contextlib.suppress(OSError):  # it ends with this process

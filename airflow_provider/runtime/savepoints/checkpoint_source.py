@@ -62,11 +62,7 @@ class SourceQuery:
         return CheckpointLogs(self.checkpoint)
 
     def published(self) -> int | None:
-        """Return the newest epoch that every sink has published; None if unknown.
-
-        Raises:
-            CheckpointError: the query's output was reverted and the checkpoint not restored.
-        """
+        """Return the newest epoch that every sink has published; None if unknown."""
         records = self._records()
         if records is None:
             return None
@@ -79,9 +75,6 @@ class SourceQuery:
         """Return the files of Spark's logs that a late write has replaced, as first written.
 
         *batch* is the last one that counts.
-
-        Raises:
-            CheckpointError: the first content of a replaced file is lost.
         """
         records = self._records() if self.is_as_run else None
         replaced = replaced_offsets(records, self.checkpoint, batch) if records is not None else {}

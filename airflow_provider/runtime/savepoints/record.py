@@ -350,13 +350,7 @@ def last_claim(place: Storage) -> SavepointClaimRecord | None:
 
 
 def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
-    """Take the right to write in the folder.
-
-    Raises:
-        SavepointBusyError: another process has it.
-
-    Crash safety: a claim whose process dies ends by itself.
-    """
+    """Take the right to write in the folder; a claim whose process dies ends by itself."""
     before = last_claim(place)
     if before is not None and not before.has_ended(clock):
         raise busy(place, before)

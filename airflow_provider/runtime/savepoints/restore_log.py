@@ -100,9 +100,6 @@ class Restores:
 
         The record's number, locations and token are chosen here; *fence* is the caller's lease.
 
-        Raises:
-            LeaseLostError: another driver has taken over. Nothing was stored.
-
         Crash safety: the intent is stored or not.
         """
         number = next_number(self._storage)
@@ -127,11 +124,7 @@ class Restores:
         return record
 
     def put_rewound(self, run_id: str, fence: Fence, at: str) -> None:
-        """Record that a run that has written nothing no longer counts: no query is restored.
-
-        Raises:
-            LeaseLostError: another driver has taken over. Nothing was stored.
-        """
+        """Record that a run that has written nothing no longer counts: no query is restored."""
         nothing = dataclasses.replace(_empty_record(self._directory, at), undoes=[run_id])
         self.begin(nothing, fence)
 

@@ -99,7 +99,6 @@ class Retention:
     just_taken: Savepoint | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
         if self.keep is None and self.max_age_s is None:
             msg = "retention needs a number to keep, a greatest age, or both"
             raise ConfigError(msg)
@@ -273,7 +272,7 @@ def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
         return False
     failpoints.hit("savepoint.collecting")
     names = place.list("")
-    if MANIFEST in names or is_job(names):  # it was completed, or given to somebody else
+    if MANIFEST in names or is_job(names):  # it was completed, or reused
         withdraw(place, mine)
         return False
     shared: set[str] | None = set()

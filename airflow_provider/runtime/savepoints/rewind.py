@@ -77,16 +77,12 @@ def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None
     root = directory.storage.at("savepoints")
     named = [_find(root.at(name).url) for name in root.list("") if _is_of(name, run_id)]
     found = [s for s in named if s is not None and _is_start(s, run_id)]
-    # A driver that was taken for dead may have completed its own later: the earlier one is right.
+    # A driver presumed dead may have completed its own later: the earlier one is right.
     return min(found, key=lambda s: sum(q.batch for q in s.record.queries.values()), default=None)
 
 
 def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
-    """Return the runs that have begun after this one, oldest first, also those that were rewound.
-
-    Raises:
-        UnknownJobError: there is no such run.
-    """
+    """Return the runs that have begun after this one, oldest first; rewound ones, too."""
     since: list[str] = []
     for record in runs_newest_first(directory):
         if record.run_id == run_id:
@@ -113,8 +109,7 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     A run that has written something cannot become replayable; that is logged. The caller holds the
     lease, has published what Spark has committed, and has started no query of the run.
 
-    Crash safety: calling it again takes it, or finds it.
-    Idempotent: by run id.
+    Crash safety: calling it again takes it, or finds it. Idempotent: by run id.
     """
     found = starting_savepoint(directory, record.run_id)
     if _has_written(directory, record):
@@ -156,8 +151,6 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
 
 def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
     """Dispose of the savepoints with which runs have begun, except those of the runs *kept*.
-
-    The caller holds the lease.
 
     Crash safety: calling it again completes it; a savepoint is complete, or garbage.
     """
@@ -282,9 +275,6 @@ class Rewind:
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it.
-
-        Raises:
-            LeaseLostError: another driver has taken over.
 
         Crash safety: see the table above; calling it again completes it.
         Idempotent: by run id.

@@ -187,7 +187,7 @@ def _complete(target: Storage, mine: SavepointClaimRecord, record: SavepointReco
     try:
         _check_complete(target, mine, record)
     except BaseException:
-        # While it is there nobody else completes one here, so it is this one's.
+        # While it exists no other process completes one here, so it is this one's.
         target.delete(MANIFEST)
         raise
 

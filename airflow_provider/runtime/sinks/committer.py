@@ -149,21 +149,14 @@ class EpochCommitter:
         failpoints.hit("recover.cleaned")
 
     def repair_logs(self) -> None:
-        """Put back what a late write has replaced of Spark's offset log. Idempotent.
-
-        Raises:
-            CheckpointError: another file of its logs was replaced.
-        """
+        """Put back what a late write has replaced of Spark's offset log. Idempotent."""
         query_id, checkpoint = self._logs.query_id(), self._logs.checkpoint
         if query_id is not None and checkpoint is not None:
             records = EpochRecords(self._storage, query_id)
             put_back_offsets(records, checkpoint, self._logs.position().last_commit)
 
     def remove_leftovers(self) -> None:
-        """Shut older drivers out, remove what they staged for nothing, and fold old records.
-
-        Idempotent.
-        """
+        """Shut older drivers out, remove their leftovers, and fold old records. Idempotent."""
         query_id = self._logs.query_id()
         if query_id is None:
             return
@@ -321,9 +314,6 @@ class EpochCommitter:
 
         A batch that runs again is then staged beside its first run's data, as if another driver had
         taken over.
-
-        Raises:
-            LeaseLostError: another driver has.
         """
         self.give_up_open()
         self._lease.renew()

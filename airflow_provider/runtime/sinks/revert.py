@@ -101,10 +101,6 @@ class Revert:
     def revert(self) -> None:
         """Remove what was published from every sink.
 
-        Raises:
-            RevertError: as :meth:`check`.
-            LeaseLostError: another driver has taken over; the next call continues.
-
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
         """
@@ -215,7 +211,6 @@ class Written:
     folded: int = 0
 
     def __add__(self, other: Written) -> Written:
-        """Return both together."""
         return Written(
             self.epochs + other.epochs,
             self.rows + other.rows,
@@ -224,7 +219,6 @@ class Written:
         )
 
     def __sub__(self, other: Written) -> Written:
-        """Return the rest of it without *other*, which is a part of it."""
         return Written(
             self.epochs - other.epochs,
             self.rows - other.rows,
@@ -233,7 +227,6 @@ class Written:
         )
 
     def __str__(self) -> str:
-        """Return it in words."""
         where = f" in {', '.join(sorted(self.sinks))}" if self.sinks else ""
         unknown = f" (and those of {self.folded} folded epochs)" if self.folded else ""
         return f"{self.epochs:,} epoch(s), {self.rows:,} row(s){unknown}{where}"

@@ -149,11 +149,7 @@ class Lifecycle:
         return self.stop is not None and self.stop.keeps_run
 
     def handle(self, event: Event) -> Step:
-        """Return the next state and the instructions, in order.
-
-        Raises:
-            IllegalTransitionError: the phase does not know the event.
-        """
+        """Return the next state and the instructions, in order."""
         if isinstance(event, (events.Failed, events.CancelRequested)):
             return self._on_interruption(event)
         handler = _HANDLERS.get((self.phase, type(event)))
@@ -342,7 +338,7 @@ class Lifecycle:
         return self._seal()
 
     def _on_savepoint_failed(self, _: events.SavepointFailed) -> Step:
-        # There is no way back from a drain, and nobody to go on for when a task was killed.
+        # A drain is final, and a run whose task was killed continues with its next attempt.
         if self.ending is AtEnd.DRAIN or self.keeps_run:
             return self._seal()
         instructions: Instructions = ()

@@ -34,7 +34,9 @@ class QueryPhase(str, enum.Enum):
 
     IDLE = "idle"
     WAITING = "waiting"  # for the queries that write what it reads
-    CATCHING_UP = "catching_up"  # reads what is there, after which some of its sources have ended
+    CATCHING_UP = (
+        "catching_up"  # reads all available input, after which some of its sources have ended
+    )
     READING = "reading"
     READ = "read"  # end of data
     HALTING = "halting"  # it is to end its batch
@@ -46,7 +48,7 @@ class QueryPhase(str, enum.Enum):
 class AtEnd(str, enum.Enum):
     """The action when all input is read."""
 
-    DRAIN = "drain"  # end for good: flush all state
+    DRAIN = "drain"  # end permanently: flush all state
     SUSPEND = "suspend"  # keep state for the next run
 
 
