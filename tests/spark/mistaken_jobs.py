@@ -1,4 +1,4 @@
-"""Jobs with the mistakes that people make first; tests/spark/mistakes.py has what is said of each."""
+"""Jobs with the mistakes that people make first; tests/spark/mistakes.txt has what is said of each."""
 
 from __future__ import annotations
 
