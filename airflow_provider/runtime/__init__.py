@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.errors.explanation import FailureClass as FailureClass
     from airflow_provider.runtime.failures.classify import fails_as as fails_as
     from airflow_provider.runtime.queries.context import JobContext as JobContext
+    from airflow_provider.runtime.samples.in_memory import preview as preview
     from airflow_provider.runtime.samples.in_memory import run_in_memory as run_in_memory
-    from airflow_provider.runtime.samples.preview import preview as preview
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.spark_sink import for_each_batch as for_each_batch
     from airflow_provider.runtime.sinks.spark_sink import spark_sink as spark_sink
@@ -22,7 +22,7 @@ _HOMES = {
     "fails_as": "failures.classify",
     "files": "sinks.files",
     "for_each_batch": "sinks.spark_sink",
-    "preview": "samples.preview",
+    "preview": "samples.in_memory",
     "run_in_memory": "samples.in_memory",
     "spark_sink": "sinks.spark_sink",
 }

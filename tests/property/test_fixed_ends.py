@@ -17,12 +17,12 @@ from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.source_end import SourceLog, position_of
 from airflow_provider.runtime.jobdir.end_of_input import source_ends
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds, PastEndError
 from airflow_provider.runtime.queries.source import SourceDefinition
-from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 

@@ -12,11 +12,11 @@ from pyspark.sql.functions import udf
 from streams import write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.queries.watermarks import LatePolicy
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

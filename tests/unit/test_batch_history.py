@@ -346,9 +346,9 @@ def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
     """
     query, reports = Reported(), BatchReports()
     query.ran(0, 1, 2)
-    reports.paced(0, {"decision": "grows"})
-    reports.dropped(0, 400)
-    reports.paced(1, {"decision": "unchanged"})
+    reports.note(0, pacing={"decision": "grows"})
+    reports.note(0, late_rows=400)
+    reports.note(1, pacing={"decision": "unchanged"})
     look_at(reports, query)
 
     assert [({"decision": "grows"}, 400), ({"decision": "unchanged"}, None), (None, None)] == [

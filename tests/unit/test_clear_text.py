@@ -73,7 +73,7 @@ class _Query:
     """What is looked at of a query."""
 
     def __init__(self, key: str, path: str, column: str) -> None:
-        self.name, self.operators, self.native, self.sinks = "out", (), None, ()
+        self.name, self.operators, self.all_sinks = "out", (), ()
         self.sources = (type("Source", (), {"name": "rows", "path": path})(),)
         schema = type("Schema", (), {"json": lambda _: f'{{"name":"{column}"}}'})()
         self.df = type("Frame", (), {"schema": schema})()

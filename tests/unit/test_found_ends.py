@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.found_ends import Planned, find_ends
+from airflow_provider.runtime.queries.fixed_ends import Planned, find_ends
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.storage.local import LocalStorage
 

@@ -24,8 +24,8 @@ from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_options import LateLimit, RunOptions, parse_late_limit
 from airflow_provider.runtime.jobdir.run_records import RunRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.watermarks import LatePolicy
 
 
 @pytest.mark.parametrize(

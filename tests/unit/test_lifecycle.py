@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep, StartMode
 from airflow_provider.runtime.driver.lifecycle import Lifecycle
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
@@ -45,7 +45,6 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 )
 from airflow_provider.runtime.errors import IllegalTransitionError
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
-from airflow_provider.runtime.queries.start_mode import StartMode
 from tests.present import present
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")

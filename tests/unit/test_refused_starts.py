@@ -19,7 +19,8 @@ from airflow_provider.runtime.cli.run_command import stop_on_signals
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
 from airflow_provider.runtime.errors.explanation import FailureClass, place_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.queries import refusals, stateful_plan
+from airflow_provider.runtime.queries import plan
+from airflow_provider.runtime.queries import query as queries
 from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
 from airflow_provider.runtime.spark.session import _stopped_by_this_process
 from tests.unit.recorded_failures import JavaThrowable
@@ -76,15 +77,15 @@ def test_a_plan_that_spark_refuses_is_told_from_one_that_we_cannot_look_at(monke
     """
     no_frame: Any = None
     refused = AnalysisException("Streaming aggregation doesn't support group aggregate pandas UDF")
-    monkeypatch.setattr(stateful_plan, "_plan_batch", lambda *_: Plan(refused))
+    monkeypatch.setattr(plan, "_plan_batch", lambda *_: Plan(refused))
     with pytest.raises(AnalysisException, match="pandas UDF"):
-        stateful_plan.plan_operators(no_frame, "append", [])
+        plan.plan_operators(no_frame, "append", [])
 
     bug = AnalysisException("[INTERNAL_ERROR] of Spark")
     monkeypatch.setattr(bug, "getCondition", lambda: "INTERNAL_ERROR")
     for error in (bug, Py4JError("no such constructor")):
-        monkeypatch.setattr(stateful_plan, "_plan_batch", lambda *_, e=error: Plan(e))
-        assert None is stateful_plan.plan_operators(no_frame, "append", [])
+        monkeypatch.setattr(plan, "_plan_batch", lambda *_, e=error: Plan(e))
+        assert None is plan.plan_operators(no_frame, "append", [])
     assert 2 == caplog.text.count("stateful operators are not known")
 
 
@@ -97,10 +98,10 @@ def test_all_that_spark_refuses_of_a_query_is_said_at_once(monkeypatch):
     for number in (2, 1):
         found = [ConfigError("no connector"), NotAStreamError("no stream")][-number:]
         expected = "; ".join(map(str, found))
-        monkeypatch.setattr(refusals, "_of_sink", lambda _, f=found: iter(f[:-1]))
-        monkeypatch.setattr(refusals, "_of_plan", lambda _, f=found: iter(f[-1:]))
+        monkeypatch.setattr(queries, "_of_sink", lambda _, f=found: iter(f[:-1]))
+        monkeypatch.setattr(queries, "_of_plan", lambda _, f=found: iter(f[-1:]))
         with pytest.raises(ConfigError) as raised:
-            refusals.check_query(query)
+            queries.check_query(query)
         assert expected == str(raised.value)
         assert (number == 1) == isinstance(raised.value, NotAStreamError)
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
+from airflow_provider.runtime.samples.inputs import batches_of, plain_values, values_of
 
 NAMES = ("time", "k", "v")
 
@@ -102,30 +102,30 @@ def test_a_row_that_does_not_fit_is_refused(row: Any, said: str):
         values_of(row, NAMES, "source 's'")
 
 
-def test_values_are_made_those_of_their_columns():
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "plain", "kind"),
+    [
+        (
+            ["2026-01-01 11:00", NOON, None],
+            TimestampType(),
+            ["2026-01-01 11:00", "2026-01-01 12:00:00+00:00", None],
+            StringType(),
+        ),
+        ([1, 1.5, None], DoubleType(), [1.0, 1.5, None], DoubleType()),
+        ([2, 0.25], DecimalType(9, 2), [decimal.Decimal(2), decimal.Decimal("0.25")], None),
+        (["b", b"c", None], BinaryType(), [b"b", b"c", None], BinaryType()),
+        (["a", "7"], StringType(), ["a", "7"], StringType()),
+        ([NOON], TimestampType(), [NOON], TimestampType()),
+        ([True], DoubleType(), [True], DoubleType()),
+        ([3], IntegerType(), [3], IntegerType()),
+    ],
+)
+def test_values_are_made_those_of_their_column(values: Any, column: Any, plain: Any, kind: Any):
     """
-    Whole numbers are floats where the column is, and a column with a time as text is text for Spark.
+    Whole numbers are floats where the column is, a column with a time as text is text for Spark, and
+    what fits, or has no column of its type, is left to Spark as it is.
     """
-    noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
-    types = [TimestampType(), StringType(), DoubleType(), DecimalType(9, 2), BinaryType()]
-    rows = [[("2026-01-01 11:00", "a", 1, 2, "b"), (noon, "7", 1.5, 0.25, None)], []]
-
-    converted, texts = with_plain_values(rows, types)
-
-    expected = [
-        ("2026-01-01 11:00", "a", 1.0, decimal.Decimal(2), b"b"),
-        ("2026-01-01 12:00:00+00:00", "7", 1.5, decimal.Decimal("0.25"), None),
-    ]
-    assert [expected, []] == converted
-    assert [True, False, False, False, False] == texts
-
-
-def test_values_that_fit_are_left_as_they_are():
-    """
-    Times without text among them, and what has no column of its type, go to Spark as they are.
-    """
-    rows = [[(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc), True, 3)]]
-
-    converted, texts = with_plain_values(rows, [TimestampType(), DoubleType(), IntegerType()])
-
-    assert (rows, [False] * 3) == (converted, texts)
+    assert (plain, kind or column) == plain_values(values, column)

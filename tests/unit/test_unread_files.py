@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError
 
-from airflow_provider.runtime.queries.batch_input import UnreadFiles
+from airflow_provider.runtime.queries.batch import UnreadFiles
 
 
 class Sequence(list[str]):

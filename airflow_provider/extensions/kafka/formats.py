@@ -15,7 +15,7 @@ from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_st
 from airflow_provider.runtime.api.sources import Loss
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.datasets import CONNECTOR, FORMAT, to_json
-from airflow_provider.runtime.queries.kafka_connector import ARTIFACT, is_registered
+from airflow_provider.runtime.queries.source import ARTIFACT, is_registered
 from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:

@@ -33,6 +33,8 @@ REQUESTS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_command:drive_upgrade"}
 """By the command of a submission: what carries out a request that is not a run."""
 WATCHERS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_request:UpgradeWatcher"}
 """By the command of a submission: what makes the watcher of such a request."""
+FINGERPRINTS: Final = {"plan": f"{_HOME}.upgrades.canonical_plan:fingerprint_of"}
+"""What reads from Spark's plan of a query all that its results depend on, given its state."""
 WARM_DRIVERS: Final = {
     "submission": f"{_HOME}.warm_drivers.pool:take_submission",
     "run": f"{_HOME}.warm_drivers.standby_client:run_by_standby",

@@ -29,6 +29,14 @@ _WATERMARKS_MS: Final = (MAX_WATERMARK_MS, END_OF_TIME_MS - _ROOM_FOR_INTERVALS_
 """The watermarks of drain batches. The first is the only one, unless rows wait for a later one."""
 
 
+class StartMode(str, enum.Enum):
+    """The way a query is started."""
+
+    INPUT = "input"  # read input by the job's own trigger
+    AVAILABLE = "available"  # read what is there now, and end
+    ONE_BATCH = "one_batch"  # run the planned batch and nothing else
+
+
 def is_of_drain(watermark_ms: int | None) -> bool:
     """Whether a batch with this watermark is one of a drain."""
     return watermark_ms in _WATERMARKS_MS

@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_options import COUNT, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.query import upstream_of
-from airflow_provider.runtime.queries.read_options import LATEST
+from airflow_provider.runtime.queries.source import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

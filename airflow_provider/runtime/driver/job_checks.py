@@ -30,7 +30,6 @@ from airflow_provider.runtime.spark.spark_log import check_event_log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from airflow_provider.runtime.api.sinks import NamedSink
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -140,10 +139,7 @@ def _clear_texts(query: QueryDefinition) -> Iterator[tuple[str, str, str]]:
     for source in query.sources:
         yield "the name of a source", source.name, leave_out
         yield "the path of a source", str(source.path or ""), leave_out
-    sinks: list[NamedSink] = [*query.sinks]
-    if query.native is not None:
-        sinks.append(query.native)
-    for sink in sinks:
+    for sink in query.all_sinks:
         yield "the name of a sink", sink.name, leave_out
         if isinstance(sink, LocatedSink):
             yield "the path of a sink", sink.location or "", leave_out

@@ -20,12 +20,11 @@ from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
+from airflow_provider.runtime.queries.batch_sizing import BatchSizer
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
-from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import bind
-from airflow_provider.runtime.queries.read_limits import batch_sizer_for
 from airflow_provider.runtime.queries.streaming import RunningQuery
-from airflow_provider.runtime.queries.watermarks import event_times_of
+from airflow_provider.runtime.queries.watermarks import EventTimes, LatePolicy
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
@@ -123,8 +122,12 @@ class QueryOpener:
             epochs=epochs,
             trigger=self.job.plan.trigger(self.spec.trigger_s),
             clock=self.clock,
-            batch_sizer=batch_sizer_for(query, target_s, self.clock),
-            event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
+            batch_sizer=BatchSizer(query, target_s, self.clock) if target_s else None,
+            event_times=(
+                EventTimes(query, self.clock, ended.reached if ended else {})
+                if query.marked
+                else None
+            ),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
             ends=self._ends_of(query, place, logs),
             late=LatePolicy(query, self.spec.late, self.spec.accepted_late_rows),

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks, StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.driver.load_job import LoadedJob
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.start_mode import StartMode
     from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter
     from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs

@@ -1,79 +1,60 @@
-"""Batch execution of one query: everything is read once, and staged as epoch 0."""
+"""Batch execution of a query as epoch 0, and what Spark's scans tell of rows, files and tasks."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.batch_input import (
-    lossy_among,
-    say_what_is_not_counted,
-    warn_of_losses,
-)
+from airflow_provider.runtime.api.sources import LossySource
 from airflow_provider.runtime.queries.batch_reports import own_report
-from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
+from airflow_provider.runtime.queries.plan import (
+    ADAPTIVE,
+    FILE_SCAN,
+    items,
+    leaves,
+    listed_files,
+    option_of,
+    planned_tasks,
+    private_field,
+    private_value,
+    rows_of,
+    source_scans,
+)
+from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.checkpoint.drain_step import StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.start_mode import StartMode
+    from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.sinks.committer import EpochCommitter
+
 
 log = logging.getLogger(__name__)
 
 
-class StageCount(NamedTuple):
-    """The tasks of one stage."""
-
-    tasks: int
-    done: int
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskCount:
-    """The tasks of all stages that Spark has submitted so far; more may follow.
-
-    Attributes:
-        stages: how many stages are known now.
-        stages_done: how many of them have no task left.
-        tasks: the tasks of the submitted stages.
-        tasks_done: how many of these have succeeded.
-    """
-
-    stages: int
-    stages_done: int
-    tasks: int
-    tasks_done: int
-
-
-def count_tasks(found: Iterable[StageCount | None]) -> TaskCount | None:
-    """Return the sum over stages; None before the first one was submitted.
-
-    Args:
-        found: each stage; None for one that was not submitted, or whose output exists already.
-    """
-    stages = [stage for stage in found if stage is not None]
+def count_tasks(stages: Collection[tuple[int, int]]) -> dict[str, int] | None:
+    """Return the sums over submitted stages, (tasks, done) each; None before the first."""
     if not stages:
         return None
-    return TaskCount(
-        stages=len(stages),
-        stages_done=sum(stage.done >= stage.tasks for stage in stages),
-        tasks=sum(stage.tasks for stage in stages),
-        tasks_done=sum(min(stage.done, stage.tasks) for stage in stages),
-    )
+    return {
+        "stages": len(stages),
+        "stages_done": sum(done >= tasks for tasks, done in stages),
+        "tasks": sum(tasks for tasks, _ in stages),
+        "tasks_done": sum(min(done, tasks) for tasks, done in stages),
+    }
 
 
 class BatchTasks:
@@ -83,10 +64,10 @@ class BatchTasks:
         self._tracker = context._jsc.statusTracker()
         self._group = group
         self._jobs: dict[int, list[int]] = {}
-        self._stages: dict[int, StageCount] = {}
+        self._stages: dict[int, tuple[int, int]] = {}
 
-    def count(self) -> dict[str, Any] | None:
-        """Return the counts as plain values; None before the first stage, and without an answer."""
+    def count(self) -> dict[str, int] | None:
+        """Return the counts; None before the first stage, and without an answer."""
         from py4j.protocol import Py4JError
 
         try:
@@ -97,16 +78,15 @@ class BatchTasks:
                 self._look_at(stage)
         except Py4JError as error:  # the JVM may be gone, which others notice
             log.debug("tasks of %s cannot be counted: %s", self._group, error)
-        counted = count_tasks(self._stages.values())
-        return None if counted is None else dataclasses.asdict(counted)
+        return count_tasks(self._stages.values())
 
     def _look_at(self, stage: int) -> None:
-        known = self._stages.get(stage)
-        if known is not None and known.done >= known.tasks:
+        tasks, done = self._stages.get(stage, (1, 0))
+        if done >= tasks:
             return
         info = self._tracker.getStageInfo(stage)
         if info is not None and info.submissionTime():
-            self._stages[stage] = StageCount(info.numTasks(), info.numCompletedTasks())
+            self._stages[stage] = info.numTasks(), info.numCompletedTasks()
 
 
 _EPOCH: Final = 0
@@ -117,12 +97,6 @@ class BatchQuery:
     """Runs one query as a batch job, with the methods of :class:`~.streaming.RunningQuery`.
 
     Spark writes no checkpoint: the run's commit decides whether the epoch counts (batchlog).
-
-    Args:
-        definition: the query, over static sources.
-        logs: knows whether the run has committed.
-        epochs: takes the output.
-        clock: measures the job.
     """
 
     def __init__(
@@ -176,7 +150,7 @@ class BatchQuery:
         return False
 
     def halt(self, timeout_s: float | None) -> None:
-        """Do nothing, as in ``halt_in_time``: requests to halt are refused (stopping.desk)."""
+        """Do nothing, as in ``halt_in_time``: driver.stop_requests refuses requests to halt."""
 
     def halt_in_time(self) -> None:
         """Do nothing: the job reads everything, or is cancelled."""
@@ -186,11 +160,7 @@ class BatchQuery:
         self._thread = None
 
     def stop(self) -> None:
-        """Cancel the job. Idempotent.
-
-        Raises:
-            TimeoutError: it still runs.
-        """
+        """Cancel the job. Idempotent."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             return
@@ -340,3 +310,156 @@ class BatchExecution:
         except Py4JError as error:
             log.warning("input rows of this batch job are not known: %s", error)
             return None
+
+
+_PUSHES: Final = {  # which readers leave rows out, and the setting that lets them
+    "AvroFileFormat": "spark.sql.avro.filterPushdown.enabled",
+    "CSVFileFormat": "spark.sql.csv.filterPushdown.enabled",
+    "JsonFileFormat": "spark.sql.json.filterPushdown.enabled",
+    "OrcFileFormat": "spark.sql.orc.filterPushdown",
+    "ParquetFileFormat": "spark.sql.parquet.filterPushdown",
+}
+
+
+def count_input_rows(stream_execution: Any) -> int | None:
+    """Count the rows that the finished batch has read from named sources; None if unknown.
+
+    Spark reports them only after the batch has committed; the scans' own metrics are final when the
+    batch's job has ended, so the count can be stored with the epoch.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        plan = stream_execution.lastExecution().executedPlan()
+        return sum(rows_of(leaf) for leaf in source_scans(plan))
+    except Py4JError as error:
+        log.warning("input rows of this batch are not known: %s", error)
+        return None
+
+
+def say_what_is_not_counted(query: str, plan: Any, session: Any) -> None:
+    """Log the filters by which file readers skip rows uncounted, if there are any."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):  # another version of Spark
+        for source, filters in filters_before_count(plan, session).items():
+            text = "query=%s source=%s: rows_read is without what %s leave out in its files"
+            log.info(text, query, source, filters)
+
+
+def filters_before_count(plan: Any, session: Any) -> dict[str, str]:
+    """Return the filters by which file readers skip rows uncounted, by source.
+
+    Parquet and ORC skip parts of a file by their statistics. The number of skipped rows is unknown;
+    ``numOutputRows`` of a scan counts the rest.
+    """
+    found: dict[str, str] = {}
+    for leaf in source_scans(plan):
+        if leaf.getClass().getSimpleName() != FILE_SCAN:
+            continue
+        setting = _PUSHES.get(str(leaf.relation().fileFormat().getClass().getSimpleName()))
+        if setting is None or session.sessionState().conf().getConfString(setting) != "true":
+            continue
+        pushed = leaf.metadata().get("PushedFilters")
+        name = option_of(leaf.relation().options(), SOURCE_OPTION)
+        if name is not None and pushed.isDefined() and pushed.get() != "[]":
+            found[name] = str(pushed.get())
+    return found
+
+
+def lossy_among(sources: Sequence[SourceDefinition]) -> list[LossySource]:
+    """Return the formats that may lose rows of these sources in a batch."""
+    known = [(source.known_format, source.options) for source in sources]
+    return [each for each, opts in known if isinstance(each, LossySource) and each.may_lose(opts)]
+
+
+def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> int:
+    """Log how many rows a batch loses, by part of the source; return their number."""
+    from py4j.protocol import Py4JError
+
+    try:
+        tasks = list(planned_tasks(execution.executedPlan()))
+    except Py4JError as error:  # another version of Spark; the source itself has logged it
+        log.debug("%s: it is not known what has expired: %s", where, error)
+        return 0
+    losses = [loss for task in tasks for kind in set(lossy) if (loss := kind.loss_of(task))]
+    for loss in losses:
+        log.warning(
+            "%s: %d rows have expired before they were read: %s", where, loss.rows, loss.where
+        )
+    return sum(loss.rows for loss in losses)
+
+
+_SOURCE: Final = "FileStreamSource"
+_MOST: Final = 100_000  # the names of so many files are 15 MB
+
+
+class UnreadFiles:
+    """Counts the files that one start of a query has not read, once a batch has been planned."""
+
+    def __init__(self, execution: Any) -> None:
+        self._execution = execution
+        self._sources: list[_FileSource] | None = None
+
+    def count(self) -> int | None:
+        """Return the number of unread files; None without a limit, for too many, or if unknown."""
+        from py4j.protocol import Py4JError
+
+        try:
+            if self._sources is None:
+                self._sources = list(_file_sources(self._execution))
+            counts = [n for source in self._sources if (n := source.count()) is not None]
+        except (Py4JError, ValueError) as error:  # too many, or another version of Spark
+            log.debug("it is not known how many files are unread: %s", error)
+            self._sources = []
+            return None
+        return sum(counts) if counts else None
+
+
+class _FileSource:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._fields: dict[str, Any] = {}
+        self._has_kept = False
+        self._reaches: int | None = None  # so many files are seen when all are read
+
+    def count(self) -> int | None:
+        listed = self._value("allFilesForTriggerAvailableNow")
+        if listed is not None:
+            if int(listed.size()) > _MOST:
+                msg = f"more than {_MOST:,} files are listed"
+                raise ValueError(msg)
+            seen = self._value("seenFiles")
+            if self._reaches is None:
+                self._reaches = int(seen.size()) + _unseen(listed, seen)
+            return max(self._reaches - int(seen.size()), 0)
+        kept = self._value("unreadFiles")
+        self._has_kept = self._has_kept or kept is not None
+        if not self._has_kept:  # each batch reads all there is
+            return None
+        return int(kept.size()) if kept is not None else 0
+
+    def _value(self, name: str) -> Any:
+        if name not in self._fields:  # each look is some calls of the JVM, in each batch
+            self._fields[name] = private_field(self._stream, name)
+        return self._fields[name].get(self._stream)
+
+
+def _file_sources(execution: Any) -> Iterator[_FileSource]:
+    for stream in items(execution.sources().distinct()):
+        if stream.getClass().getSimpleName() == _SOURCE:
+            yield _FileSource(stream)
+
+
+def _unseen(listed: Any, seen: Any) -> int:
+    """Return how many of the listed files Spark has not seen, in a constant number of calls.
+
+    Spark keeps what it has seen by path, or by name where the source goes by names; it counts files
+    older than its last purge as seen.
+    """
+    purged_ms = int(private_value(seen, "lastPurgeTimestamp"))
+    known = set(private_value(seen, "map").keySet().toString().strip("[]").split(", "))
+    return sum(
+        modified_ms >= purged_ms and path not in known and path.rpartition("/")[2] not in known
+        for path, modified_ms in listed_files(listed)
+    )

@@ -25,12 +25,8 @@ _RUN: Final = "addBatch"  # a phase that only a batch has: a query that waits re
 class BatchReport(NamedTuple):
     """A finished batch.
 
-    Attributes:
-        progress: Spark's ``StreamingQueryProgress``.
-        pacing: how the next batch was sized; None when it was not.
-        unread_files: how many files its sources had yet to read; None if unknown.
-        late_rows: how many rows its operators have dropped as late; None if not counted: Spark's
-            number in *progress* counts the groups of an aggregation.
+    *progress* is Spark's ``StreamingQueryProgress``, whose late rows are groups of an aggregation;
+    *late_rows* counts rows. A field that is not known is None.
     """
 
     progress: dict[str, Any]
@@ -48,16 +44,13 @@ class BatchReports:
 
     Spark keeps the last hundred, so a caller that polls every second misses none.
 
-    Thread safety: :meth:`staged`, :meth:`paced`, :meth:`left` and :meth:`dropped` are called in
-    Spark's callback thread.
+    Thread safety: :meth:`staged` and :meth:`note` are called in Spark's callback thread.
     """
 
     def __init__(self) -> None:
         self._seen = -1
         self._new: list[BatchReport] = []
-        self._pacing: dict[int, dict[str, Any]] = {}
-        self._unread: dict[int, int | None] = {}
-        self._late: dict[int, int] = {}
+        self._notes: dict[int, dict[str, Any]] = {}
         self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
@@ -68,17 +61,9 @@ class BatchReports:
         """Note the runtime's own report of a batch that Spark has yet to commit."""
         self._staged = report
 
-    def paced(self, batch: int, pacing: dict[str, Any]) -> None:
-        """Note how the batch after this one was sized."""
-        self._pacing[batch] = pacing
-
-    def left(self, batch: int, files: int | None) -> None:
-        """Note how many files are unread after this batch."""
-        self._unread[batch] = files
-
-    def dropped(self, batch: int, late_rows: int) -> None:
-        """Note how many rows came late in this batch."""
-        self._late[batch] = late_rows
+    def note(self, batch: int, **known: Any) -> None:
+        """Note the ``pacing``, ``unread_files`` or ``late_rows`` of a batch."""
+        self._notes.setdefault(batch, {}).update(known)
 
     def collect(self, query: StreamingQuery) -> list[dict[str, Any]]:
         """Collect the batches that have ended since the last call; return Spark's reports of them.
@@ -100,9 +85,7 @@ class BatchReports:
     def end(self, is_committed: Callable[[int], bool]) -> None:
         """Collect a last batch that was stopped between its commit and Spark's report of it.
 
-        Args:
-            is_committed: whether a batch is committed; called at most once. The query has stopped,
-                and its reports were read since.
+        The query has stopped; *is_committed* is called at most once.
         """
         staged, self._staged = self._staged, None
         batch = staged.progress["batchId"] if staged is not None else -1
@@ -121,12 +104,7 @@ class BatchReports:
         return new
 
     def _with_notes(self, report: BatchReport) -> BatchReport:
-        batch = report.progress["batchId"]
-        return report._replace(
-            pacing=self._pacing.pop(batch, None),
-            unread_files=self._unread.pop(batch, None),
-            late_rows=self._late.pop(batch, None),
-        )
+        return report._replace(**self._notes.pop(report.progress["batchId"], {}))
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:
         last = query._jsq.lastProgress()
@@ -174,12 +152,9 @@ def backlog_of(
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
-    """Return how far a source in Python is behind Kafka, as Spark's connector reports it of itself.
+    """Return how far a source in Python is behind Kafka; nothing if its offsets do not say.
 
-    Spark's report has no metrics of a source in Python, but its offsets.
-
-    Returns:
-        Nothing where the offsets are not Kafka's, or the latest ones are unknown.
+    Spark reports no metrics of a source in Python, only offsets.
     """
     try:
         read, latest = from_json(source.get("endOffset")), from_json(source.get("latestOffset"))

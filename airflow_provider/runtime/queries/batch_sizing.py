@@ -1,18 +1,27 @@
-"""Batch sizing: how large the next batch may be so that it takes about a target time; pure.
+"""Batch sizing: how large the next batch may be so that it takes about a target time.
 
-A batch takes a fixed time, whatever it reads, and a time that grows with what it reads. Both are
-learnt from the last batches; the next one is given as much as fits into the target.
+A batch takes a fixed time, and a time that grows with what it reads. Both are learnt from the last
+batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import json
+import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.queries.plan import items, rows_of, source_of, source_scans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
+
 
 THRESHOLD: Final = 0.25  # Flink's: a limit this near to the right one is left as it is
 SAMPLES: Final = 20  # Flink's, too; older batches tell of another load
@@ -40,12 +49,7 @@ class PacingDecision(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The size of the next batch in relation to the last one.
-
-    Attributes:
-        factor: 1 for the largest allowed size.
-        reason: for people.
-    """
+    """The size of the next batch in relation to the last one."""
 
     decision: PacingDecision
     factor: float
@@ -53,11 +57,7 @@ class Step:
 
 
 class BatchSizeController:
-    """Learns what a query's batches cost and sizes the next one.
-
-    Args:
-        target_s: how long a batch should take.
-    """
+    """Learns what a query's batches cost and sizes the next one."""
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
@@ -77,13 +77,7 @@ class BatchSizeController:
         return self._fixed_s + self._per_unit_s * size
 
     def observe(self, size: float, seconds: float, *, limited: bool) -> Step:
-        """Take a batch into account.
-
-        Args:
-            size: what it has read; more than 0, always in the same measure.
-            seconds: how long it took.
-            limited: whether its limit has kept it from reading more.
-        """
+        """Learn from a batch of *size* > 0; if *limited*, its limit kept it from reading more."""
         seconds = max(seconds, _SHORTEST_S)
         too_long = seconds > self._target_s * (1 + THRESHOLD)
         if not limited and not too_long:
@@ -169,13 +163,9 @@ def _fading(by: float, count: int) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """The most that one source may read in a batch.
+    """The most that one source may read in a batch: an amount of ``rows``, ``bytes`` or ``files``.
 
-    Attributes:
-        amount: how much, in *unit*.
-        unit: ``rows``, ``bytes`` or ``files``.
-        ceiling: the job's own limit, never exceeded; None if it has none.
-        ignored: batches in a row that exceeded it, as far as is known.
+    *ceiling* is the job's own limit, or None; *ignored* counts batches in a row that exceeded it.
     """
 
     amount: int
@@ -185,7 +175,7 @@ class Limit:
 
     @property
     def is_ignored(self) -> bool:
-        """Whether the source exceeds its limit, or does not show that it keeps it."""
+        """Whether the source exceeds its limit, or does not report in its unit."""
         return self.ignored >= IGNORED
 
 
@@ -216,11 +206,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class BatchLimits:
-    """The limits for the next batch, and why.
-
-    Attributes:
-        limits: by source.
-    """
+    """The limits for the next batch, and why."""
 
     decision: PacingDecision
     reason: str
@@ -287,3 +273,228 @@ def _scale(limit: Limit, load: Load, factor: float) -> Limit:
     if limit.ceiling is not None:
         amount = min(amount, limit.ceiling)
     return dataclasses.replace(limit, amount=amount)
+
+
+log = logging.getLogger(__name__)
+
+_LIMITS: Final = {  # Spark's limit: our unit, its reader and the name of its factory
+    "ReadMaxRows": ("rows", "maxRows"),
+    "ReadMaxBytes": ("bytes", "maxBytes"),
+    "ReadMaxFiles": ("files", "maxFiles"),
+}
+_FACTORIES: Final = dict(_LIMITS.values())
+# A source written in Python takes no other limit than its own kind, a piece of JSON.
+_PYTHON_LIMIT: Final = "PythonStreamingSourceReadLimit"
+_PYTHON_TYPE: Final = "ReadMaxRows"
+_PYTHON_FIELD: Final = "max_rows"
+_ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
+_MOST_FILES: Final = 2**31 - 1  # the only one of Spark's limits that is an int
+
+
+@dataclasses.dataclass(frozen=True)
+class PacedSource:
+    """A source of a running query; *default* is its own limit, *stream* the JVM's object."""
+
+    name: str
+    stream: Any
+    default: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundLimits:
+    """The limits of one start of a query; *left* says why a source has none that can be set."""
+
+    paced: tuple[PacedSource, ...]
+    limits: Mapping[str, Limit]
+    left: Mapping[str, str]
+
+
+def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundLimits:
+    """Return the limits of a query's sources, once Spark has planned a batch."""
+    # Under ``availableNow`` Spark wraps a source that cannot stop at the offset that was there at
+    # the start: it reads all there is in one batch, whatever its limit, and is not found here.
+    kept = execution.uniqueSources()
+    streams = list(items(execution.sources().distinct()))
+    if len(streams) != len(sources):
+        return FoundLimits((), {}, {source.name: "looks like others" for source in sources})
+    paced, limits, left = [], {}, {}
+    for stream, source in zip(streams, sources, strict=True):
+        default = kept.get(stream)
+        limit = _limit_of(default.get()) if default.isDefined() else None
+        if not source.adaptive_batches:
+            left[source.name] = "switched off for this source"
+        elif not source.is_known:
+            left[source.name] = "the job opened it without ctx.read"
+        elif limit is None:
+            left[source.name] = "it has no limit that can be set"
+        else:
+            ceiling = None if source.has_first_limit else limit.amount
+            paced.append(PacedSource(source.name, stream, default.get()))
+            limits[source.name] = dataclasses.replace(limit, ceiling=ceiling)
+    return FoundLimits(tuple(paced), limits, left)
+
+
+def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
+    """Return the sources whose end Spark asks for once, at the start.
+
+    Under ``availableNow`` those are the ones that do not support it; all of them where that is
+    unknown. The execution may have ended.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        able = jvm.java.lang.Class.forName(_ABLE)
+        pairs = zip(items(execution.sources()), sources, strict=True)
+        return {source.name for stream, source in pairs if not able.isInstance(stream)}
+    except (Py4JError, ValueError) as error:
+        log.debug("it is not known which sources support availableNow: %s", error)
+        return {source.name for source in sources}
+
+
+def set_limits(
+    execution: Any, jvm: Any, paced: tuple[PacedSource, ...], limits: Mapping[str, Limit]
+) -> None:
+    """Let the next batch read *limits*; the batch in flight keeps its plan."""
+    kept = execution.uniqueSources()
+    for source in paced:
+        kept = kept.updated(source.stream, _spark_limit(jvm, source, limits[source.name]))
+    getattr(execution, "uniqueSources_$eq")(kept)
+
+
+def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, Load]:
+    """Return what the finished batch has read, by source; the other sources share one entry."""
+    loads: dict[str, Load] = {}
+    streams = [(source.stream, source.name) for source in paced]
+    names = {source.name for source in paced}
+    for scan in source_scans(execution.lastExecution().executedPlan()):
+        found = source_of(scan, streams)
+        name = found if found in names else ""
+        load = Load(rows_of(scan), _metric(scan, "filesSize"), _metric(scan, "numFiles"))
+        loads[name] = loads[name] + load if name in loads else load
+    return loads
+
+
+def _limit_of(limit: Any) -> Limit | None:
+    kind = limit.getClass().getSimpleName()
+    if kind == _PYTHON_LIMIT:
+        document = json.loads(limit.json())  # noqa: TID251 - Spark's own
+        is_known = document.get("_type") == _PYTHON_TYPE and _PYTHON_FIELD in document
+        return Limit(int(document[_PYTHON_FIELD]), "rows") if is_known else None
+    known = _LIMITS.get(kind)
+    if known is None:
+        return None
+    unit, reader = known
+    return Limit(int(getattr(limit, reader)()), unit)
+
+
+def _spark_limit(jvm: Any, source: PacedSource, limit: Limit) -> Any:
+    if source.default.getClass().getSimpleName() == _PYTHON_LIMIT:
+        document = {"_type": _PYTHON_TYPE, _PYTHON_FIELD: limit.amount}
+        return source.default.copy(json.dumps(document))
+    factory = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    amount = min(limit.amount, _MOST_FILES) if limit.unit == "files" else limit.amount
+    return getattr(factory, _FACTORIES[limit.unit])(amount)
+
+
+def _metric(scan: Any, name: str) -> int | None:
+    metrics = scan.metrics()
+    return int(metrics.apply(name).value()) if metrics.contains(name) else None
+
+
+LEFT: Final = "left alone"
+
+
+class BatchSizer:
+    """Measures each batch of a query at its end and sets the limits of the next one.
+
+    It never fails a batch: where it cannot measure or set, the query runs with its own limits.
+
+    Thread safety: :meth:`batch_ran` runs in Spark's callback thread; :meth:`describe` reads a value
+    that is replaced in one step.
+    """
+
+    def __init__(self, query: QueryDefinition, target_s: float, clock: Clock) -> None:
+        self._query = query.name
+        self._target_s = target_s
+        self._sources = query.sources
+        self._clock = clock
+        self._controller = BatchSizeController(target_s)
+        self._found: FoundLimits | None = None
+        self._limits: Mapping[str, Limit] = {}
+        self._around_s = 0.0  # what Spark adds to the callback: offsets, planning, commit
+        self._said = self._say("starts", "no batch has ended yet", None)
+        if query.native is not None:
+            self._said = self._say(LEFT, "Spark's own sinks do not tell when a batch ends", None)
+
+    def starts(self) -> None:
+        """Drop the streams of an earlier start of the query; what was learnt stays."""
+        self._found = None
+
+    def batch_ran(
+        self, begun: float, execution: Any, jvm: Any, progress: Mapping[str, Any] | None
+    ) -> None:
+        """Choose the limits of the next batch, and set them.
+
+        *begun* is on the monotonic clock; *progress* is Spark's last one, of an earlier batch.
+        """
+        from py4j.protocol import Py4JError
+
+        self._learn_around(progress)
+        seconds = self._clock.monotonic() - begun + self._around_s
+        try:
+            if self._found is None:
+                self._found = find_limits(execution, self._sources)
+                self._limits = self._found.limits
+            if self._found.paced:
+                self._pace(seconds, self._found, execution, jvm)
+            else:
+                self._said = self._say(LEFT, "no source of it can be paced", seconds)
+        except Py4JError as error:
+            why = "this version of Spark does not allow it"
+            self._found = FoundLimits((), {}, {source.name: why for source in self._sources})
+            self._limits = {}
+            self._said = self._say(LEFT, why, seconds)
+            log.warning("query=%s has no adaptive batches: %s", self._query, error)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its part of ``progress.json``."""
+        return self._said
+
+    def _pace(self, seconds: float, found: FoundLimits, execution: Any, jvm: Any) -> None:
+        loads = measure_loads(execution, found.paced)
+        pace = next_pace(self._controller, self._limits, loads, seconds)
+        obeying = tuple(source for source in found.paced if not pace.limits[source.name].is_ignored)
+        if len(obeying) < len(found.paced):
+            self._leave(found, obeying, pace)
+        if any(pace.limits[s.name].amount != self._limits[s.name].amount for s in obeying):
+            set_limits(execution, jvm, obeying, pace.limits)
+            log.info("query=%s %s: %s", self._query, pace.decision.value, pace.reason)
+        self._limits = {source.name: pace.limits[source.name] for source in obeying}
+        self._said = self._say(pace.decision.value, pace.reason, seconds)
+
+    def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: BatchLimits) -> None:
+        """Stop sizing sources that read more than their limit."""
+        kept = {source.name for source in obeying}
+        why = "it reads more than its limit, or does not report in its unit what it reads"
+        deaf = {source.name: why for source in found.paced if source.name not in kept}
+        log.warning("query=%s %s (%s)", self._query, deaf, pace.limits)
+        self._found = dataclasses.replace(found, paced=obeying, left={**found.left, **deaf})
+
+    def _learn_around(self, progress: Mapping[str, Any] | None) -> None:
+        spent = (progress or {}).get("durationMs", {})
+        if "addBatch" in spent and "triggerExecution" in spent:
+            self._around_s = max(spent["triggerExecution"] - spent["addBatch"], 0) / 1000
+
+    def _say(self, decision: str, reason: str, seconds: float | None) -> dict[str, Any]:
+        return {
+            "target_s": self._target_s,
+            "last_batch_s": None if seconds is None else round(seconds, 3),
+            "fixed_s": round(self._controller.fixed_s, 3),
+            "decision": decision,
+            "reason": reason,
+            "sources": {
+                name: {"limit": limit.amount, "unit": limit.unit, "ceiling": limit.ceiling}
+                for name, limit in self._limits.items()
+            },
+            "left": dict(self._found.left) if self._found is not None else {},
+        }

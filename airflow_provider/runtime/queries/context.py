@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.errors.ways_out import set_param, words
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
-from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import is_streaming, operations
-from airflow_provider.runtime.queries.query import QueryDefinition, sources_of
-from airflow_provider.runtime.queries.read_options import (
+from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
+from airflow_provider.runtime.queries.read_options import check_end, check_options, check_read_order
+from airflow_provider.runtime.queries.source import (
     MODIFIED,
     EndOption,
-    check_end,
-    check_options,
-    check_read_order,
+    SourceBinding,
+    SourceDefinition,
+    load_table,
 )
-from airflow_provider.runtime.queries.refusals import check_query
-from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.spark_sink import DiscardSink
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 OUTPUT_MODES = ("append", "update", "complete")
 Callback = Callable[[], None]
+Sinks: TypeAlias = "tuple[Sink | OnePhaseSink, ...]"
 
 
 class JobContext:
@@ -139,7 +141,7 @@ class JobContext:
         written = path is not None and location_key(path) in self._written()
         check_options(name, format, options or ())
         binding = self._bindings.get(name, SourceBinding())
-        source = SourceDefinition(
+        declared = SourceDefinition(
             name=name,
             format=format,
             path=path,
@@ -156,7 +158,8 @@ class JobContext:
             ends=check_end(name, format, ends, bounded=bounded, is_internal=written),
             read_order=check_read_order(name, format, read_order, options or {}, bounded=bounded),
         )
-        if self._is_batch and not bounded:
+        source = self._source(declared)
+        if self._is_batch and not source.bounded:
             msg = (
                 f"source {name!r} is not bounded, and BATCH reads all there will ever be; read it "
                 "with bounded=True, or run with mode 'streaming'"
@@ -181,13 +184,6 @@ class JobContext:
         which may set timers, and never again: a job that goes on, or begins from a savepoint, keeps
         the state that it has.
 
-        Args:
-            name: what it is called in errors.
-            format: any of Spark's batch sources.
-            path: for sources that have one.
-            schema: as for ``DataFrameReader.schema``.
-            options: the source's options.
-
         Raises:
             ConfigError: Spark cannot read it, or there is no state to begin with: in BATCH.
         """
@@ -196,6 +192,10 @@ class JobContext:
             msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
             raise ConfigError(msg)
         return self._table(name, file_format=format, path=path, schema=schema, options=options)
+
+    def _source(self, declared: SourceDefinition) -> SourceDefinition:
+        """Return the source that is read; a run on samples has its own."""
+        return declared
 
     def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
         return load_table(self.spark, name, schema=schema, **where)
@@ -243,9 +243,8 @@ class JobContext:
             )
             msg = f"query {name!r}: {what}; {words()['BEGIN']}"
             raise ConfigError(msg)
-        sinks = given = sinks_of(name, to)
-        if self._discards_output:
-            sinks = tuple(DiscardSink(sink) for sink in sinks)
+        given = sinks_of(name, to)
+        sinks = self._sinks(name, given)
         for sink in sinks:
             sink.check(df, output_mode)
         sources = sources_of(df, self._sources)
@@ -266,6 +265,11 @@ class JobContext:
         check_query(query)
         self._outputs.add(name, given, sources)
         self._queries.append(query)
+
+    def _sinks(self, name: str, given: Sinks) -> Sinks:
+        """Return the sinks that are written; a run on samples has its own."""
+        del name
+        return tuple(DiscardSink(sink) for sink in given) if self._discards_output else given
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:
         """Declare whether the sources that *df* reads end, for later writes.
@@ -331,11 +335,7 @@ class JobContext:
             callback()
 
     def close(self) -> list[Exception]:
-        """Call all ``on_close`` callbacks; for the driver.
-
-        Returns:
-            What they raised.
-        """
+        """Call all ``on_close`` callbacks, for the driver; return what they raised."""
         errors: list[Exception] = []
         for callback in self._on_close:
             try:
@@ -386,14 +386,8 @@ def _idle_timeout(
     return seconds
 
 
-def sinks_of(
-    query: str, to: Sink | OnePhaseSink | Sequence[Sink]
-) -> tuple[Sink | OnePhaseSink, ...]:
-    """Return the sinks that ``ctx.write`` is given.
-
-    Raises:
-        ConfigError: there is none, one is not a sink, or they cannot share a query.
-    """
+def sinks_of(query: str, to: Sink | OnePhaseSink | Sequence[Sink]) -> Sinks:
+    """Return the sinks that ``ctx.write`` is given."""
     sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     if not sinks:
         msg = f"query {query!r} has no sink; write it to files(…)"
@@ -417,3 +411,74 @@ def sinks_of(
 
 
 __all__ = ["OUTPUT_MODES", "FilesSink", "JobContext"]
+
+
+log = logging.getLogger(__name__)
+
+
+class Params(dict[str, Any]):
+    """Parameters by name. Iterating over all of them counts as reading each."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self._unread = set(given)
+        self._absent: set[str] = set()
+
+    def __missing__(self, name: str) -> Any:
+        given = ", ".join(sorted(super().keys())) or "none"
+        msg = f"the job needs a parameter {name!r} (given: {given}); {set_param(name)}"
+        raise ConfigError(msg)
+
+    def __getitem__(self, name: str) -> Any:
+        self._looked_for(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a parameter, or *default*."""
+        self._looked_for(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self._looked_for(name)
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._unread.clear()
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]  # a view of this class has no other
+        """Return all names."""
+        self._unread.clear()
+        return super().keys()
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # the same
+        """Return all parameters."""
+        self._unread.clear()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]  # the same
+        """Return all values."""
+        self._unread.clear()
+        return super().values()
+
+    def check_read(self) -> None:
+        """Check for parameters that the job's function, which has returned, has not read.
+
+        A name similar to one that the function has looked for in vain is refused: it is mistyped,
+        and the job would use its default. Others are logged: a function may read a parameter in one
+        mode only, or in Spark's tasks.
+        """
+        for name in sorted(self._unread):
+            meant = difflib.get_close_matches(name, sorted(self._absent), n=1)
+            if meant:
+                msg = (
+                    f"parameter {name!r}: the job's function does not read it, and looks for "
+                    f"{meant[0]!r}, which is not given; correct the name, or leave it out"
+                )
+                raise ConfigError(msg)
+            log.warning("parameter %r is given, and the job's function does not read it", name)
+
+    def _looked_for(self, name: object) -> None:
+        self._unread.discard(str(name))
+        if isinstance(name, str) and not super().__contains__(name):
+            self._absent.add(name)

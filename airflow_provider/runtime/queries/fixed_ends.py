@@ -1,49 +1,52 @@
 """Fixed ends: a run's bounded sources are read up to where they reached at first, and no further.
 
-The first batch of a run that begins puts where the sources end (:mod:`~.jobdir.end_of_input`), as
-Spark has found it out at that start. Each later start finds more where rows have arrived, so there
-each batch, before any of its rows is staged, is held against what was put. One that is beyond it
-ends the query; nothing of it has run. The next start replaces what was planned by what
-is within the ends (:class:`~.checkpoint.offsets.PlannedEnds`), runs that batch alone, and, while
-something is left, starts the query again. When nothing is left, it is not started any more.
+The first batch of a run records the ends (:mod:`~.jobdir.end_of_input`). Each later batch is
+compared with them before any of its rows is staged. A batch beyond them ends the query, and
+nothing of it has run. The next start replaces it by what is within the ends
+(:class:`~.checkpoint.offsets.PlannedEnds`), runs that batch alone, and starts the query again
+while something is left.
 
-::
-
-    start ──▶ batch ──(within)──▶ staged, committed ──▶ next batch
-                │                                         │ none
-             (beyond)                                     ▼
-                ▼                                       ended
-    start: replaced ──▶ that batch alone ──▶ start, or ended when all is read
-
-A source has no fixed end when nothing tells it: one in Python ends when a start commits no batch,
-unless ``ends`` says that its answer counts; one that another query of the job writes ends with that
-query. Spark's own sinks have no callback in which a batch could be held, so their queries end where
-they are at the start of each attempt. A BATCH run shows nothing before it commits, and what it has
-then read is what its last attempt has found.
+A source in Python has no known end, unless ``ends`` says that its answer counts; it ends when a
+start commits no batch. A source that another query writes ends with that query. Queries of Spark's
+own sinks have no callback, so each attempt ends where it finds the sources.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.offsets import PlannedEnds
-from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, has_order
+from airflow_provider.runtime.checkpoint.source_end import (
+    NO_OFFSET,
+    SourceEnd,
+    SourceLog,
+    by_folder,
+    has_order,
+    missing_partitions,
+    position_of,
+)
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
+from airflow_provider.runtime.jobdir.datasets import FORMAT
 from airflow_provider.runtime.jobdir.end_of_input import (
     SourceEnds,
     is_marker,
     put_source_ends,
     source_ends,
 )
-from airflow_provider.runtime.queries.found_ends import Planned, find_ends
-from airflow_provider.runtime.queries.read_options import LATEST
-from airflow_provider.runtime.queries.start_mode import StartMode
+from airflow_provider.runtime.queries.plan import items, listed_files, private_value
+from airflow_provider.runtime.queries.read_options import tells_its_end
+from airflow_provider.runtime.queries.source import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
+
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +63,7 @@ _VERSION = "v1"  # of an offset log that knows its sources by their places
 
 
 def check_sink_of_ends(query: QueryDefinition) -> None:
-    """Refuse a query with an end whose sink shows rows before the end is known.
-
-    Raises:
-        ConfigError: the message names the source and the way out.
-    """
+    """Refuse a query with an end whose sink shows rows before the end is known."""
     asked = [source.name for source in query.sources if source.ends is not None]
     if query.native is not None and asked:
         msg = (
@@ -81,14 +82,6 @@ class FixedEnds:
 
     Thread safety: :meth:`check` runs in Spark's callback thread while the query runs, the rest in
     the driver's while it does not.
-
-    Args:
-        query: the query.
-        checkpoint: the folder of Spark's checkpoint.
-        logs: the logs of that checkpoint.
-        run: the run's documents.
-        lease: the right to record the ends, and to replace a planned batch.
-        clock: for the document's time.
     """
 
     def __init__(
@@ -116,10 +109,9 @@ class FixedEnds:
         self._left: bool | None = None  # the batch that this start runs alone has input
 
     def begin(self, how: StartMode, *, reads_available: bool) -> StartMode | None:
-        """Return how to start the query, after replacing a batch that was planned beyond its ends.
+        """Return how to start the query, or None if everything is read.
 
-        Returns:
-            None where everything is read, so the query is not started at all.
+        A batch that was planned beyond its ends is replaced first.
         """
         self._is_past, self._left = False, None
         self._is_on = reads_available and bool(self._targets())
@@ -157,10 +149,7 @@ class FixedEnds:
             raise PastEndError
 
     def has_more(self) -> bool | None:
-        """Whether the query, which has ended by itself, must be started again.
-
-        Returns:
-            None where the ends do not decide.
+        """Whether the query, which has ended by itself, must be started again; None if unknown.
 
         Raises:
             UnreachedEndError: it has not reached its ends, and Spark finds nothing more to read.
@@ -261,3 +250,137 @@ class FixedEnds:
         if not ending or not ending <= set(self.names()):
             return False
         return not plan.unread(self._logs.position().last_commit)
+
+
+_FILES: Final = "FileStreamSource"
+_ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
+_PYTHON: Final = "PythonMicroBatchStream"  # what the names of its classes begin with
+MOST_FILES: Final = 1_000_000  # their names are some 100 MB, which one document can have
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """The first batch of a query since its start.
+
+    *lines* has each source's offsets at its end, as in the offset log, *before* those of the batch
+    before it.
+    """
+
+    execution: Any
+    jvm: Any
+    lines: Sequence[str]
+    before: Sequence[str]
+    checkpoint: Storage
+
+
+def find_ends(
+    planned: Planned, sources: Sequence[SourceDefinition], wanted: frozenset[str]
+) -> tuple[SourceEnd, ...]:
+    """Return the known ends of those of a query's sources that are *wanted*."""
+    from py4j.protocol import Py4JError
+
+    found = []
+    try:
+        streams = list(items(planned.execution.sources()))
+        pairs = list(zip(streams, sources, strict=True))
+    except (Py4JError, ValueError) as error:
+        _refuse_unknown(sources, wanted, error)
+        return ()
+    for place, (stream, source) in enumerate(pairs):
+        if source.name not in wanted:
+            continue
+        try:
+            end = _end_of(planned, stream, source, place)
+        except ConfigError:
+            raise
+        except (Py4JError, ValueError) as error:
+            _refuse_unknown([source], wanted, error)
+            continue
+        if end is not None:
+            found.append(end)
+    return tuple(found)
+
+
+def _refuse_unknown(
+    sources: Sequence[SourceDefinition], wanted: frozenset[str], error: Exception
+) -> None:
+    for source in sources:
+        if source.name in wanted and source.ends is not None:
+            msg = f"source {source.name!r} ({source.format}): its end is not known here: {error}"
+            raise ConfigError(msg) from error
+    names = ", ".join(source.name for source in sources if source.name in wanted)
+    log.warning("source=%s its end is not known, so a retry may read more: %s", names, error)
+
+
+def _end_of(
+    planned: Planned, stream: Any, source: SourceDefinition, place: int
+) -> SourceEnd | None:
+    kind = str(stream.getClass().getSimpleName())
+    if kind == _FILES:
+        return _end_of_files(planned, stream, source, place)
+    able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
+    if source.format.lower() == FORMAT and not able:
+        msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
+        raise ValueError(msg)
+    line = planned.lines[place]
+    ends = source.ends if isinstance(source.ends, Mapping) else source.timed_end()
+    if ends is not None:
+        _check_partitions(source, ends, line)
+        return SourceEnd(source.name, place, offset=json.dumps(ends, separators=(",", ":")))
+    if not tells_its_end(source.format, source.ends):
+        log.info("source=%s ends when it has no more rows, in each attempt", source.name)
+        return None
+    asks = able and (source.format.lower() == "kafka" or kind.startswith(_PYTHON))
+    if asks and line != NO_OFFSET:
+        limits = planned.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+        reached = stream.latestOffset(stream.deserializeOffset(line), limits.allAvailable())
+        line = str(reached.json()) if reached is not None else line
+    return SourceEnd(source.name, place, offset=line)
+
+
+def _check_partitions(
+    source: SourceDefinition, ends: Mapping[str, Mapping[str, int]], line: str
+) -> None:
+    missing = missing_partitions(line, ends) if line != NO_OFFSET else []
+    where = f"source {source.name!r} ({source.format})"
+    if missing is None:
+        msg = f"{where}: its offsets are not by topic and partition ({line}); leave ends out"
+        raise ConfigError(msg)
+    if missing:
+        msg = (
+            f"{where}: ends says nothing of {', '.join(missing[:3])}; give it an offset, 0 for none"
+        )
+        raise ConfigError(msg)
+
+
+def _end_of_files(
+    planned: Planned, stream: Any, source: SourceDefinition, place: int
+) -> SourceEnd | None:
+    listed = private_value(stream, "allFilesForTriggerAvailableNow")
+    if listed is None:
+        msg = "Spark has not listed its files"
+        raise ValueError(msg)
+    if int(listed.size()) > MOST_FILES:
+        msg = f"it has more than {MOST_FILES:,} files"
+        raise ValueError(msg)
+    end = SourceEnd(
+        source.name,
+        place,
+        log=str(private_value(stream, "metadataLog").metadataPath().getName()),
+        by_name=bool(private_value(stream, "fileNameOnly")),
+    )
+    purged_ms = int(private_value(private_value(stream, "seenFiles"), "lastPurgeTimestamp"))
+    first, last = position_of(planned.before[place]), position_of(planned.lines[place])
+    files = SourceLog(planned.checkpoint, str(end.log))
+    read = {end.key_of(file.path) for file in files.read_through(first)}
+    found = {
+        path: modified_ms
+        for path, modified_ms in listed_files(listed)
+        if modified_ms >= purged_ms and end.key_of(path) not in read
+    }
+    for number in range(first + 1, last + 1):
+        found |= {file.path: file.modified_ms for file in files.files(number)}
+    if isinstance(source.ends, dt.datetime):
+        before_ms = source.ends.timestamp() * 1000
+        found = {path: at_ms for path, at_ms in found.items() if at_ms < before_ms}
+    return dataclasses.replace(end, files=by_folder(found.items()))

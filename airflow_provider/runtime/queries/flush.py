@@ -1,16 +1,11 @@
 """Flush of a drained query: the rows of its state that still wait for a watermark.
 
-Some rows of state wait for nothing: an aggregation in update mode has written what it keeps, and
-what drops duplicates wrote each row when it came. The plan says which rows wait. Spark reports
-their number with the drain batch, or its state readers count them.
-
-Timers need more than a count, since the user's callback may register another timer whenever one
-fires. Such renewals would never end, so the drain ignores them, as Flink does. A timer counts as a
-renewal if it was not there before the drain batch, unless a row has registered it: that is possible
-only in an operator above another one that the batch has flushed. Spark calls the callbacks after
-the rows of a batch, so a timer that a row has registered is still there only if it is later than
-the batch's watermark. The drain waits for such timers only where no operator has renewals: a
-further batch would fire those, too, and Spark refuses what they emit for the time of the last one.
+The plan says which rows wait: an aggregation in update mode has written what it keeps. A timer
+that the user's callback registers while another one fires is a renewal. Renewals would never end,
+so the drain ignores them, as Flink does. A new timer is no renewal if a row may have registered
+it: in an operator above another one that the drain batch has flushed, and later than the batch's
+watermark. The drain waits for such timers only where no operator has renewals, which a further
+batch would fire.
 """
 
 from __future__ import annotations
@@ -34,7 +29,6 @@ from airflow_provider.runtime.queries.spark_state import (
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.queries.stateful_plan import placed_operators
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.spark_state import OperatorRows, TimersAfter
-    from airflow_provider.runtime.queries.stateful_plan import PlacedOperator
     from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
@@ -55,8 +48,7 @@ class Unflushed:
     """The rows that a stateful operator still keeps after a drain batch.
 
     Attributes:
-        rows: the rows that wait for a later watermark; None where they cannot be counted.
-        what: a name for the rows.
+        rows: those that wait for a later watermark; None where they cannot be counted.
         way_out: what the job may lack for a watermark to flush them; empty if unknown.
         ignored: the timers that callbacks registered in the drain batch, which the drain ignores.
     """
@@ -125,7 +117,7 @@ class _DrainReader:
         self._definition = query.definition
         self._spark = query.definition.df.sparkSession
         self._checkpoint = checkpoint
-        self._known_plan: dict[int, PlacedOperator] | None = None
+        self._plan = {each.shape.id: each for each in query.definition.planned or ()}
 
     def left_after(self, batch: int) -> list[Unflushed]:
         """Return the rows that a drain batch has left, if they may wait for a later watermark."""
@@ -159,15 +151,8 @@ class _DrainReader:
             (reason := kind.in_batch.get(placed.setting) or kind.in_batch.get("")) is not None
             and reason.refuses
             for placed in self._plan.values()
-            for kind in [kind_named(placed.kind)]
+            for kind in [kind_named(placed.shape.kind)]
         )
-
-    @property
-    def _plan(self) -> Mapping[int, PlacedOperator]:
-        if self._known_plan is None:
-            definition = self._definition
-            self._known_plan = placed_operators(definition.df, definition.output_mode)
-        return self._known_plan
 
     def _operators(self, batch: int) -> list[OperatorRows]:
         return reported_state(self._query.last_progress(), batch) or read_state_operators(
@@ -206,7 +191,7 @@ class _DrainReader:
         if is_of_drain(self._query.logs.offsets(batch - 1).watermark_ms):
             flushed = {each.id for each in self.left_after(batch - 1) if each.rows != 0}
             return not below.isdisjoint(flushed)
-        return any(self._waiting_parts(each, self._plan[each].kind) for each in below)
+        return any(self._waiting_parts(each, self._plan[each].shape.kind) for each in below)
 
     def _waiting_parts(self, operator: int, name: str) -> Sequence[WaitingRows]:
         """Return the parts of an operator's state whose rows may wait for a watermark."""
@@ -220,10 +205,7 @@ def _by_origin(
 ) -> list[Unflushed]:
     """Return what is left, with the timers that wait and those that the drain ignores.
 
-    Args:
-        found: what is left; for timers, those that existed before the batch.
-        timers: the timers, by operator.
-        fed: the operators whose rows may have registered the later ones of the new timers.
+    Of *fed* operators a row may have registered the later ones of the new timers.
     """
     has_renewals = any(
         each.newer_due or (each.newer_later and operator not in fed)

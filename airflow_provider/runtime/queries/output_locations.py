@@ -47,13 +47,9 @@ def location_key(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class OutputLocation:
-    """A folder that a query writes.
+    """A folder that a query writes, as the job names it.
 
-    Attributes:
-        query: the query.
-        sink: the sink's name.
-        location: the folder as the job names it.
-        is_of_files: whether all files in it are its rows, because it has no log that lists them.
+    *is_of_files*: all files in it are its rows, because it has no log that lists them.
     """
 
     query: str
@@ -75,11 +71,7 @@ class OutputLocation:
 
 
 class OutputLocations:
-    """The folders that the queries of a job write, added query by query.
-
-    Args:
-        job_dir: the job directory; None where there is none.
-    """
+    """The folders that the queries of a job write, added query by query."""
 
     def __init__(self, job_dir: str | None = None) -> None:
         self._job_dir = job_dir
@@ -91,9 +83,8 @@ class OutputLocations:
     ) -> None:
         """Add what a query writes and reads.
 
-        Raises:
-            ConfigError: it writes where it reads files, where another sink or query of the job
-                writes or reads them, or into the job directory.
+        Refuse one that writes where it reads files, into the job directory, or where another sink
+        or query of the job writes or reads files.
         """
         found = [place for sink in sinks if (place := OutputLocation.of(query, sink)) is not None]
         for output in found:

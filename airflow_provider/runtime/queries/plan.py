@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_of_node
+from airflow_provider.runtime.checkpoint.operator_kinds import (
+    AGGREGATION,
+    JOIN,
+    LIMIT,
+    SESSIONS,
+    Setting,
+    StateLayout,
+    kind_named,
+    kind_of_node,
+)
+from airflow_provider.runtime.checkpoint.operators import type_text
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, StateColumn
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
-from airflow_provider.runtime.spark.versions import file_entry, reads_stream, stream_of
+from airflow_provider.runtime.spark.versions import (
+    class_named,
+    condition_of,
+    engine_class,
+    file_entry,
+    stream_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
 
 log = logging.getLogger(__name__)
 
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
-_FILE_SCAN: Final = "FileSourceScanExec"
+FILE_SCAN: Final = "FileSourceScanExec"
 _STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
@@ -30,9 +49,8 @@ _WATERMARK: Final = "EventTimeWatermark"
 def source_names(df: DataFrame) -> list[str | None]:
     """Return the names of the sources in *df*'s plan, None for a stream without a name.
 
-    A table without a name is not a source of the job's. There is one name for each line in Spark's
-    offset log, in the same order: Spark writes a line for each place where the plan reads a stream,
-    also when it reads the same one in several.
+    There is one for each line in Spark's offset log, in the same order: Spark writes a line for
+    each place where the plan reads a stream, also when it reads the same one in several.
     """
     return [name for _, name in named_leaves(df)]
 
@@ -68,22 +86,25 @@ def sources_under_a_watermark(df: DataFrame) -> set[str]:
 
 def watermark_delays(df: DataFrame) -> list[str]:
     """Return the delays of the watermarks in *df*'s plan, in the order of its nodes."""
-    found, nodes = [], [df._jdf.queryExecution().analyzed()]
+    return [str(node.delay().toString()) for kind, node in _analyzed(df) if kind == _WATERMARK]
+
+
+def _analyzed(df: DataFrame) -> Iterator[tuple[str, Any]]:
+    """Yield the nodes of the analyzed plan with their kinds, each before its children."""
+    nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
-        if node.getClass().getSimpleName() == _WATERMARK:
-            found.append(str(node.delay().toString()))
+        yield str(node.getClass().getSimpleName()), node
         nodes += reversed(list(items(node.children())))
-    return found
 
 
 def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
     options = _stream_options(node)
     if options is not None and is_under and (name := option_of(options, SOURCE_OPTION)):
         yield name
-    is_watermark = node.getClass().getSimpleName() == _WATERMARK
+    is_under = is_under or node.getClass().getSimpleName() == _WATERMARK
     for child in items(node.children()):
-        yield from _under_a_watermark(child, is_under=is_under or is_watermark)
+        yield from _under_a_watermark(child, is_under=is_under)
 
 
 def operations(df: DataFrame) -> tuple[str, ...]:
@@ -93,18 +114,12 @@ def operations(df: DataFrame) -> tuple[str, ...]:
     timeout of groups with state is a name of its own: ``ProcessingTimeTimeout``.
     """
     found: set[str] = set()
-    nodes = [df._jdf.queryExecution().analyzed()]
-    while nodes:
-        node = nodes.pop()
-        kind = str(node.getClass().getSimpleName())
+    for kind, node in _analyzed(df):
         stateful = kind_of_node(kind)
         setting = stateful.setting if stateful else None
-        if setting is Setting.TIME_MODE:
-            kind = f"{kind}:{node.timeMode()}"
-        elif setting is Setting.TIMEOUT:
+        if setting is Setting.TIMEOUT:
             found.add(str(node.timeout()))
-        found.add(kind)
-        nodes += items(node.children())
+        found.add(f"{kind}:{node.timeMode()}" if setting is Setting.TIME_MODE else kind)
     return tuple(sorted(found))
 
 
@@ -141,33 +156,9 @@ def is_streaming(df: Any) -> bool:
 def executed(plan: Any) -> Iterator[Any]:
     """Yield the nodes of an executed plan."""
     yield plan
-    kind = plan.getClass().getSimpleName()
-    if kind == ADAPTIVE:
-        yield from executed(plan.executedPlan())
-    elif kind.endswith("QueryStageExec"):
-        yield from executed(plan.plan())
-    else:
-        for child in items(plan.children()):
-            yield from executed(child)
-
-
-def missing_files(stream_execution: Any) -> list[str]:
-    """Return the files that the current batch was planned with and Spark has not found.
-
-    Spark's file source silently ignores files that are missing when a batch runs (SPARK-17599 made
-    the listing forgiving), so the batch would commit without their rows.
-    """
-    missing: list[str] = []
-    for leaf in leaves(stream_execution.lastExecution().executedPlan()):
-        if leaf.getClass().getSimpleName() != _FILE_SCAN or not reads_stream(leaf):
-            continue
-        location = leaf.relation().location()
-        planned, found = location.rootPaths(), location.allFiles()
-        if planned.size() > found.size():
-            there = {str(file.getPath().toString()) for file in items(found)}
-            paths = (str(path.toString()) for path in items(planned))
-            missing += [path for path in paths if path not in there]
-    return missing
+    inside = _inside(plan)
+    for child in items(plan.children()) if inside is None else [inside]:
+        yield from executed(child)
 
 
 def planned_tasks(plan: Any) -> Iterator[bytes]:
@@ -232,13 +223,18 @@ def option_of(options: Any, key: str) -> str | None:
 def leaves(plan: Any) -> Iterator[Any]:
     """Yield the leaves of an executed plan; adaptive execution hides them in its stages."""
     for leaf in items(plan.collectLeaves()):
-        kind = leaf.getClass().getSimpleName()
-        if kind == ADAPTIVE:
-            yield from leaves(leaf.executedPlan())
-        elif kind.endswith("QueryStageExec"):
-            yield from leaves(leaf.plan())
-        else:
+        inside = _inside(leaf)
+        if inside is None:
             yield leaf
+        else:
+            yield from leaves(inside)
+
+
+def _inside(node: Any) -> Any | None:
+    kind = node.getClass().getSimpleName()
+    if kind == ADAPTIVE:
+        return node.executedPlan()
+    return node.plan() if kind.endswith("QueryStageExec") else None
 
 
 def source_scans(plan: Any) -> Iterator[Any]:
@@ -247,7 +243,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
         kind = leaf.getClass().getSimpleName()
         if kind == _STREAM_SCAN:
             yield leaf
-        elif kind == _FILE_SCAN:
+        elif kind == FILE_SCAN:
             name = option_of(leaf.relation().options(), SOURCE_OPTION)
             if name is not None and not is_marker(name):
                 yield leaf
@@ -258,7 +254,7 @@ def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
     stream = stream_of(leaf)
     if stream is not None:
         return next((name for each, name in sources if each.equals(stream)), None)
-    is_file_scan = leaf.getClass().getSimpleName() == _FILE_SCAN
+    is_file_scan = leaf.getClass().getSimpleName() == FILE_SCAN
     return option_of(leaf.relation().options(), SOURCE_OPTION) if is_file_scan else None
 
 
@@ -281,9 +277,223 @@ def private_value(instance: Any, name: str) -> Any:
 
 
 def listed_files(listed: Any) -> Iterator[tuple[str, int]]:
-    """Yield path and modification time in milliseconds of each file of a listing, in one call.
-
-    Raises:
-        ValueError: an entry has another form (another version of Spark).
-    """
+    """Yield path and modification time in milliseconds of each file of a listing, in one call."""
     return map(file_entry, filter(None, str(listed.mkString("\n")).split("\n")))
+
+
+_STATE_WRITER: Final = "StateStoreWriter"
+_REUSED: Final = "ReusedExchangeExec"
+_STREAM: Final = "StreamingRelationExec"
+_BUG: Final = "INTERNAL_ERROR"
+
+
+class PlannedOperator(NamedTuple):
+    """A stateful operator of a query that is not started; None where types are unknown.
+
+    *setting* decides which rows it keeps: a join's type, what fires its timers, or the output mode;
+    *below* has the operators whose rows reach it.
+    """
+
+    shape: OperatorShape
+    setting: str
+    below: frozenset[int]
+    key_types: tuple[str, ...] | None
+    columns: tuple[StateColumn, ...] | None
+
+
+def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
+    """Return the shapes of operators, by id."""
+    return tuple(sorted(each.shape for each in planned))
+
+
+def plan_operators(
+    df: DataFrame, output_mode: str, names: Sequence[str]
+) -> tuple[PlannedOperator, ...] | None:
+    """Return the stateful operators of *df* as a query, without starting it; lower ones first.
+
+    Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
+    None where that is impossible (another version of Spark); Spark itself compares them with
+    the checkpoint's when the query starts.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    is_planning = False
+    try:
+        execution = _plan_batch(df, output_mode)
+        is_planning = True
+        plan = execution.executedPlan()
+        is_planning = False
+        leaves = zip(named_leaves(df), names, strict=True)
+        columns = {column: name for (leaf, _), name in leaves for column in column_ids(leaf)}
+        walk = _PhysicalWalk(_state_writer(df), columns, output_mode)
+        walk.visit(plan)
+        return tuple(walk.found)
+    except (Py4JError, PySparkException) as error:
+        is_bug = isinstance(error, Py4JError) or (condition_of(error) or "").startswith(_BUG)
+        if is_planning and not is_bug:  # the job's mistake, not one in looking
+            raise
+        log.warning("stateful operators are not known before the query starts: %s", error)
+        return None
+
+
+def _state_writer(df: DataFrame) -> Any:
+    jvm: Any = df.sparkSession._jvm
+    return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
+
+
+def _under(node: Any) -> Iterator[Any]:
+    """Yield the nodes under one of a physical plan, including those behind wrappers."""
+    kind = node.getClass().getSimpleName()
+    if kind == ADAPTIVE:
+        yield node.inputPlan()
+    elif kind == _REUSED:
+        yield node.child()
+    else:
+        yield from items(node.children())
+
+
+def _within(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _under(node):
+        yield from _within(child)
+
+
+def _plan_batch(df: DataFrame, output_mode: str) -> Any:
+    """Return the JVM's ``IncrementalExecution`` of *df*.
+
+    Its parameters differ between Spark's versions, so each is given by type, or by default.
+    """
+    jvm: Any = df.sparkSession._jvm
+    query = df._jdf.queryExecution()
+    name = engine_class(jvm, "IncrementalExecution")
+    parameters = jvm.java.lang.Class.forName(name).getConstructors()[0].getParameterTypes()
+    given = {
+        "SparkSession": query.sparkSession,
+        "LogicalPlan": query.analyzed,
+        "OutputMode": getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.title()),
+        "String": lambda: "<not started>",
+        "UUID": jvm.java.util.UUID.randomUUID,
+        "long": lambda: 0,
+        "boolean": lambda: False,  # is it the first batch, which writes the operators' metadata?
+        "Option": jvm.scala.Option.empty,
+        "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
+        "OffsetSeqMetadata": lambda: _no_offsets(jvm),
+        "WatermarkPropagator": lambda: _singleton(jvm, "WatermarkPropagator").noop(),
+    }
+    execution = class_named(jvm, name)
+    arguments = []
+    for index, parameter in enumerate(parameters, start=1):
+        default = f"$lessinit$greater$default${index}"
+        make = given.get(parameter.getSimpleName())
+        make = make or getattr(execution, default)
+        arguments.append(make())
+    return execution(*arguments)
+
+
+def _no_offsets(jvm: Any) -> Any:
+    metadata = _singleton(jvm, "OffsetSeqMetadata")
+    return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
+
+
+def _singleton(jvm: Any, name: str) -> Any:
+    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
+    return found.getField("MODULE$").get(None)
+
+
+class _PhysicalWalk:
+    """A walk through a physical plan.
+
+    Args:
+        writer: the class of nodes that write state.
+        names: the source that gives each column, by the column's id.
+        output_mode: the query's.
+    """
+
+    def __init__(self, writer: Any, names: Mapping[int, str], output_mode: str) -> None:
+        self.found: list[PlannedOperator] = []
+        self._writer = writer
+        self._names = names
+        self._output_mode = output_mode
+
+    def visit(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:
+        """Note the operators at and under a node; return them and the sources, None for unknown."""
+        if plan.getClass().getSimpleName() in {_STREAM, _REUSED}:
+            return self._read(plan)
+        sources: dict[str | None, None] = {}
+        below: frozenset[int] = frozenset()
+        for child in _under(plan):
+            more, operators = self.visit(child)
+            sources |= more
+            below |= operators
+        if not self._writer.isInstance(plan):
+            return sources, below
+        number, kind = operator_id(plan), str(plan.shortName())
+        setting = kind_named(kind).setting
+        shape = OperatorShape(
+            number,
+            kind,
+            None if None in sources else tuple(sources),
+            keys=_join_keys(plan) if setting is Setting.JOIN_TYPE else None,
+        )
+        kept = str(getattr(plan, setting.value)()) if setting else self._output_mode
+        self.found.append(PlannedOperator(shape, kept, below, *_state_of(plan, kind)))
+        return sources, below | {number}
+
+    def _read(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:
+        # A reused exchange reads its own sources, and not those of the exchange under it.
+        named = {self._names.get(each): None for each in column_ids(plan)}
+        named.pop(None, None)
+        nodes = list(_within(plan))
+        streams = sum(node.getClass().getSimpleName() == _STREAM for node in nodes)
+        below = frozenset(operator_id(node) for node in nodes if self._writer.isInstance(node))
+        return (named if len(named) == streams else {None: None}), below
+
+
+def _state_of(
+    node: Any, kind: str
+) -> tuple[tuple[str, ...] | None, tuple[StateColumn, ...] | None]:
+    """Return the types of the key and the stored columns; None where unknown."""
+    from py4j.protocol import Py4JError
+
+    try:
+        if kind == JOIN:
+            sides = _columns(node.left().schema()) + _columns(node.right().schema())
+            return _types(node.leftKeys()), sides
+        if kind == AGGREGATION:
+            kept = node.stateManager().getStateValueSchema()
+            return _types(node.keyExpressions()), _columns(kept)
+        if kind == SESSIONS:
+            return _types(node.keyExpressions()), _columns(node.child().schema())
+        layout = kind_named(kind).layout
+        if layout is StateLayout.GROUPS:
+            kept = node.stateManager().stateSchema()
+            return _types(node.groupingAttributes()), _columns(kept)
+        if layout is StateLayout.KEYED and kind != LIMIT:
+            return _types(node.keyExpressions()), None
+    except (Py4JError, TypeError) as error:
+        log.debug("the columns that %s keeps are not known: %s", kind, error)
+    return None, None
+
+
+def _types(expressions: Any) -> tuple[str, ...]:
+    return tuple(type_text(json.loads(each.dataType().json())) for each in items(expressions))  # noqa: TID251 - Spark's own
+
+
+def _columns(schema: Any) -> tuple[StateColumn, ...]:
+    fields = json.loads(schema.json())["fields"]  # noqa: TID251 - Spark's own
+    return tuple(StateColumn(each["name"], type_text(each["type"])) for each in fields)
+
+
+def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
+    sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
+        for pair in sides
+    )
+
+
+def _column_name(expression: Any) -> str | None:
+    """Return a column's name; None for a computed one, whose values may differ."""
+    is_column = expression.getClass().getSimpleName() == "AttributeReference"
+    return str(expression.name()) if is_column else None

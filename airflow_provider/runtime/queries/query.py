@@ -1,16 +1,9 @@
 """Query definition: one streaming query as the job declares it.
 
-A query some of whose sources end, or fall silent, while others go on has markers for its sources.
-The sources that end do so together, when the query has caught up with what was there as the run's
-first attempt read it; that is recorded before any of them is announced as ended.
-
-==================================  ================================================================
-a crash                             the next attempt
-==================================  ================================================================
-while the query catches up          catches up, with what was there (fixed_ends.py)
-with the record put                 reads none of them, and announces them as ended
-with markers put                    the same; two markers say what one says
-==================================  ================================================================
+A query some of whose sources end, or fall silent, while others continue has markers for its
+sources. The sources that end do so together, when the query has read all that they had at the
+run's first attempt. That is recorded before a marker says it, so a later attempt only repeats the
+markers.
 """
 
 from __future__ import annotations
@@ -18,37 +11,52 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import LocatedSink, ObservedSink
+from airflow_provider.runtime.base.extensions import FINGERPRINTS, load_known
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, datasets_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
-from airflow_provider.runtime.queries.canonical_plan import fingerprint_of
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
+    check_supported,
     is_streaming,
+    named_leaves,
+    plan_operators,
+    shapes_of,
     source_names,
     sources_under_a_watermark,
 )
-from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceBinding, SourceDefinition
-from airflow_provider.runtime.queries.stateful_plan import plan_operators, shapes_of
+from airflow_provider.runtime.queries.source import (
+    UNKNOWN_FORMAT,
+    SourceBinding,
+    SourceDefinition,
+    is_registered,
+    lacks_kafka,
+    missing_connector,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.api.sinks import Dataset, NamedSink, OnePhaseSink, Sink
     from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.stateful_plan import PlannedOperator
+    from airflow_provider.runtime.queries.plan import PlannedOperator
+
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +68,11 @@ class QueryDefinition:
     """What ``ctx.write`` was called with.
 
     Attributes:
-        sinks: the two-phase sinks that share its epochs; none when it has a native one.
-        native: Spark's own sink, or None.
-        sources: the query's sources in the order in which Spark logs their offsets.
+        sinks: the two-phase sinks that share its epochs; none if it has a native one, Spark's own.
+        sources: in the order in which Spark logs their offsets.
         operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
         operations: Spark's names of what its plan does.
-        takes_over: a checkpoint of plain Spark's that it goes on from when its job begins, or None.
+        takes_over: a checkpoint of plain Spark's that the job begins from, or None.
     """
 
     name: str
@@ -84,17 +91,19 @@ class QueryDefinition:
         return any(each.endswith(_BY_CLOCK) for each in self.operations)
 
     @property
+    def all_sinks(self) -> tuple[Sink | OnePhaseSink, ...]:
+        """Its two-phase sinks, or Spark's own."""
+        return self.sinks if self.native is None else (*self.sinks, self.native)
+
+    @property
     def sink_names(self) -> tuple[str, ...]:
-        """Return the names of all its sinks."""
-        return tuple(sink.name for sink in self.sinks) or (
-            (self.native.name,) if self.native else ()
-        )
+        """The names of all its sinks."""
+        return tuple(sink.name for sink in self.all_sinks)
 
     @property
     def written_places(self) -> set[str]:
         """Return the folders that its sinks write, as :func:`location_key` names them."""
-        sinks = [*self.sinks, *([self.native] if self.native is not None else [])]
-        found = [sink.location for sink in sinks if isinstance(sink, LocatedSink)]
+        found = [sink.location for sink in self.all_sinks if isinstance(sink, LocatedSink)]
         return {location_key(location) for location in found if location is not None}
 
     def datasets(self) -> dict[str, Any]:
@@ -102,15 +111,12 @@ class QueryDefinition:
 
         Sources and sinks without a location have none; nothing depends on them.
         """
-        sinks: list[Sink | OnePhaseSink] = [*self.sinks]
-        if self.native is not None:
-            sinks.append(self.native)
         return {
             "sources": {
                 source.name: _plain(datasets_of(source.format, source.path, source.options))
                 for source in self._sources_of_rows
             },
-            "sinks": {sink.name: _plain(_datasets_of_sink(sink)) for sink in sinks},
+            "sinks": {sink.name: _plain(_datasets_of_sink(sink)) for sink in self.all_sinks},
         }
 
     @property
@@ -165,8 +171,8 @@ class QueryDefinition:
             sources=names,
             operators=(
                 None
-                if self._planned is None
-                else name_operators(shapes_of(self._planned), self.operators)
+                if self.planned is None
+                else name_operators(shapes_of(self.planned), self.operators)
             ),
             provider=provider_name(provider) if provider is not None else None,
         )
@@ -176,13 +182,14 @@ class QueryDefinition:
         from pyspark.errors import PySparkException
 
         try:
-            _ = self._planned
+            _ = self.planned
         except PySparkException as error:
             return error
         return None
 
     @functools.cached_property
-    def _planned(self) -> tuple[PlannedOperator, ...] | None:
+    def planned(self) -> tuple[PlannedOperator, ...] | None:
+        """Its stateful operators, lower ones first; None where Spark does not tell."""
         names = tuple(source.name for source in self.sources)
         return plan_operators(self.df, self.output_mode, names)
 
@@ -191,12 +198,13 @@ class QueryDefinition:
         """The query's fingerprint; None when Spark's plan cannot be read."""
         if not is_streaming(self.df):
             return None
-        return fingerprint_of(
+        found: Fingerprint | None = load_known(FINGERPRINTS, "plan")(
             self.df,
             output_mode=self.output_mode,
             sources=[source.name for source in self.sources],
-            planned=self._planned,
+            planned=self.planned,
         )
+        return found
 
 
 def name_operators(
@@ -225,9 +233,6 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
     """Return for each query the queries of the job whose output it reads, in the job's order.
 
     A source reads what a sink writes when it names the same folder, or one inside of it.
-
-    Raises:
-        ConfigError: queries wait for each other, or one for itself.
     """
     upstream = {query.name: found for query in queries if (found := _writers_for(query, queries))}
     ended: set[str] = set()
@@ -289,11 +294,7 @@ Declare = Callable[[Mapping[str, SourceBinding]], "Sequence[QueryDefinition]"]
 
 
 def check_sources(query: QueryDefinition) -> None:
-    """Refuse a query whose sources cannot end, or fall silent, as declared; it has no markers yet.
-
-    Raises:
-        ConfigError: the message names the source and the way out.
-    """
+    """Refuse a query, without markers yet, whose sources cannot end or fall silent as declared."""
     by_name = {source.name: source for source in query.sources}
     ending = query.ending
     for name in ending:
@@ -324,17 +325,7 @@ def check_sources(query: QueryDefinition) -> None:
 def bind(
     query: QueryDefinition, directory: JobDirectory, end: EndedSources | None, declare: Declare
 ) -> QueryDefinition:
-    """Return the query with markers, and without its ended sources.
-
-    Args:
-        query: the query.
-        directory: the job directory, which has the markers.
-        end: the record of the ended sources; None when there is none.
-        declare: calls the job's function.
-
-    Raises:
-        ConfigError: the function declares something else than before.
-    """
+    """Return the query with markers, and without its ended sources."""
     ended = set(end.sources) if end is not None else set()
     is_bound = all(s.markers is not None for s in query.sources if s.name in query.marked)
     if is_bound and set(query.ended) == ended:
@@ -354,3 +345,111 @@ def bind(
         "must declare the same whenever it is called"
     )
     raise ConfigError(msg)
+
+
+_OF_FILES: Final = "FileSource["
+_NOT_FOUND: Final = "DATA_SOURCE_NOT_FOUND"
+
+
+def check_query(query: QueryDefinition) -> None:
+    """Refuse a query that Spark would refuse when it starts.
+
+    Raises:
+        NotAStreamError: Spark cannot run it as a stream; it may be able to run it as a batch job.
+        ConfigError, OutageError: Spark cannot run it, lacks a connector, or a server is down.
+    """
+    found = list({str(each): each for each in (*_of_sink(query), *_of_plan(query))}.values())
+    if not found:
+        return
+    first = found[0]
+    if len(found) > 1:  # all of them at once
+        what = "; ".join(each.parts.what for each in found)
+        first.explanation = dataclasses.replace(first.parts, what=what)
+    raise first
+
+
+def _of_plan(query: QueryDefinition) -> Iterator[SparkStreamError]:
+    as_stream = is_streaming(query.df)
+    where = (
+        f"query {query.name!r}: Spark cannot run it as a {'stream' if as_stream else 'batch job'}"
+    )
+    mistake = NotAStreamError if as_stream else ConfigError
+    sources = list(_of_sources(query, where)) if as_stream else []
+    yield from sources
+    refused = check_supported(query.df, query.output_mode)
+    if refused is None and as_stream and not sources:
+        refused = query.planning_error()
+    if refused is not None:
+        yield _refused(refused, f"{where}: {classify(refused).reason}", mistake=mistake)
+
+
+def _of_sources(query: QueryDefinition, where: str) -> Iterator[SparkStreamError]:
+    """Yield what Spark's file sources refuse: each is made as at a start, and stopped.
+
+    Its log goes to a temporary folder. Other sources are not made: they may connect to a server,
+    whose rows would be lost.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    folder = Path(tempfile.mkdtemp(prefix="spark-stream-source-"))
+    try:
+        for number, (leaf, name) in enumerate(named_leaves(query.df)):
+            if not _is_of_files(leaf):
+                continue
+            try:
+                leaf.dataSource().createSource((folder / str(number)).as_uri()).stop()
+            except PySparkException as error:
+                what = f"{where}: {classify(error).reason}"
+                yield _refused(error, what, source=name, mistake=NotAStreamError)
+            except Py4JError as error:  # another version of Spark; it will say so itself
+                log.debug("source %s cannot be looked at before the start: %s", name, error)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_of_files(leaf: Any) -> bool:
+    is_plain = leaf.getClass().getSimpleName() == "StreamingRelation"
+    return is_plain and str(leaf.sourceName()).startswith(_OF_FILES)
+
+
+def _of_sink(query: QueryDefinition) -> Iterator[SparkStreamError]:
+    if query.native is None or query.native.provider is None:
+        return
+    spark, provider = query.df.sparkSession, query.native.provider
+    error = _missing_provider(spark, provider)
+    if error is None:
+        return
+    what = f"query {query.name!r}: the sink {query.native.name}"
+    if lacks_kafka(provider, error):
+        yield missing_connector(spark, what)
+    else:
+        yield _refused(error, f"{what}: {classify(error).reason}", mistake=ConfigError)
+
+
+def _refused(
+    error: Exception,
+    what: str,
+    *,
+    source: str | None = None,
+    mistake: type[ConfigError],
+) -> SparkStreamError:
+    refused = refusal_of(error, what, source=source, mistake=mistake)
+    refused.__cause__ = error
+    return refused
+
+
+def _missing_provider(spark: SparkSession, provider: str) -> Exception | None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    jvm: Any = spark._jvm
+    state = spark._jsparkSession.sessionState()
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            provider, state.conf()
+        )
+    except (Py4JError, PySparkException) as error:
+        is_missing = lacks_kafka(provider, error) or _NOT_FOUND in str(error)
+        return error if is_missing and not is_registered(spark, provider) else None
+    return None

@@ -1,22 +1,236 @@
-"""Arguments and options of ``ctx.read``, checked without Spark.
+"""Checks of ``ctx.read``'s options, and the order in which a bounded file source is read.
 
-Spark takes any option of a file source and ignores one that it does not know, so a mistyped limit
-would limit nothing.
+Spark sorts files by modification time alone, and under ``availableNow`` lists them once. To read
+by name, a thread holds the lock under which Spark plans a batch until the list is sorted again. So
+what Spark plans and logs is a batch like any other, and a resumed query continues by name.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import datetime as dt
 import difflib
+import logging
+import os
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, FORMAT, KAFKA_FORMATS
+from airflow_provider.runtime.jobdir.end_of_input import is_marker
+from airflow_provider.runtime.queries.plan import (
+    items,
+    listed_files,
+    private_field,
+    private_value,
+)
+from airflow_provider.runtime.queries.source import LATEST, MODIFIED, NAME, EndOption
+from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
+
+log = logging.getLogger(__name__)
+
+_FILES: Final = "FileStreamSource"
+_LISTED: Final = "allFilesForTriggerAvailableNow"
+_HELD_S: Final = 60.0
+_LISTING_MS: Final = 3_600_000  # of a folder with millions of files
+_MOST_OF_THEM: Final = 0.5
+_MOST_FILES: Final = 100_000  # the names of so many are 15 MB
+
+
+def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]) -> None:
+    """Refuse an order by name with until='stopped', where Spark lists files before each batch.
+
+    Queries in *alone* end by themselves while others continue.
+    """
+    for query in queries:
+        if query.name in alone or query.ending:
+            continue
+        for source in query.sources:
+            if source.read_order == NAME:
+                msg = (
+                    f"source {source.name!r}: read_order={NAME!r} needs a run that reads what is "
+                    "there and ends; leave until='stopped' out, or the order"
+                )
+                raise ConfigError(msg)
+
+
+def describe_order(sources: Sequence[SourceDefinition]) -> str:
+    """Return the order of each bounded file source in words; empty when there is none."""
+    return ", ".join(
+        f"files of source {source.name} by "
+        + ("name" if source.read_order == NAME else "modification time")
+        for source in {each.name: each for each in sources}.values()
+        if source.bounded and source.format.lower() in FILE_FORMATS and not is_marker(source.name)
+    )
+
+
+@contextlib.contextmanager
+def in_read_order(definition: QueryDefinition, *, lists_once: bool) -> Iterator[None]:
+    """Let a query that is started in the block read its files in the order that the job wants.
+
+    *lists_once* says whether it is started with ``availableNow``.
+
+    Raises:
+        SparkStreamError: it has started, and its files are not in that order; stop it.
+    """
+    if not lists_once or all(s.read_order != NAME or s.ended for s in definition.sources):
+        yield
+        return
+    streams, sorting = definition.df.sparkSession.streams, _Sorting(definition)
+    listener = _listener_of(sorting)
+    streams.addListener(listener)
+    try:
+        yield
+    finally:
+        streams.removeListener(listener)
+    sorting.finish()
+
+
+def _listener_of(sorting: _Sorting) -> Any:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            sorting.begin(str(event.id), str(event.name))
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+    return Listener()
+
+
+class _Sorting:
+    def __init__(self, definition: QueryDefinition) -> None:
+        if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+            msg = f"read_order={NAME!r} needs PYSPARK_PIN_THREAD=true, which is the default"
+            raise ConfigError(msg)
+        self._definition = definition
+        self._thread: threading.Thread | None = None
+        self._is_held = threading.Event()
+        self._error: Exception | None = None
+        self._is_done = False
+
+    def begin(self, query_id: str, name: str) -> None:
+        """Hold the lock until the files are sorted; return when it is held."""
+        if name != self._definition.name or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._sort, args=(query_id,), daemon=True)
+        self._thread.start()
+        self._is_held.wait(_HELD_S)
+
+    def finish(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        if not self._is_done:
+            msg = (
+                f"query {self._definition.name!r}: its files cannot be read by name: {self._error}"
+            )
+            raise SparkStreamError(msg) from self._error
+
+    def _sort(self, query_id: str) -> None:
+        try:
+            streams: Any = self._definition.df.sparkSession.streams
+            execution = streams.get(query_id)._jsq.streamingQuery()
+            lock = execution.awaitProgressLock()
+            lock.lock()
+            self._is_held.set()
+            try:
+                execution.awaitInitialization(_LISTING_MS)
+                self._sort_sources(execution)
+            finally:
+                lock.unlock()
+            self._is_done = True
+        except Exception as error:  # noqa: BLE001 - given to the thread that starts the query
+            self._error = error
+        finally:
+            self._is_held.set()
+
+    def _sort_sources(self, execution: Any) -> None:
+        jvm = self._definition.df.sparkSession._jvm
+        streams = items(execution.sources())
+        for stream, source in zip(streams, self._definition.sources, strict=True):
+            if source.read_order == NAME and not source.ended:
+                listed = private_field(stream, _LISTED)
+                listed.set(stream, _sorted_by_path(listed.get(stream), jvm))
+
+
+def _sorted_by_path(files: Any, jvm: Any) -> Any:
+    """Return the JVM's sequence of files sorted by path, in a constant number of calls."""
+    array = jvm.java.util.ArrayList(
+        jvm.scala.collection.JavaConverters.seqAsJavaListConverter(files).asJava()
+    )
+    if array.isEmpty():
+        return files
+    handles, types = jvm.java.lang.invoke.MethodHandles, jvm.java.lang.invoke.MethodType
+    lookup, kind = handles.publicLookup(), array.get(0).getClass()
+    spark_path = jvm.java.lang.Class.forName("org.apache.spark.paths.SparkPath")
+    name = path_method(kind)
+    returned = kind.getMethod(name, None).getReturnType()
+    found = lookup.findVirtual(kind, name, types.methodType(returned))
+    found, kind = found.asType(types.methodType(spark_path, kind)), spark_path
+    for method in ("toPath", "toString"):
+        returned = kind.getMethod(method, None).getReturnType()
+        step = lookup.findVirtual(kind, method, types.methodType(returned))
+        found, kind = handles.filterReturnValue(found, step), returned
+    function = jvm.java.lang.Class.forName("java.util.function.Function")
+    key = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(function, found)
+    jvm.java.util.Collections.sort(array, jvm.java.util.Comparator.comparing(key))
+    return jvm.PythonUtils.toSeq(array)
+
+
+def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
+    """Warn of files with one modification time, whose order is undefined, below a watermark.
+
+    Called in the first batch of a start. The order of files within one batch does not matter.
+    """
+    from py4j.protocol import Py4JError
+
+    if "EventTimeWatermark" not in definition.operations:
+        return
+    try:
+        for stream, source in zip(items(execution.sources()), definition.sources, strict=True):
+            if stream.getClass().getSimpleName() == _FILES and source.read_order == MODIFIED:
+                _warn_of_source(definition.name, source, stream)
+    except (Py4JError, ValueError) as error:  # too many, or another version of Spark
+        log.debug("query=%s it is not known when files were modified: %s", definition.name, error)
+
+
+def _warn_of_source(query: str, source: SourceDefinition, stream: Any) -> None:
+    listed = private_value(stream, _LISTED)
+    if listed is None or is_marker(source.name) or int(listed.size()) > _MOST_FILES:
+        return
+    if int(private_value(stream, "seenFiles").size()) >= int(listed.size()):
+        return
+    times = collections.Counter(ms // 1000 for _, ms in listed_files(listed))
+    second, most = times.most_common(1)[0]
+    if most == 1 or most < _MOST_OF_THEM * times.total():
+        return
+    log.warning(
+        "query=%s source=%s: %s of %s files were modified in one second (%s), so that their order "
+        "is not that of their rows, and rows may come late; read them by name "
+        "(read_order='name'), or run with late='wait'",
+        query,
+        source.name,
+        most,
+        times.total(),
+        millis_to_iso(second * 1000),
+    )
 
 
 _ALIKE: Final = 0.9  # of two names that differ in a slip of a finger
@@ -48,11 +262,7 @@ _SPARK_OPTIONS: Final = {
 
 
 def check_options(source: str, file_format: str, options: Iterable[str]) -> None:
-    """Refuse mistyped options of a file source; an option unlike any known one is passed on.
-
-    Raises:
-        ConfigError: the message has the option that was meant.
-    """
+    """Refuse mistyped options of a file source; an option unlike any known one is passed on."""
     if file_format.lower() not in _FORMATS:
         return
     for name in options:
@@ -64,9 +274,6 @@ def check_options(source: str, file_format: str, options: Iterable[str]) -> None
             )
             raise ConfigError(msg)
 
-
-LATEST: Final = "latest"
-EndOption = str | dt.datetime | Mapping[str, Mapping[str, int]]
 
 # What they answer when they are asked how far they reach is all there is.
 _TELL_THEIR_END: Final = frozenset({"kafka", FORMAT, "rate", "rate-micro-batch"})
@@ -80,11 +287,7 @@ _NO_PARTITIONS: Final = frozenset({*FILE_FORMATS, "rate", "rate-micro-batch", "s
 def check_end(
     name: str, source_format: str, ends: EndOption | None, *, bounded: bool, is_internal: bool
 ) -> EndOption | None:
-    """Return *ends*, if the source can end there.
-
-    Raises:
-        ConfigError: it cannot; the message names the source and the way out.
-    """
+    """Return *ends*, if the source can end there."""
     if ends is None:
         return None
     kind = source_format.lower()
@@ -135,12 +338,7 @@ def _shown(ends: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
-MODIFIED: Final = "modified"
-NAME: Final = "name"
 READ_ORDERS: Final = (MODIFIED, NAME)
-
-ANY_AGE: Final = {"maxFileAge": "36500d"}
-"""By name an old file may follow a new one, and Spark would pass over it if a week lies between."""
 
 _CONTRARY: Final = frozenset({"latestfirst", "maxfileage"})
 
@@ -148,11 +346,7 @@ _CONTRARY: Final = frozenset({"latestfirst", "maxfileage"})
 def check_read_order(
     name: str, source_format: str, order: str, options: Mapping[str, str], *, bounded: bool
 ) -> str:
-    """Return *order*, if the source can be read in it.
-
-    Raises:
-        ConfigError: it cannot; the message names the source and the way out.
-    """
+    """Return *order*, if the source can be read in it."""
     where = f"source {name!r} ({source_format}): read_order={order!r}"
     if order not in READ_ORDERS:
         msg = f"{where}: use one of {', '.join(repr(each) for each in READ_ORDERS)}"

@@ -5,30 +5,42 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sources import TimedSource
 from airflow_provider.runtime.base.extensions import SOURCES, load_known
-from airflow_provider.runtime.errors import AbsentInputError
+from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, KAFKA_FORMATS, ReadLocation
+from airflow_provider.runtime.jobdir.datasets import (
+    CONNECTOR,
+    FILE_FORMATS,
+    FORMAT,
+    KAFKA_FORMATS,
+    ReadLocation,
+)
 from airflow_provider.runtime.jobdir.end_of_input import MARKER_COLUMN, marker_name
-from airflow_provider.runtime.queries import kafka_connector
-from airflow_provider.runtime.queries.read_options import ANY_AGE, MODIFIED, NAME
+from airflow_provider.runtime.spark.versions import own_package
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.queries.read_options import EndOption
+
+
+LATEST: Final = "latest"
+EndOption = str | dt.datetime | Mapping[str, Mapping[str, int]]
+MODIFIED: Final = "modified"
+NAME: Final = "name"
+ANY_AGE: Final = {"maxFileAge": "36500d"}
+"""By name an old file may follow a new one, and Spark would pass over it if a week lies between."""
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
@@ -47,12 +59,7 @@ _KAFKA_LIMITS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger"
 
 @dataclasses.dataclass(frozen=True)
 class SourceBinding:
-    """The way a source is read in one query at one time.
-
-    Attributes:
-        markers: the folder of its markers; None when it needs none.
-        ended: whether all of it has been read, so that it is read no more.
-    """
+    """The way a source is read in one query at one time; *markers* is the folder of its markers."""
 
     markers: str | None = None
     ended: bool = False
@@ -65,13 +72,10 @@ class SourceDefinition:
     Attributes:
         watermark: event-time column and the delay after which rows are late, or None.
         is_internal: whether another query of the job writes its files.
-        adaptive_batches: whether the size of its batches may be fitted to a target time.
-        target_s: the run's target time of a batch; None if it has none.
         idle_timeout_s: the silence after which the others continue without it; None for no limit.
-        markers: the folder of its markers in the query that reads it; None when it has none.
+        markers: the folder of its markers in the query that reads it, or None.
         ended: whether all of it has been read, so that it is read no more.
         ends: the end that the job wants; None for the end at the first attempt.
-        read_order: of files: ``modified`` or ``name``.
     """
 
     name: str
@@ -119,8 +123,8 @@ class SourceDefinition:
         try:
             return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
-            if kafka_connector.is_missing(self.format, error):
-                raise kafka_connector.missing_source(spark, self.name) from error
+            if lacks_kafka(self.format, error):
+                raise missing_source(spark, self.name) from error
             raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
@@ -149,11 +153,7 @@ class SourceDefinition:
         return with_markers(df, markers, self.markers, self.watermark)
 
     def check_matches(self, spark: SparkSession) -> None:
-        """Refuse a bounded file pattern without a match, which Spark reads as no rows.
-
-        Raises:
-            AbsentInputError: no file matches yet.
-        """
+        """Refuse a bounded file pattern without a match, which Spark reads as no rows."""
         is_pattern = self.path is not None and _PATTERN.search(self.path) is not None
         if not (self.bounded and is_pattern and self.format in FILE_FORMATS) or self.is_internal:
             return
@@ -173,11 +173,7 @@ class SourceDefinition:
         return load_known(SOURCES, kind) if kind in SOURCES else None
 
     def timed_end(self) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the offsets at which it ends, where ``ends`` is a moment; None for other ends.
-
-        Raises:
-            ConfigError, OutageError: see :meth:`~.api.sources.TimedSource.end_at`.
-        """
+        """Return the offsets at which it ends, where ``ends`` is a moment; None for other ends."""
         known = self.known_format
         if not isinstance(self.ends, dt.datetime) or not isinstance(known, TimedSource):
             return None
@@ -227,11 +223,7 @@ def load_table(
     schema: StructType | str | None,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Return a static table, which is no source of the job: no offset of it is recorded.
-
-    Raises:
-        ConfigError: Spark cannot read it.
-    """
+    """Return a static table, which is no source of the job: no offset of it is recorded."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
@@ -302,3 +294,41 @@ def even_if_missing(path: str) -> str:
     """
     folder, slash, name = path.rstrip("/").rpartition("/")
     return f"{folder}{slash}[{name[0]}]{name[1:]}"
+
+
+ARTIFACT: Final = "spark-sql-kafka-0-10"
+
+
+def missing_connector(spark: SparkSession, what: str, instead: str = "") -> ConfigError:
+    """Return the refusal of *what* without Spark's connector; *instead* is another way out."""
+    package = set_conf(PACKAGES, own_package(spark, ARTIFACT))
+    msg = f"{what}: this Spark has no connector for Kafka; run with {package}"
+    return ConfigError(f"{msg}, or {instead}" if instead else msg)
+
+
+def missing_source(spark: SparkSession, name: str) -> ConfigError:
+    """Return the refusal of a source that needs Spark's missing connector."""
+    instead = (
+        f"read with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
+        "instead of a jar"
+    )
+    return missing_connector(spark, f"source {name!r} ({CONNECTOR})", instead)
+
+
+def lacks_kafka(source_format: str, error: Exception) -> bool:
+    """Whether Spark's error says that it has no connector for Kafka."""
+    text = str(error)
+    return source_format.lower() == CONNECTOR and (
+        "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
+    )
+
+
+def is_registered(spark: SparkSession, name: str) -> bool:
+    """Whether a session knows a source written in Python."""
+    from py4j.protocol import Py4JError
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Py4JError:
+        return False

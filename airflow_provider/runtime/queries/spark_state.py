@@ -30,12 +30,7 @@ _BY_TIME: Final = "__event_time"
 
 @dataclasses.dataclass(frozen=True)
 class OperatorRows:
-    """A stateful operator of a query.
-
-    Attributes:
-        kind: Spark's name of it, such as ``stateStoreSave``.
-        state_rows: rows in all its stores, None when they could not be read.
-    """
+    """A stateful operator of a query, and the rows in all its stores; None if unreadable."""
 
     id: int
     kind: str
@@ -68,17 +63,10 @@ def read_state_operators(
     *,
     batch: int | None = None,
 ) -> list[OperatorRows]:
-    """Read the state of the operators after a batch, in plan order.
+    """Read the state of the operators after a batch, by default the last one, in plan order.
 
     Rows are counted as Spark reports them: those of a job or an operator, without Spark's indexes,
-    timers and numbers of values.
-
-    Args:
-        spark: reads them.
-        checkpoint: the checkpoint, as Spark names it.
-        planned: the operators of the query's plan; returned without numbers of rows where this
-            Spark cannot read state.
-        batch: the batch; None for the last committed one.
+    timers and numbers of values. Where this Spark cannot read state, *planned* is uncounted.
     """
     if not can(spark, Ability.READ_STATE):
         return [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
@@ -119,14 +107,7 @@ def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
 def count_state(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str], where: str | None = None
 ) -> int | None:
-    """Return the number of rows in a part of a checkpoint's state; None if it cannot be read.
-
-    Args:
-        spark: reads it.
-        checkpoint: the checkpoint, as Spark names it.
-        options: of Spark's state reader.
-        where: the rows that count, in SQL; None for all.
-    """
+    """Return the rows of state that *options* and *where* select; None if unreadable."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -144,13 +125,7 @@ def count_state(
 
 @dataclasses.dataclass(frozen=True)
 class TimersAfter:
-    """The timers, or timeouts, of an operator after a batch.
-
-    Attributes:
-        older: those that existed before the batch.
-        newer_later: new ones later than the batch's watermark.
-        newer_due: new ones that the batch's watermark has reached.
-    """
+    """The timers of an operator after a batch: those from before, and new ones by its watermark."""
 
     older: int
     newer_later: int
@@ -166,16 +141,7 @@ def count_timers(
     batch: int,
     watermark_ms: int,
 ) -> TimersAfter | None:
-    """Return the timers of an operator after a batch; None where they cannot be read.
-
-    Args:
-        spark: reads the state.
-        checkpoint: the checkpoint, as Spark names it.
-        options: of Spark's state reader.
-        part: the part of the operator's state that has the timers.
-        batch: the batch.
-        watermark_ms: the batch's watermark.
-    """
+    """Return the timers, or timeouts, of an operator after a batch; None if unreadable."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -231,9 +197,6 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
 
     It appends a batch without input to a checkpoint that no query runs on. If Spark fails, it
     raises CheckpointError and leaves the checkpoint unusable.
-
-    Raises:
-        ConfigError: this Spark cannot repartition at all.
     """
     check_can(spark, Ability.REPARTITION)
 

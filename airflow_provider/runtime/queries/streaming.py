@@ -8,9 +8,10 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
-from airflow_provider.runtime.queries.batch_input import (
+from airflow_provider.runtime.queries.batch import (
     UnreadFiles,
     count_input_rows,
     lossy_among,
@@ -22,18 +23,17 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
+from airflow_provider.runtime.queries.batch_sizing import single_admission
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.late_input import count_late_rows
-from airflow_provider.runtime.queries.plan import missing_files
-from airflow_provider.runtime.queries.read_limits import single_admission
-from airflow_provider.runtime.queries.read_order import (
+from airflow_provider.runtime.queries.plan import FILE_SCAN, items, leaves
+from airflow_provider.runtime.queries.read_options import (
     describe_order,
     in_read_order,
     warn_of_one_time,
 )
-from airflow_provider.runtime.queries.start_mode import StartMode
+from airflow_provider.runtime.queries.watermarks import count_late_rows
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
-from airflow_provider.runtime.spark.versions import jobs_refused
+from airflow_provider.runtime.spark.versions import jobs_refused, reads_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.jobdir.late_rows import LateCount
     from airflow_provider.runtime.queries.batch_reports import BatchReport
+    from airflow_provider.runtime.queries.batch_sizing import BatchSizer
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
-    from airflow_provider.runtime.queries.late_input import LatePolicy
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.read_limits import BatchSizer
-    from airflow_provider.runtime.queries.watermarks import EventTimes
+    from airflow_provider.runtime.queries.watermarks import EventTimes, LatePolicy
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)
@@ -63,13 +62,7 @@ _JOBS_OF_A_BATCH = 20  # the newest; more than any batch has that was still at w
 
 @dataclasses.dataclass(frozen=True)
 class StopReason:
-    """A request that a query end after a batch.
-
-    Attributes:
-        batch: the batch in flight, or the last one; -1 for none.
-        deadline: when the wait for it ends, on the monotonic clock; None for never.
-        stopped: whether the query was stopped at the deadline.
-    """
+    """A request that a query end after a batch, at the latest at a monotonic *deadline*."""
 
     batch: int
     deadline: float | None
@@ -83,18 +76,7 @@ class _HaltedError(Exception):
 class RunningQuery:
     """Starts a query as often as the lifecycle asks and reports how it ended.
 
-    Args:
-        definition: the query.
-        checkpoint: the folder of Spark's checkpoint.
-        logs: the logs of that checkpoint.
-        epochs: takes its output.
-        trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
-        clock: limits the wait for a batch in flight.
-        batch_sizer: fits the size of its batches to a target time; None to leave them alone.
-        event_times: the event times of its sources; None when none has markers.
-        is_drained: whether a drain follows when all input is read.
-        ends: where its bounded sources end in this run; None when nothing can fix their ends.
-        late: the handling of its late rows.
+    *batch_sizer*, *event_times* and *ends* are None where the query needs none of them.
     """
 
     def __init__(
@@ -216,9 +198,7 @@ class RunningQuery:
     def halt(self, timeout_s: float | None) -> None:
         """Let the batch in flight end, and no other begin.
 
-        Args:
-            timeout_s: how long to wait for it; then it is stopped, and runs again with the same
-                offsets. None for no limit.
+        A batch that takes longer than *timeout_s* is stopped, and runs again with the same offsets.
         """
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
@@ -252,9 +232,6 @@ class RunningQuery:
         With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
         simple reader, for example) once for the latest offset, which may be that of its next rows
         only. Such a source has ended when a start commits no batch, unless its end is fixed.
-
-        Raises:
-            UnreachedEndError: there is nothing more, and the run's end is not reached.
         """
         if self._query is None or self._halt is not None:
             return False
@@ -372,7 +349,6 @@ class RunningQuery:
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
         batch_sizer = self._batch_sizer if self._is_paced else None
-        begun = batch_sizer.batch_begins() if batch_sizer is not None else 0.0
         began, since = self._clock.now(), self._clock.monotonic()
         self._rows = None
         try:
@@ -405,8 +381,8 @@ class RunningQuery:
             return
         self._count_files(batch, execution)
         if batch_sizer is not None:
-            batch_sizer.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
-            self._reports.paced(batch, batch_sizer.describe())
+            batch_sizer.batch_ran(since, execution, df.sparkSession._jvm, self.last_progress())
+            self._reports.note(batch, pacing=batch_sizer.describe())
 
     def _look_at_first(self, execution: Any) -> None:
         if not self._late.waits:
@@ -421,7 +397,7 @@ class RunningQuery:
 
     def _check_input(self, batch: int) -> None:
         execution = self._execution()
-        missing = missing_files(execution) if execution is not None else []
+        missing = _missing_files(execution) if execution is not None else []
         if missing:
             raise MissingInputError(self.name, batch, tuple(missing))
 
@@ -442,13 +418,13 @@ class RunningQuery:
     def _count_files(self, batch: int, execution: Any) -> None:
         self._files = self._files or UnreadFiles(execution)
         self._unread = self._files.count()
-        self._reports.left(batch, self._unread)
+        self._reports.note(batch, unread_files=self._unread)
 
     def _count_late(self, batch: int) -> LateCount | None:
         execution, jvm = self._execution(), self.definition.df.sparkSession._jvm
         late = count_late_rows(execution, jvm) if execution is not None else None
         if late is not None:
-            self._reports.dropped(batch, sum(late.rows.values()))
+            self._reports.note(batch, late_rows=sum(late.rows.values()))
         return late
 
     def _execution(self) -> Any | None:
@@ -456,3 +432,21 @@ class RunningQuery:
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
         return self._query._jsq.streamingQuery()
+
+
+def _missing_files(stream_execution: Any) -> list[str]:
+    """Return the files of the current batch that Spark has not found, and silently ignores.
+
+    SPARK-17599 made the listing forgiving, so the batch would commit without their rows.
+    """
+    missing: list[str] = []
+    for leaf in leaves(stream_execution.lastExecution().executedPlan()):
+        if leaf.getClass().getSimpleName() != FILE_SCAN or not reads_stream(leaf):
+            continue
+        location = leaf.relation().location()
+        planned, found = location.rootPaths(), location.allFiles()
+        if planned.size() > found.size():
+            there = {str(file.getPath().toString()) for file in items(found)}
+            paths = (str(path.toString()) for path in items(planned))
+            missing += [path for path in paths if path not in there]
+    return missing

@@ -9,23 +9,25 @@ import functools
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.typed_json import NonNegative, Seconds
+from airflow_provider.runtime.base.clock import SystemClock, millis_to_iso
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.attempt import Attempt
 from airflow_provider.runtime.driver.load_job import Declaration, load_job
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.run_options import RunOptions
+from airflow_provider.runtime.jobdir.run_options import COUNT
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.samples.result import SampleRun, result_of
-from airflow_provider.runtime.samples.sample_context import SampleContext
-from airflow_provider.runtime.samples.sources import Samples
+from airflow_provider.runtime.samples.context import CollectorSink, SampleContext
+from airflow_provider.runtime.samples.inputs import Samples
 from airflow_provider.runtime.spark.defaults import PARTITIONS
 from airflow_provider.runtime.spark.installation import check_classic, check_java
 from airflow_provider.runtime.spark.session import checkpoints_on_disk, start_spark
@@ -35,18 +37,16 @@ from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
-    from typing_extensions import Unpack
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.jobdir.run_arguments import RunArguments
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.queries.context import JobContext
 
-RUN_ID: Final = "sample"
 Job = Callable[["JobContext"], None]
 
+_RUN: Final = "sample"
 _POLL_S: Final = 0.01  # a query ends twice, and each end is noticed this late
 
 # For rows that fit on a screen: each partition of state costs files in each batch.
@@ -56,21 +56,64 @@ _CONF: Final[Mapping[str, str]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class SampleBatch:
+    """One batch of a query.
+
+    Attributes:
+        number: of the batch; the last ones, which read nothing, are the drain's.
+        output: the rows that it has written.
+        rows_read: how many rows it has read; None if unknown.
+        late_rows: how many rows it has dropped as late; None if unknown.
+        watermark: the watermark with which it ran, ISO 8601; None without one, and in BATCH.
+    """
+
+    number: int
+    output: DataFrame
+    rows_read: int | None
+    late_rows: int | None
+    watermark: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleRun:
+    """The result of a job on sample input.
+
+    Attributes:
+        outputs: by query, the rows that its sinks would have: all rows; in output mode ``complete``
+            those of the last batch; where rows replace others with the same keys, the last of each
+            key. The tables are in the caller's session and stay as they are.
+        batches: by query, its batches in their order.
+        watermarks: by query, its watermark when all input was read, before the drain; ISO 8601,
+            None without one, and in BATCH.
+        late_rows: how many rows were dropped as late in all; None if unknown.
+        final: the final checkpoint, as of a run.
+    """
+
+    outputs: Mapping[str, DataFrame]
+    batches: Mapping[str, tuple[SampleBatch, ...]]
+    watermarks: Mapping[str, str | None]
+    late_rows: int | None
+    final: FinalCheckpoint
+
+
 def run_in_memory(
     job: Job | str,
     inputs: Mapping[str, Any],
     *,
     params: Mapping[str, Any] | None = None,
+    mode: str = "streaming",
+    at_end: str = "drain",
+    late: str = COUNT,
+    late_limit: str | None = None,
     interval: tuple[dt.datetime, dt.datetime] | None = None,
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     folder: str | None = None,
-    **options: Unpack[RunArguments],
 ) -> SampleRun:
     """Run a job on sample input, and return what it writes; no sink or source of it is touched.
 
-    It is a run as any other: the function is called with a :class:`JobContext`, and the driver
-    reads, drains and calls back. Only sources and sinks are replaced.
+    The driver runs it as any job: only sources and sinks are replaced.
 
     Args:
         job: the job's function, or ``FILE.py:FUNC``.
@@ -78,86 +121,109 @@ def run_in_memory(
             list of dicts, tuples or Rows. A list of such batches is read one by one, the first
             batches of all sources together, then the second ones.
         params: for ``ctx.params``.
+        mode: ``streaming``, ``batch`` or ``automatic``.
+        at_end: ``drain``; or ``suspend``, to see what is written before the end.
+        late: ``count``, ``fail`` or ``wait``, as of a run.
+        late_limit: how many rows may come late with ``fail``.
         interval: for ``ctx.interval``.
         conf: for Spark.
-        spark: a session whose JVM is used; None for the active one, which is started when there is
-            none, and stays for the next call.
-        folder: where the run has a temporary folder; one that all of a cluster's machines share.
-        options: those of a run (:class:`.RunOptions`): *mode* is ``streaming`` unless given, and
-            *at_end* may be ``suspend``, to see what is written before the end.
+        spark: a session whose JVM is used; None for the active one. If there is none, Spark is
+            started, and stays for the next call.
+        folder: where the run has a temporary folder; on a cluster, one that all its machines share.
 
     Raises:
-        TypeError: an option is unknown, or *until*, which is always ``end``.
         ConfigError: the job cannot be run, or a sample does not fit its source.
-        RunFailedError: it has failed; what it says is what a run would say.
+        RunFailedError: the job has failed, with the message of a run.
 
     Crash safety: a process that dies leaves a temporary folder.
     """
-    return run_samples(
+    return _run(
         job,
         inputs,
-        rows=None,
-        spark=warm_session(spark),
+        spark=spark,
         folder=folder,
+        conf=conf,
         params=dict(params or {}),
+        mode=mode,
+        at_end=at_end,
+        late=late,
+        late_limit=late_limit,
         interval=interval,
-        conf=dict(conf or {}),
-        **_SampleOptions.read_arguments({"mode": "streaming", **options}),
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SampleOptions(RunOptions):
-    """The options of a run that ends with its samples, without those that this decides."""
+def preview(
+    job: Job | str,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    rows: int = 100,
+    interval: tuple[dt.datetime, dt.datetime] | None = None,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    folder: str | None = None,
+) -> Mapping[str, DataFrame]:
+    """Return what a job's queries make of a few rows of its sources, by query; nothing is written.
 
-    until: str | None = "end"
-    trigger_s: Seconds | None = None
-    replayable_runs: NonNegative = 0
+    A source is read as a table, once, up to *rows* rows: those that Spark finds first. A source
+    that Spark only reads as a stream needs *inputs*. The job runs in BATCH where it can, else as a
+    stream that is drained.
+
+    All arguments but *rows*, how many to take of each source, are those of :func:`run_in_memory`;
+    *inputs* has rows for some sources.
+
+    Raises:
+        ConfigError: the job cannot be run, or a source cannot be read as a table.
+        RunFailedError: the job has failed, with the message of a run.
+    """
+    if rows < 1:
+        msg = f"preview: rows={rows} takes nothing of a source; give a number of rows"
+        raise ConfigError(msg)
+    return _run(
+        job,
+        inputs or {},
+        rows=rows,
+        spark=spark,
+        folder=folder,
+        conf=conf,
+        params=dict(params or {}),
+        mode="automatic",
+        interval=interval,
+    ).outputs
 
 
-def run_samples(
+def _run(
     job: Job | str,
     inputs: Mapping[str, Any],
     *,
-    rows: int | None,
-    spark: SparkSession,
+    rows: int | None = None,
+    spark: SparkSession | None,
     folder: str | None,
-    conf: Mapping[str, str],
+    conf: Mapping[str, str] | None,
     **asked: Any,
 ) -> SampleRun:
-    """Run a job on samples, of which those that are not given are taken from its sources.
-
-    Args:
-        job: as of :func:`run_in_memory`.
-        inputs: the same.
-        rows: how many rows to take of a source that has no sample; None to refuse it.
-        spark: a session whose JVM is used.
-        folder: as of :func:`run_in_memory`.
-        conf: for Spark.
-        asked: options of a :class:`RunSpec`.
-
-    Raises:
-        ConfigError, RunFailedError: as of :func:`run_in_memory`.
-    """
+    session = _warm_session(spark)
+    entry, function = _entry_of(job)
     clock = _NearClock()
-    with _place(spark, folder) as (directory, temporary):
-        entry, function = _entry_of(job)
+    with _temporary(session, folder) as (directory, temporary):
+        settings = {**_CONF, **checkpoints_on_disk(session), **(conf or {})}
         spec = RunSpec(
             job_dir=directory.url,
             entry=entry,
-            run_id=RUN_ID,
+            run_id=_RUN,
             until="end",
-            conf={**_CONF, **checkpoints_on_disk(spark), **conf},
-            **{"restart": "none", **asked},
+            restart="none",
+            conf=settings,
+            **asked,
         )
         samples = Samples(temporary, inputs, rows)
-        make = functools.partial(SampleContext, samples=samples, folder=temporary)
-        loaded = load_job(spec, directory, RUN_ID, spark, Declaration(function, make))
+        declaration = Declaration(function, functools.partial(SampleContext, samples=samples))
+        loaded = load_job(spec, directory, _RUN, session, declaration)
         samples.check_all_read()
         attempt = Attempt(
             spec,
             directory,
-            RUN_ID,
+            _RUN,
             loaded,
             observer=LeaseObserver(directory.storage, clock),
             clock=clock,
@@ -170,23 +236,32 @@ def run_samples(
         finally:  # an interrupted cell of a notebook leaves no query running
             for query in loaded.spark.streams.active:
                 query.stop()
-        return result_of(final, loaded, directory, spark)
+        found = [
+            (query.name, sink, _History(directory, query.name, final))
+            for query in loaded.queries
+            for sink in query.sinks
+            if isinstance(sink, CollectorSink)
+        ]
+        return SampleRun(
+            outputs={name: sink.result(session) for name, sink, _ in found},
+            batches={name: tuple(past.batches(sink.epochs(session))) for name, sink, past in found},
+            watermarks={name: past.watermark() for name, _, past in found},
+            late_rows=final.late_rows,
+            final=final,
+        )
 
 
 class _NearClock(SystemClock):
-    """A clock for a run that is over in a moment, and of which nothing else is asked meanwhile."""
+    """A clock for a run that is over in a moment: a query's end is noticed sooner."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not so long that the end of a query goes unnoticed."""
         super().sleep(min(seconds, _POLL_S))
 
 
 class SampleDirectory(JobDirectory):
-    """A job directory in memory, but for what Spark reads and writes, which is in a folder.
+    """A job directory in memory, with a folder for the files that Spark reads and writes.
 
-    Args:
-        storage: in memory.
-        folder: for checkpoints and markers.
+    On a disk, whose writes are flushed, a run takes a fifth longer.
     """
 
     def __init__(self, storage: Storage, folder: Storage) -> None:
@@ -194,16 +269,59 @@ class SampleDirectory(JobDirectory):
         self._folder = folder
 
     def checkpoint(self, query: str) -> Storage:
-        """Return where Spark keeps the checkpoint of *query*."""
+        """Return the place of Spark's checkpoint of *query*."""
         return self._folder.at(f"checkpoints/{query}")
 
     def markers(self, query: str, source: str) -> str:
-        """Return where the markers of a source lie that *query* reads."""
+        """Return the folder of the markers of a source that *query* reads."""
         return self._folder.at(f"markers/{query}/{source}").url
 
 
+class _History:
+    """The batches of a query, from its epochs' records and its checkpoint."""
+
+    def __init__(self, directory: JobDirectory, query: str, final: FinalCheckpoint) -> None:
+        query_id = str(final.queries[query]["query_id"])
+        self._records = EpochRecords(directory.committables(query), query_id)
+        self._logs = CheckpointLogs(directory.checkpoint(query))
+        self._is_batch = final.mode == BATCH
+
+    def batches(self, epochs: Mapping[int, DataFrame]) -> Iterator[SampleBatch]:
+        read: int | None = 0
+        late: int | None = 0
+        for number, output in epochs.items():
+            read_before, late_before = read, late
+            read, late = self._counts(number)
+            watermark = None if self._is_batch else _iso(self._logs.offsets(number).watermark_ms)
+            yield SampleBatch(
+                number, output, _more(read, read_before), _more(late, late_before), watermark
+            )
+
+    def _counts(self, epoch: int) -> tuple[int | None, int | None]:
+        record = self._records.published(epoch)
+        if record is None:
+            return None, None
+        late = record.late_rows
+        return record.rows_read, None if late is None else sum(late.values())
+
+    def watermark(self) -> str | None:
+        if self._is_batch:
+            return None
+        commits = [self._logs.commit(number) for number in self._logs.batches("commits")]
+        reached = [commit.watermark_ms for commit in commits]
+        return _iso(max((each for each in reached if not is_of_drain(each)), default=0))
+
+
+def _more(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
+
+
+def _iso(watermark_ms: int) -> str | None:
+    return millis_to_iso(watermark_ms) if watermark_ms else None
+
+
 @contextlib.contextmanager
-def _place(spark: SparkSession, folder: str | None) -> Iterator[tuple[SampleDirectory, Path]]:
+def _temporary(spark: SparkSession, folder: str | None) -> Iterator[tuple[SampleDirectory, Path]]:
     """Yield the job directory and a temporary folder; both are removed."""
     if folder is None and not str(spark.sparkContext.master).startswith("local"):
         msg = (
@@ -220,8 +338,8 @@ def _place(spark: SparkSession, folder: str | None) -> Iterator[tuple[SampleDire
             storage.delete("")
 
 
-def _entry_of(job: object) -> tuple[str, Callable[[JobContext], None] | None]:
-    """Return how a job is called in errors, and its function; None for one that is to be loaded."""
+def _entry_of(job: object) -> tuple[str, Job | None]:
+    """Return the job's name in errors, and its function; None for one that must be loaded."""
     if isinstance(job, str) and is_program(job):
         msg = f"{job}: a script or a file of SQL is tried with spark-stream run; give a function"
         raise ConfigError(msg)
@@ -234,8 +352,8 @@ def _entry_of(job: object) -> tuple[str, Callable[[JobContext], None] | None]:
     return f"{getattr(job, '__module__', None) or 'job'}:{name}", job
 
 
-def warm_session(spark: SparkSession | None) -> SparkSession:
-    """Return the caller's session; or the active one, which is started when there is none.
+def _warm_session(spark: SparkSession | None) -> SparkSession:
+    """Return the caller's session, or the active one, or a new one.
 
     Raises:
         ConfigError: it is of Spark Connect, or of a version that is not supported; or there is no

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA
 from airflow_provider.extensions.kafka.offsets import Range
 from airflow_provider.runtime.jobdir.datasets import Partition
-from airflow_provider.runtime.queries.batch_input import lossy_among, warn_of_losses
+from airflow_provider.runtime.queries.batch import lossy_among, warn_of_losses
 from airflow_provider.runtime.queries.source import SourceDefinition
 
 A0 = Partition("a", 0)

@@ -13,7 +13,7 @@ from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.jobdir.datasets import Partition
-from airflow_provider.runtime.queries.kafka_connector import is_missing, missing_source
+from airflow_provider.runtime.queries.source import lacks_kafka, missing_source
 from airflow_provider.runtime.spark.versions import fitting_packages
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
@@ -187,9 +187,9 @@ def test_a_missing_connector_has_two_ways_out():
         in_a_dag = str(missing_source(spark, "clicks"))
 
     assert f"{package},com.example:other_2.13:1.0" == fitting_packages(spark, asked)
-    assert is_missing("Kafka", ValueError("Failed to find data source: kafka."))
-    assert not is_missing("csv", ValueError("Failed to find data source: csv."))
-    assert not is_missing("kafka", ValueError("no such option"))
+    assert lacks_kafka("Kafka", ValueError("Failed to find data source: kafka."))
+    assert not lacks_kafka("csv", ValueError("Failed to find data source: csv."))
+    assert not lacks_kafka("kafka", ValueError("no such option"))
     words = ["'clicks'", f"--conf spark.jars.packages={package}"]
     words += ["'spark-stream-kafka'", "extra 'kafka'"]
     assert words == [word for word in words if word in text]

@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep, StartMode
 from airflow_provider.runtime.driver.lifecycle import events
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
@@ -44,7 +44,6 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     Stop,
 )
 from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.queries.start_mode import StartMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+    from airflow_provider.runtime.checkpoint.drain_step import DrainStep, StartMode
     from airflow_provider.runtime.errors.explanation import Failure
-    from airflow_provider.runtime.queries.start_mode import StartMode
 
 
 class JobPhase(str, enum.Enum):

@@ -1,7 +1,6 @@
-"""Canonical text of Spark's expressions: the same for the same, whatever ids they were given; pure.
+"""Canonical text of Spark's expressions: the same for the same, whatever their ids; pure.
 
-An expression comes as Spark's ``TreeNode.toJSON`` writes it: a list of nodes, each before its
-children. A column is replaced by what it was computed from, down to the sources' own columns.
+A column is replaced by what it was computed from, down to the sources' own columns.
 """
 
 from __future__ import annotations
@@ -79,12 +78,7 @@ _ADDS_GAP: Final = frozenset({"TimeAdd", "TimestampAddInterval"})
 
 
 class Node(NamedTuple):
-    """A node of a tree of Spark's.
-
-    Attributes:
-        kind: the simple name of its class.
-        values: its fields.
-    """
+    """A node of a tree of Spark's."""
 
     kind: str
     values: Values

@@ -1,11 +1,7 @@
 """Canonical plan: what each stateful operator of a query groups, counts and gets; pure.
 
-It is read from the analyzed plan as Spark's ``TreeNode.toJSON`` writes it, which has what the job
-asked for and not yet what the optimizer made of it. Operators are found in the order in which a
-walk that sees children first finds them, in this plan and in the physical one.
-
-What the runtime adds to a plan by itself (markers of watermarks, what filters them out) is left
-out: it comes and goes while a job runs.
+It is read from the analyzed plan as Spark's ``TreeNode.toJSON`` writes it, with operators in the
+order of a walk that sees children first. Markers of watermarks are left out: they come and go.
 """
 
 from __future__ import annotations
@@ -16,6 +12,13 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.upgrades.canonical_expressions import (
+    Node,
+    canonical,
+    id_of,
+    object_name,
+    tree_of,
+)
 from airflow_provider.runtime.checkpoint.topology import (
     Fingerprint,
     OperatorFingerprint,
@@ -23,13 +26,6 @@ from airflow_provider.runtime.checkpoint.topology import (
 )
 from airflow_provider.runtime.errors import redaction
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.canonical_expressions import (
-    Node,
-    canonical,
-    id_of,
-    object_name,
-    tree_of,
-)
 from airflow_provider.runtime.queries.plan import watermark_delays
 
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.queries.stateful_plan import PlannedOperator
+    from airflow_provider.runtime.queries.plan import PlannedOperator
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +68,9 @@ _WINDOWS: Final = ("window(", "session_window(")
 
 @dataclasses.dataclass(frozen=True)
 class CanonicalPlan:
-    """The canonical form of a plan.
+    """The canonical form of a plan: its stateful operators, children first, watermarks and output.
 
-    Attributes:
-        operators: the stateful ones, children first; their numbers, kinds and columns are only in
-            the physical plan.
-        watermarks: in the order of the plan.
-        output: the columns' texts, and the filters above the last operator.
+    Numbers, kinds and columns of the operators are only in the physical plan.
     """
 
     operators: tuple[OperatorFingerprint, ...]
@@ -88,12 +80,9 @@ class CanonicalPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """The output of a node.
+    """The output of a node: its columns' ids, the streams above it, and the filters.
 
-    Attributes:
-        columns: their ids.
-        sources: the streams above it, None for one without a name.
-        filters: the conditions on its rows since the last stateful operator.
+    A stream without a name is None; the filters are those since the last stateful operator.
     """
 
     columns: tuple[int, ...]
@@ -116,17 +105,16 @@ def canonical_plan(
     delays: Sequence[str],
     names: Sequence[str],
 ) -> CanonicalPlan:
-    """Return the canonical form of an analyzed plan.
+    """Return the canonical form of an analyzed plan, whose nodes come before their children.
 
     Args:
-        plan: its nodes, each before its children.
-        sources: the name of each stream that it reads, in the order of its leaves.
-        delays: the delay of each of its watermarks, in the order of its nodes.
-        names: the names of its output columns.
+        plan: the nodes.
+        sources: the name of each stream, in the order of the leaves.
+        delays: the delay of each watermark, in the order of the nodes.
+        names: the output columns.
 
     Raises:
-        LookupError, ValueError, TypeError, AttributeError: the plan has another form, as in another
-            version of Spark.
+        LookupError, ValueError, TypeError, AttributeError: another version of Spark.
     """
     walk = _AnalyzedWalk(sources, delays)
     rows = walk.visit(tree_of(plan))
@@ -378,15 +366,8 @@ def fingerprint_of(
 ) -> Fingerprint | None:
     """Return the fingerprint of a query: all that its results depend on, given its state.
 
-    Args:
-        df: the query.
-        output_mode: its output mode.
-        sources: the name of each stream that it reads, in the order of its plan.
-        planned: its stateful operators, in the order of the plan; None if unknown.
-
-    Returns:
-        None where Spark's plan cannot be read (another version of Spark): then only the kinds of
-        operators can be compared.
+    None where Spark's plan cannot be read (another version of Spark): then only the kinds of
+    operators can be compared.
     """
     from py4j.protocol import Py4JError
 

@@ -1,0 +1,170 @@
+"""Context of a run on samples: its sources are the samples, and its sinks collect rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.api.sinks import (
+    FileSink,
+    KeyedSink,
+    OnePhaseSink,
+    ShapedSink,
+    Staged,
+)
+from airflow_provider.runtime.queries.context import JobContext
+from airflow_provider.runtime.queries.output_locations import location_key
+from airflow_provider.runtime.samples.inputs import table_of
+from airflow_provider.runtime.sinks.files import FilesSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage
+    from airflow_provider.runtime.queries.context import Sinks
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.samples.inputs import Samples
+
+
+class SampleContext(JobContext):
+    """The context of a job's function in a run on samples; it checks declarations as in a run.
+
+    A query that reads the files of another query reads them from the temporary folder.
+
+    Args:
+        spark: a Spark session of this job alone.
+        samples: the rows of its sources.
+        of_run: the other arguments of :class:`JobContext`.
+    """
+
+    def __init__(self, spark: SparkSession, *, samples: Samples, **of_run: Any) -> None:
+        super().__init__(spark, **of_run)
+        self._samples = samples
+        self._files: dict[str, tuple[str, FilesSink]] = {}  # the writer and its temporary files
+        self._read_again: set[str] = set()  # their keys: the locations that the job names
+
+    def _source(self, declared: SourceDefinition) -> SourceDefinition:
+        given = self._samples.find(declared.name)
+        if declared.is_internal and declared.path is not None and given is None:
+            location = location_key(declared.path)
+            self._read_again.add(location)
+            _, files = self._files[location]
+            return dataclasses.replace(declared, path=files.location, bounded=True)
+        folder, schema = self._samples.source(declared, self.spark)
+        return dataclasses.replace(
+            declared,
+            format="parquet",
+            path=folder,
+            schema=schema,
+            options={"maxFilesPerTrigger": "1"},
+            bounded=True,
+            ends=None,
+            is_internal=False,
+        )
+
+    def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
+        found = self._samples.table(name, schema, self.spark)
+        return super()._table(name, schema=schema, **where) if found is None else found
+
+    def _sinks(self, name: str, given: Sinks) -> Sinks:
+        for sink in given:
+            if isinstance(sink, FileSink) and sink.location is not None:
+                folder = self._samples.folder / "between" / str(len(self._files))
+                files = FilesSink(str(folder), *sink.layout)
+                self._files[location_key(sink.location)] = (name, files)
+        return (CollectorSink(name, given),)
+
+    @property
+    def queries(self) -> tuple[QueryDefinition, ...]:
+        """Return the queries, which begin with empty state; one that is read writes files, too."""
+        files = [self._files[location] for location in sorted(self._read_again)]
+        return tuple(
+            dataclasses.replace(
+                query,
+                sinks=(*query.sinks, *(sink for writer, sink in files if writer == query.name)),
+                takes_over=None,
+            )
+            for query in super().queries
+        )
+
+    def _written(self) -> set[str]:
+        return set(self._files)
+
+
+class CollectorSink:
+    """Takes the place of a query's sinks, and keeps the rows of each epoch.
+
+    Args:
+        query: the query's name.
+        replaced: the sinks that the job names; their places are neither written nor read.
+    """
+
+    api_version = 1
+
+    def __init__(self, query: str, replaced: Sinks) -> None:
+        self.name = f"collected:{query}"
+        self._replaced = replaced
+        self._staged: dict[int, Any] = {}  # the JVM's lists of rows, by epoch
+        self._committed: dict[int, Any] = {}
+        self._schema: Any = None
+        self._output_mode = "append"
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what the replaced sinks never take."""
+        for sink in self._replaced:
+            if isinstance(sink, ShapedSink):
+                sink.check_shape(df, output_mode)
+            elif isinstance(sink, OnePhaseSink):
+                sink.check(df, output_mode)
+        self._schema, self._output_mode = df._jdf.schema(), output_mode
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Do nothing: staged rows end with the process."""
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Execute *df* and keep its rows, in the JVM."""
+        rows = self._staged[epoch.epoch] = df._jdf.collectAsList()
+        return Staged(data={}, rows=rows.size())
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Add the staged rows to the result."""
+        del fence
+        epoch = committable.epoch.epoch
+        self._committed[epoch] = self._staged.pop(epoch)
+
+    def abort(self, committable: Committable) -> None:
+        """Forget the staged rows."""
+        self._staged.pop(committable.epoch.epoch, None)
+
+    def epochs(self, spark: SparkSession) -> Mapping[int, DataFrame]:
+        """Return the rows of each epoch, as tables of *spark*."""
+        return {
+            epoch: table_of(spark, rows, self._schema)
+            for epoch, rows in sorted(self._committed.items())
+        }
+
+    def result(self, spark: SparkSession) -> DataFrame:
+        """Return what the sinks would have at the end, as a table of *spark*."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as sf
+
+        epochs = self.epochs(spark)
+        if not epochs:
+            return table_of(spark, spark._jvm.java.util.ArrayList(), self._schema)  # type: ignore[union-attr]
+        if self._output_mode == "complete":
+            return epochs[max(epochs)]
+        keys = next((s.keys for s in self._replaced if isinstance(s, KeyedSink) and s.keys), ())
+        if not keys:
+            return functools.reduce(DataFrame.union, epochs.values())
+        rows = (
+            frame.select(sf.struct("*").alias("row"), sf.lit(epoch).alias("epoch"))
+            for epoch, frame in epochs.items()
+        )
+        together = functools.reduce(DataFrame.union, rows)
+        newest = together.groupBy(*(sf.col("row")[key] for key in keys))
+        return newest.agg(sf.max_by("row", "epoch").alias("row")).select("row.*")
