@@ -33,12 +33,7 @@ BATCH_EPOCH: Final = 0
 
 
 class BatchLog:
-    """Says of one query of a BATCH run what Spark's logs say of a stream.
-
-    Args:
-        run: the run's documents.
-        query_id: the query's id in it.
-    """
+    """Says of one query of a BATCH run what Spark's logs say of a stream."""
 
     def __init__(self, run: RunDirectory, query_id: str) -> None:
         self.url = f"{run.storage.url}/batch.json"
@@ -89,12 +84,6 @@ def commit_log_of(
     directory: JobDirectory, run: RunDirectory, query: str, *, mode: str
 ) -> CommitLog:
     """Return what decides whether a query's batches are committed.
-
-    Args:
-        directory: the job directory.
-        run: the run that asks.
-        query: the query's name.
-        mode: the run's.
 
     Raises:
         CheckpointError: the run is in BATCH and does not know the query.

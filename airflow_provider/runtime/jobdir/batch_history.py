@@ -44,11 +44,6 @@ class BatchEntry:
     """One batch.
 
     Attributes:
-        batch: its number.
-        at: when it began.
-        attempt: the attempt of the run that ran it.
-        rows: the rows that it read.
-        late_rows: those that its operators have dropped as late.
         duration_ms: its time by Spark's phase, ``triggerExecution`` for all; without phases that
             took none.
         input_rate: rows a second that have arrived since the batch before it.
@@ -56,12 +51,9 @@ class BatchEntry:
         watermark: with which it ran; None when the query has none.
         lag_s: how far that was behind the clock at its end; None before the first event, and once
             the query drains.
-        state_rows: in state at its end.
-        state_bytes: the memory that they take.
         backlog: what its sources still had unread, by their own measure; None when none says.
         limits: how much the next batch may read of each source that is paced; None when none is.
         decision: of the pacing; None when the query is not paced.
-        reason: for the decision.
     """
 
     batch: NonNegative
@@ -92,15 +84,7 @@ class HourEntry:
     """The batches that began in one hour and are no longer kept in full.
 
     Attributes:
-        hour: its begin.
-        batches: how many there were.
-        rows: all rows that they read.
-        late_rows: all that were dropped as late.
-        min_ms: the time of the shortest.
-        mean_ms: the mean of their times.
-        max_ms: the time of the longest.
         state_rows: in state at the end of the last one.
-        state_bytes: the memory that they took.
     """
 
     hour: IsoTime
@@ -119,9 +103,6 @@ class BatchHistory(Document):
     """``history/<query>.json``: the last batches of a query in a run, and hours of older ones.
 
     Attributes:
-        query: the query.
-        updated: when it was put.
-        batches: the last ones in full, oldest first.
         hours: folds of those before them, in the order in which they were begun.
     """
 
@@ -165,13 +146,7 @@ def history_path(query: str) -> str:
 
 
 def add_batches(history: BatchHistory, new: Iterable[BatchEntry], *, updated: str) -> BatchHistory:
-    """Return the history with more batches, as large as it may be.
-
-    Args:
-        history: what is known.
-        new: batches after those, oldest first.
-        updated: the time.
-    """
+    """Return the history with more batches, as large as it may be."""
     batches = [*history.batches, *(cut_to_size(batch) for batch in new)]
     hours = {hour.hour: hour for hour in history.hours}
     first = max(len(batches) - FULL, 0)

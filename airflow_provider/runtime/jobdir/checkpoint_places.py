@@ -48,7 +48,6 @@ class RestoreRecord(Document):
             made the place of its checkpoint.
         before: the number of the restore before this one, 0 for none; None in the records of older
             versions.
-        undoes: the runs that no longer count.
         relocates: the queries that this record gives a place of its own, with the same state and
             id. ``places`` names the place once the query's files are there.
         token: the lease of the driver that restores; another one that goes on takes a new number.

@@ -53,11 +53,7 @@ def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(value: Any) -> Offsets:
-    """Read what :func:`to_json`, Spark's connector or a user has written.
-
-    Raises:
-        ValueError: it is not of that form.
-    """
+    """Read what :func:`to_json`, Spark's connector or a user has written."""
     if not isinstance(value, dict):
         msg = 'expected {"topic": {"partition": offset}}'
         raise ValueError(msg)  # noqa: TRY004 - the value is wrong, whatever its type
@@ -99,8 +95,6 @@ class ReadLocation:
     """The location that a source reads, without secrets.
 
     Attributes:
-        name: the source's name in the job.
-        format: its format, in lower case.
         path: its folder in the one form in which it can be compared; None when it has none.
         options: a digest of those options that say what is read.
     """
@@ -206,11 +200,6 @@ def datasets_of(
     data_format: str, path: str | None, options: Mapping[str, str]
 ) -> tuple[Dataset, ...]:
     """Return the datasets that one of Spark's own readers or writers reaches.
-
-    Args:
-        data_format: Spark's name of the format.
-        path: its path, if it has one.
-        options: the reader's or writer's.
 
     Returns:
         None of a format that has no address, or whose address is not known.

@@ -59,7 +59,6 @@ class EndedSources(Document):
 
     Attributes:
         run_id: the run that has read their last rows; empty when it came with a savepoint.
-        sources: all those of the query's that end.
         batch: the last batch that read any of them, -1 for none.
         reached: latest event time in milliseconds of those sources that go on, as far as it is
             known.
@@ -175,11 +174,7 @@ def check_drains_intended(directory: JobDirectory) -> None:
 
 
 def check_of_no_job(url: str) -> None:
-    """Refuse a folder that lies in a job directory, where only the job's own drivers drain.
-
-    Raises:
-        ConfigError: it does.
-    """
+    """Refuse a folder that lies in a job directory, where only the job's own drivers drain."""
     for folder in _folders_above(url):
         if _is_job(folder):
             msg = (
@@ -268,14 +263,10 @@ class SourceEnds(Document):
     """``runs/<run id>/ends/<query id>.json``: where the run's bounded sources end.
 
     Attributes:
-        query: the query's name.
-        run_id: the run.
-        token: the lease under which it was put.
         batch: the batch before whose rows were staged it was put.
         inherited: the batch, if it was planned before the start that has put this, and perhaps
             staged by another driver or for another run: it is run as it is, wherever it ends; -1
             for none.
-        ends: of each source whose end is known.
     """
 
     CONTENTS = Contents.FACTS

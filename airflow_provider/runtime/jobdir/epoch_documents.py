@@ -22,8 +22,6 @@ class EpochRecord(Document):
     """The pre-committed data of each sink for an epoch.
 
     Attributes:
-        run_id: the run that wrote the epoch.
-        token: the driver that staged it.
         rows_read: input rows of the run up to and with this epoch, None when not known.
         sinks: for each sink its name, its rows in this epoch, its rows in the run so far
             (``run_rows``), and its committable's ``data``.

@@ -48,10 +48,7 @@ class EpochListing:
     """The records of one query id.
 
     Attributes:
-        published: epochs with a record of their own, ascending.
-        precommitted: tokens, ascending, of each epoch that waits.
         folded: the stretches of which only the tokens are left.
-        packed: the stretches whose records lie together.
     """
 
     published: tuple[int, ...] = ()
@@ -142,12 +139,7 @@ class EpochRecords:
                 yield self.precommitted(epoch, token)
 
     def published(self, epoch: int, found: EpochListing | None = None) -> EpochRecord | None:
-        """Return the record of a published epoch; None when there is none, or it is folded away.
-
-        Args:
-            epoch: which.
-            found: the records, if they have been listed.
-        """
+        """Return the record of a published epoch; None when there is none, or it is folded away."""
         own = EpochRecord.read(self._storage, f"{epoch}.json")
         if own is not None:
             return own
@@ -238,11 +230,7 @@ class EpochRecords:
         self._storage.delete(f"{epoch}.json")
 
     def history(self, found: EpochListing | None = None) -> HistoryRecord:
-        """Return what is left of the epochs that were folded away.
-
-        Args:
-            found: the records, if they have been listed.
-        """
+        """Return what is left of the epochs that were folded away."""
         ranges: list[tuple[int, int, int, str]] = []
         for span in (found or self.find()).folded:
             for first, last, token, run_id in self.folded(span).ranges:
@@ -298,11 +286,7 @@ class EpochRecords:
         return any(not run_id for *_, run_id in self.history().ranges)
 
     def ensure_not_rewound(self) -> None:
-        """Refuse to go on under this id when epochs of it were reverted, or are about to be.
-
-        Raises:
-            CheckpointError: they were.
-        """
+        """Refuse to go on under this id when epochs of it were reverted, or are about to be."""
         taken = self.revert()
         if taken is not None:
             msg = (

@@ -62,11 +62,7 @@ _OF_PROCESS: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetiredRecord(Document):
-    """``retired.json``: how far old leases were retired.
-
-    Attributes:
-        token: the newest lease that was.
-    """
+    """``retired.json``: how far old leases were retired."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("retired.json",)
@@ -180,17 +176,8 @@ def replaced_offsets(
 ) -> dict[int, bytes]:
     """Compare Spark's logs of the last two batches, which a restart reads, with the records.
 
-    Args:
-        records: of the query's epochs.
-        checkpoint: the query's, or a copy of it.
-        last: the last committed batch.
-        found: the records, if they have been listed.
-
     Returns:
         The right bytes of each ``offsets/<batch>`` that was replaced since its batch ran.
-
-    Raises:
-        CheckpointError: another file of the logs was replaced.
     """
     found, replaced = found or records.find(), {}
     for batch in range(max(last - 1, 0), last + 1):
@@ -209,9 +196,6 @@ def put_back_offsets(
     records: EpochRecords, checkpoint: Storage, last: int, found: EpochListing | None = None
 ) -> None:
     """Put back what was replaced of the offset log; no driver but the caller's runs the query.
-
-    Raises:
-        CheckpointError: another file of the logs was replaced.
 
     Idempotent.
     """

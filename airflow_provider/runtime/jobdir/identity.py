@@ -58,7 +58,6 @@ class IdentityRecord(Document):
 
     Attributes:
         identity: random; the same in every copy of the directory, such as a backup.
-        made: when it was put, by the writer's clock.
     """
 
     CONTENTS = Contents.FACTS
@@ -77,9 +76,7 @@ class PredecessorRecord(Document):
     """``predecessors/<identity>.json``: the job here continues the job of that identity.
 
     Attributes:
-        identity: the predecessor's.
         reason: a savepoint's address, or ``replaces_job``.
-        at: when it was put, by the writer's clock.
     """
 
     CONTENTS = Contents.FACTS
@@ -137,11 +134,7 @@ def begin_identity(storage: Storage, clock: Clock, replaces_job: str | None = No
 
 
 def check_not_emptied(storage: Storage) -> None:
-    """Refuse a directory that has a job's records and no identity; nothing is written.
-
-    Raises:
-        ConfigError: the message names one of the records.
-    """
+    """Refuse a directory that has a job's records and no identity; nothing is written."""
     if identity_of(storage) is None:
         left = next((name for name in _OF_A_JOB if storage.exists(name)), None)
         if left is not None:
@@ -173,9 +166,6 @@ def check_remembered(
         remembered: the identity that the caller knows from before; None for none.
         lineage: what :func:`lineage_of` has found there.
         followed: the identities that the request says a new job follows.
-
-    Raises:
-        ConfigError: the message says which identity is missing, and the ways out.
     """
     found = [*lineage]
     if remembered is None or remembered in found or remembered in followed:
@@ -196,9 +186,6 @@ def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable
         writers: the identities that have published there for the address *url*.
         url: the address of the job directory.
         lineage: the identities that the job may follow, its own among them.
-
-    Raises:
-        ConfigError: the message names the identity, and the ways out.
     """
     strange = sorted(set(writers) - set(lineage))
     if strange:

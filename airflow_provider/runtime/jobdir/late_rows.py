@@ -20,7 +20,6 @@ class LateCount:
     """The late rows that a batch dropped.
 
     Attributes:
-        rows: by the id of the stateful operator.
         is_minimum: an aggregation's rows could not be counted, and each of its groups counts as
             one row.
     """

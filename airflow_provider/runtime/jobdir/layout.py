@@ -10,7 +10,7 @@
     queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources: which are read no more
     queries/<query>/fingerprints/<query id>.json FingerprintRecord: what made its state
-    queries/<query>/markers/<source>/            markers of a source (watermark_markers.py)
+    queries/<query>/markers/<source>/            markers of a source (end_of_input.py)   
     queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
@@ -23,11 +23,11 @@
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
-    runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
+    runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (requests.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
-    runs/<run id>/ends/<query id>.json           SourceEnds (source_ends.py): where sources end
+    runs/<run id>/ends/<query id>.json           SourceEnds (end_of_input.py): where sources end
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
@@ -85,11 +85,7 @@ if TYPE_CHECKING:
 
 
 class JobDirectory:
-    """Reads and writes the documents of one job.
-
-    Args:
-        storage: the directory.
-    """
+    """Reads and writes the documents of one job."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -148,11 +144,7 @@ def directory_at(job_dir: str) -> JobDirectory:
 
 
 def known_job(job_dir: str) -> JobDirectory:
-    """Return the directory of a job that is there.
-
-    Raises:
-        UnknownJobError: no job has ever run there.
-    """
+    """Return the directory of a job that is there."""
     directory, submitted = known_or_submitted_job(job_dir)
     if submitted is not None:
         msg = (
@@ -164,11 +156,7 @@ def known_job(job_dir: str) -> JobDirectory:
 
 
 def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
-    """Return the directory of a job that is there, and the submitted run of one that has not begun.
-
-    Raises:
-        UnknownJobError: nothing was ever submitted there.
-    """
+    """Return the job's directory, and the submitted run if the job has not begun."""
     directory = directory_at(job_dir)
     if directory.job() is not None:
         return directory, None
@@ -341,7 +329,6 @@ def open_job_directory(job_dir: str) -> JobDirectory:
 
     Raises:
         UnsupportedStorageError: two drivers could own a job there, or Spark cannot reach it.
-        UnsupportedVersionError: it is of a newer format.
     """
     directory = directory_at(job_dir)
     if not directory.storage.shared:

@@ -158,11 +158,7 @@ class LeaseObserver:
 
 
 def wait_for_free_lease(storage: Storage, clock: Clock) -> LeaseObserver:
-    """Return what has watched the lease until it was known that nobody holds it.
-
-    Raises:
-        LeaseHeldError: somebody does.
-    """
+    """Return what has watched the lease until it was known that nobody holds it."""
     observer = LeaseObserver(storage, clock)
     held, liveness = observer.settle()
     if held is not None and liveness not in TAKEABLE:
@@ -266,7 +262,6 @@ class Lease:
         """Take the next lease as the same driver: what it does from here on has a token of its own.
 
         Raises:
-            LeaseLostError: another driver has taken over.
             OSError: it is not known whether it was taken; only an end of the driver is safe now.
         """
         with self._turn:

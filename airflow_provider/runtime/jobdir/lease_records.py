@@ -58,7 +58,6 @@ class HeartbeatRecord(Document):
     """``heartbeats/<token>.json``: proof of life; the number ``beat`` only grows.
 
     Attributes:
-        released: the last one; the next driver may begin.
         doubtful: of a release: what the driver has started in Spark could not be stopped.
     """
 
@@ -94,11 +93,7 @@ def newest_token(storage: Storage) -> int:
 
 
 def read_lease(storage: Storage, token: int) -> LeaseRecord | None:
-    """Return the lease of that token; None when there is none.
-
-    Raises:
-        CorruptDocumentError: what is there is not that lease.
-    """
+    """Return the lease of that token; None when there is none."""
     return LeaseRecord.read(storage, lease_path(token))
 
 

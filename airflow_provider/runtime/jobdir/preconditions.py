@@ -35,12 +35,9 @@ class Situation:
     """The facts of the job directory on which the start of a run depends.
 
     Attributes:
-        url: the job directory.
-        run_id: the run that is to start.
         replays: a run that is rewound first, and its drain with it; None for none.
         rewound: the record that the job went back before the run; None when it did not.
         driver_id: the submission that starts; None for a person's command.
-        attempts: what the same submission has attempted before.
         has_left: whether it has answered a request that it ends.
         drained_by: the run that has drained the job, or has begun to; None for none.
         has_drain_ended: whether that run has its final checkpoint.
@@ -161,7 +158,6 @@ def check_preconditions(
 
     Raises:
         ConfigError: the run no longer counts, or the driver has ended before.
-        JobDrainedError: another run has drained the job.
         CheckpointError: something else has drained it, and no run has recorded that.
     """
     now = Situation.read(directory, run_id, driver_id, replays)

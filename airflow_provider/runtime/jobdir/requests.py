@@ -38,11 +38,7 @@ _POLL_WITHOUT_SIGNAL_S: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestSignal(Document):
-    """``bells/<driver id>.json``: the driver has got a request whenever this changes.
-
-    Attributes:
-        nonce: another one each time.
-    """
+    """``bells/<driver id>.json``: the driver has got a request whenever this changes."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("bells/*.json",)
@@ -165,13 +161,7 @@ def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
 
 
 class Inbox:
-    """The requests to one driver: one read per poll while no signal was set.
-
-    Args:
-        storage: the job directory.
-        driver_id: the driver, which alone answers its requests.
-        clock: measures when a bell is not waited for.
-    """
+    """The requests to one driver: one read per poll while no signal was set."""
 
     def __init__(self, storage: Storage, driver_id: str, clock: Clock) -> None:
         self._storage = storage
@@ -288,7 +278,6 @@ class WatchRecord(Document):
     """``runs/<run id>/watch.json``: which trigger waits for a claim.
 
     Attributes:
-        generation: the claim.
         trigger: the trigger that began to wait last; the same one in another triggerer is another;
             empty when it waits no more.
     """
@@ -302,9 +291,6 @@ class WatchRecord(Document):
 
 def claim(run: Storage) -> int:
     """Take the next generation, and remove the claims before it.
-
-    Args:
-        run: the run's folder.
 
     Returns:
         The generation, which no other try ever gets.

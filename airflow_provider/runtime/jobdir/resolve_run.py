@@ -53,11 +53,7 @@ def with_stored_options(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
 
 
 def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
-    """Refuse another attempt of a run that asks for something else.
-
-    Raises:
-        ConfigError: the message names what differs.
-    """
+    """Refuse another attempt of a run that asks for something else."""
     if stored is None:
         return
     before, now = stored.requested(), requested.requested()
@@ -76,9 +72,6 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
     """Refuse as :func:`check_same_spec` does, of a run that has ended, without the job's function.
 
     What the function would settle is taken to be as it was, where it could have been that.
-
-    Raises:
-        ConfigError: the message names what differs.
     """
     if stored is None:
         return

@@ -65,11 +65,7 @@ class LateLimit:
 
 
 def parse_late_limit(text: str) -> LateLimit:
-    """Read a limit: a number of rows, or a share such as ``0.1%``.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Read a limit: a number of rows, or a share such as ``0.1%``."""
     if text.isascii() and text.isdigit():
         return LateLimit(rows=int(text))
     found = _SHARE.fullmatch(text) if text.isascii() else None
@@ -108,7 +104,6 @@ class Option:
         parse: the field's value from what is given, and the name it is given under.
         fixed: the part of the value that all attempts of a run share; None if attempts may differ.
         is_once: whether it permits or begins something once, so that no later run inherits it.
-        page: the page of the documentation that explains it.
         how: further arguments of ``ArgumentParser.add_argument``.
     """
 
@@ -128,11 +123,7 @@ class Option:
         return of_caller(self.flag, self.argument or self.flag)
 
     def read(self, given: Any, name: str) -> Any:
-        """Return the field's value.
-
-        Raises:
-            ConfigError: it cannot be read; the message begins with *name*.
-        """
+        """Return the field's value."""
         check_word(name, given, self.how.get("choices", (given,)))
         return self.parse(given, name) if self.parse is not None else given
 
@@ -164,11 +155,7 @@ SECONDS: Final[dict[str, Any]] = {"parse": read_seconds, "metavar": "DURATION"}
 
 
 def parse_target_batch_time(value: str | float, name: str = "target_batch_time") -> float:
-    """Read a target time: a duration, or ``off``, which is 0.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Read a target time: a duration, or ``off``, which is 0."""
     if value == "off":
         return 0.0
     seconds = parse_duration(value, name=name)
@@ -360,7 +347,6 @@ class RunOptions:
 
         Raises:
             ConfigError: a value cannot be read, or two of them contradict each other.
-            TypeError: one of them is no option.
         """
         arguments, options = cls.arguments(), options_of(cls)
         if unknown := sorted(set(given) - set(arguments)):
@@ -415,11 +401,7 @@ class RunOptions:
         return self.target_batch_s
 
     def check(self) -> None:
-        """Refuse values that are not allowed, alone or together, whatever the job is.
-
-        Raises:
-            ConfigError: the message has the way out.
-        """
+        """Refuse values that are not allowed, alone or together, whatever the job is."""
         for name, each in options_of(RunOptions).items():
             if "choices" in each.how and getattr(self, name) is not None:
                 check_word(str(each.argument), getattr(self, name), each.how["choices"])
@@ -474,11 +456,7 @@ def _default_argument(field: dataclasses.Field[Any]) -> Any:
 
 
 def check_word(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Refuse a word that is not one of those allowed.
-
-    Raises:
-        ConfigError: the message lists them.
-    """
+    """Refuse a word that is not one of those allowed."""
     if value not in allowed:
         msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
         raise ConfigError(msg)

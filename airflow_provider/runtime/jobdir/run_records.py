@@ -147,7 +147,6 @@ class StopRecord(Document):
     """``stop.json``: a stop with drain was accepted; whichever attempt comes completes it.
 
     Attributes:
-        request_id: the request that it answers.
         savepoint: the address of the savepoint that is taken at the end, or None.
     """
 
@@ -165,9 +164,6 @@ class BatchCommit(Document):
 
     It is for such a run what Spark's commit log is for a stream: before it nothing is published,
     and after it no query is run again.
-
-    Attributes:
-        token: the driver that put it.
     """
 
     CONTENTS = Contents.FACTS
@@ -202,11 +198,7 @@ class RewoundRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayRecord(Document):
-    """``replay.json``: the run is to be undone, and another one takes its place.
-
-    Attributes:
-        next_run_id: the run that takes its place.
-    """
+    """``replay.json``: the run is to be undone, and another one takes its place."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/replay.json",)
@@ -222,9 +214,7 @@ class RequestRecord(Document):
 
     Attributes:
         driver_id: the driver that is meant; it may not have taken its lease yet.
-        run_id: of a stop: the run that is meant.
         token: of a stop: the lease of the driver that is meant.
-        drain: of a stop: end the job for good.
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
         keeps_run: of a stop: the run is not over, and its next start resumes it.

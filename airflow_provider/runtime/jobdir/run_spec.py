@@ -72,11 +72,7 @@ def _with_zone(moment: dt.datetime) -> dt.datetime:
 
 
 def check_replaces_job(identity: str | None) -> None:
-    """Refuse what is no identity of a job directory.
-
-    Raises:
-        ConfigError: the message says where an identity is found.
-    """
+    """Refuse what is no identity of a job directory."""
     if identity is not None and not is_identity(identity):
         msg = (
             f"replaces_job {identity!r}: the identity of a lost job directory, as the refusal of "
@@ -123,11 +119,7 @@ def with_arguments(arguments: Sequence[str]) -> str:
 
 
 def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    """Read what was given as ``NAME=VALUE``, several times.
-
-    Raises:
-        ConfigError: one of them is not.
-    """
+    """Read what was given as ``NAME=VALUE``, several times."""
     pairs: dict[str, str] = {}
     for value in values:
         key, separator, text = value.partition("=")
@@ -139,11 +131,7 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
 
 
 def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, Any]:
-    """Read parameters: ``NAME=TEXT``, or ``NAME:=JSON`` for a number, a list or any other value.
-
-    Raises:
-        ConfigError: one of them is neither.
-    """
+    """Read parameters: ``NAME=TEXT``, or ``NAME:=JSON`` for a number, a list or any other value."""
     params: dict[str, Any] = {}
     for key, text in parse_pairs(values, option).items():
         if not key.endswith(":"):
@@ -158,11 +146,7 @@ def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, An
 
 
 def check_params(params: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is not a value of JSON, and would reach the job as something else.
-
-    Raises:
-        ConfigError: the message names the first one.
-    """
+    """Refuse a parameter that is not a value of JSON, and would reach the job as something else."""
     for name, value in params.items():
         try:
             same = read_json(json.dumps({name: value}, allow_nan=False)) == {name: value}
@@ -177,26 +161,14 @@ def check_params(params: Mapping[str, Any]) -> None:
 
 
 def check_secret_params(params: Mapping[str, Any], secret_params: Mapping[str, str]) -> None:
-    """Refuse a parameter that is given in the clear and as a secret.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse a parameter that is given in the clear and as a secret."""
     if twice := sorted({*params} & {*secret_params}):
         msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
         raise ConfigError(msg)
 
 
 def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secret parameters; no text that leaves this process has them.
-
-    Args:
-        variables: the environment variable of each.
-        environ: the environment.
-
-    Raises:
-        ConfigError: a variable is not there.
-    """
+    """Return the values of secret parameters; no text that leaves this process has them."""
     for name, variable in variables.items():
         if variable not in environ:
             msg = (
@@ -215,9 +187,6 @@ def check_not_in_clear_text(request: DriverSpec, values: Mapping[str, str]) -> N
     Args:
         request: what a driver is asked for.
         values: of its secret parameters; of weak ones nothing can be said.
-
-    Raises:
-        ConfigError: the message names the parameter and the option, and no value.
     """
     secrets = Secrets.of(values)
     for field in dataclasses.fields(request):
@@ -250,14 +219,11 @@ class DriverSpec(Document):
     Attributes:
         COMMAND: what the driver does with it, a part of the document's name.
         driver_id: the submission that starts the driver; None for a person's command.
-        job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or ``FILE.py`` or ``FILE.sql``, which are jobs
             as a whole.
-        params: of the job; any values of JSON.
         secret_params: further parameters, by the environment variable of the driver that holds
             each: their values are never stored, nor compared when a run is resumed.
         interval: for ``ctx.interval``.
-        conf: Spark configuration.
     """
 
     COMMAND: ClassVar[str] = ""
@@ -319,20 +285,12 @@ class DriverSpec(Document):
     )
 
     def check_params(self) -> None:
-        """Refuse parameters that no document can hold, and those that are given twice.
-
-        Raises:
-            ConfigError: the message names the first one.
-        """
+        """Refuse parameters that no document can hold, and those that are given twice."""
         check_params(self.params)
         check_secret_params(self.params, self.secret_params)
 
     def all_params(self) -> dict[str, Any]:
-        """Return the parameters with the secret ones, read from this process's environment.
-
-        Raises:
-            ConfigError: a variable is not set.
-        """
+        """Return the parameters with the secret ones, read from this process's environment."""
         return {**self.params, **read_secrets(self.secret_params, os.environ)}
 
     def sha256(self) -> str:
@@ -356,7 +314,6 @@ class DriverSpec(Document):
         """Return the request that a driver was submitted with.
 
         Raises:
-            UnknownJobError: nobody has submitted such a driver.
             CorruptDocumentError: the document is damaged, or was changed after it was submitted.
         """
         path = cls._path(driver_id)
@@ -382,7 +339,6 @@ class RunSpec(RunOptions, DriverSpec):
         run_id: None for the job's unfinished run, or a new one.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         state_partitions: spread the savepoint's state over this many; None for its own number.
-        replays: a run that is rewound first.
         replaces_job: the identity of a lost job directory, whose outputs a new job goes on with.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.

@@ -31,12 +31,7 @@ _DRIVERS: Final = 100  # a run that was started again and again has had many; ea
 
 
 def recent_runs(directory: JobDirectory, count: int = RECENT) -> list[RunRecord]:
-    """Return the newest runs of the last hundred drivers, newest first.
-
-    Args:
-        directory: the job directory.
-        count: how many at most.
-    """
+    """Return the newest runs of the last hundred drivers, newest first."""
     return list(itertools.islice(_walk(directory, is_all=False), count))
 
 

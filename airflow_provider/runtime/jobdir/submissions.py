@@ -59,7 +59,6 @@ class ProcessRecord(Document):
     """``submissions/<driver id>.process.json``: the process that looks after the driver; put once.
 
     Attributes:
-        identity: the launcher, and what it has started.
         is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
         waits_for: what the launcher waits for before it starts the driver; empty for nothing.
     """
@@ -99,7 +98,6 @@ class ExitRecord(Document):
     """``submissions/<driver id>.exit.json``: how the driver's process ended.
 
     Attributes:
-        exit_code: negative for a signal, as in :mod:`subprocess`.
         last_lines: the end of the driver's log, for the task's error.
     """
 

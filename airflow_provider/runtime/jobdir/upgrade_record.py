@@ -94,10 +94,7 @@ class UpgradeRecord(Document):
 
     Attributes:
         number: of the step, over all upgrades of the directory; the highest one counts.
-        by: the driver that has put it.
         id: made of the address of the new version's directory, and the run of both that is tried.
-        to: the new version's directory.
-        entry: the new version's function.
         old_run_id: the run of the old version that is stopped, whose options it goes on with.
         savepoint: with which the new version begins; None before it is taken.
         reason: why it was rejected, or was not begun; empty for no reason.
@@ -244,8 +241,6 @@ class Version:
     """A version of a job, with what its run was begun with.
 
     Attributes:
-        job_dir: its directory.
-        entry: its function.
         run_id: its run; after a stop the run has successors.
         from_savepoint: what it has begun from; empty for nothing, as a template renders it.
     """
@@ -299,8 +294,6 @@ def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
 
     Raises:
         ConfigError: the version in force has no directory, such as one that is not mounted.
-        CorruptDocumentError: see :func:`version_in_force`.
-        OSError: the storage cannot be read.
     """
     found = version_in_force(Version(job_dir, "", "")).job_dir
     if found == job_dir:

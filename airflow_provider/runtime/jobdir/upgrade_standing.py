@@ -38,7 +38,6 @@ class UpgradeWorker:
     """The process that holds, or held, the lease of an upgrade.
 
     Attributes:
-        driver_id: its driver.
         host: its machine; empty if its lease is gone.
         liveness: whether it lives, as far as its lease was watched.
         owner: the DAG run whose task submitted it; None for the command line.
@@ -82,10 +81,6 @@ def worker_of(
         upgrade: its last step.
         waits: whether to watch the lease until it is known whether its holder lives; one timeout
             at most.
-
-    Raises:
-        CorruptDocumentError: one of its records is damaged.
-        OSError: the storage cannot be read.
     """
     observer = LeaseObserver(directory.storage.at(FOLDER), SystemClock())
     lease, liveness = observer.settle() if waits else observer.look()
@@ -120,11 +115,7 @@ def summary_of(upgrade: UpgradeRecord, worker: UpgradeWorker | None) -> str:
 
 
 def describe_version(directory: JobDirectory, upgrade: UpgradeRecord) -> str:
-    """Return why the version in a directory is not started, and what the user can do.
-
-    Raises:
-        CorruptDocumentError, OSError: as of :func:`worker_of`.
-    """
+    """Return why the version in a directory is not started, and what the user can do."""
     worker = worker_of(directory, upgrade) if upgrade.is_open else None
     return f"{directory.url}: {summary_of(upgrade, worker)}"
 
