@@ -37,7 +37,7 @@ _Piece = ast.stmt | ast.expr  # a node with a place in the text
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "airflow_provider"
 PROTOCOL: Final = (
-    "jobdir/batch_commit.py",
+    "jobdir/run_commit.py",
     "jobdir/end_of_input.py",
     "driver/records.py",
     "jobdir/lease.py",

@@ -28,7 +28,6 @@ from airflow_provider.operators.supervision import (
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.resolve_run import check_same_as_ended, with_stored_options
 from airflow_provider.runtime.jobdir.run_options import check_word
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.run_spec import (
@@ -37,13 +36,14 @@ from airflow_provider.runtime.jobdir.run_spec import (
     check_secret_params,
     parse_interval,
 )
+from airflow_provider.runtime.jobdir.runs import check_same_as_ended, with_stored_options
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
+    describe_version,
     upgrade_from,
     upgrade_in_force,
     version_in_force,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
 from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.observe.supervise import Supervision

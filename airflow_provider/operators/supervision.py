@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.observe.health import Limits
 
 if TYPE_CHECKING:

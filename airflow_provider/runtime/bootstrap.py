@@ -45,9 +45,9 @@ from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
+from airflow_provider.runtime.jobdir.query_records import kept_topology
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark

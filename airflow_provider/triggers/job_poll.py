@@ -13,7 +13,7 @@ from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import STORAGE_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.observe.state import Assessment, RunState
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from airflow_provider.runtime.cli import main as main_module
 from airflow_provider.runtime.driver.run import check_before_spark
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
-from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.runs import resolve_run_id
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.rewind import replayable_runs

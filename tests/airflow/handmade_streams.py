@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from handmade import ELSEWHERE, Job
 
-from airflow_provider.runtime.jobdir.topology_record import TopologyRecord
+from airflow_provider.runtime.jobdir.query_records import TopologyRecord
 from airflow_provider.runtime.testing.job_directories import (
     QUERY_ID,
     a_progress,

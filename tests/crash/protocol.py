@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.sinks.revert import revert_after
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
@@ -58,5 +58,5 @@ def revert(root: Path, run_id: str, epoch: int) -> None:
 
 def main(root: str, action: str, run: str, number: str) -> None:
     """Be a driver, or who reverts what drivers have written."""
-    setattr(epoch_folding, "KEEP_EPOCHS", KEPT)  # noqa: B010 - it is Final for all but this
+    setattr(epoch_records, "KEEP_EPOCHS", KEPT)  # noqa: B010 - it is Final for all but this
     {"drive": drive, "revert": revert}[action](Path(root), run, int(number))

@@ -22,12 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.sinks import committer
 from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -144,10 +144,10 @@ class EpochsMachine(RuleBasedStateMachine):
             self.patch.setattr(LocalStorage, write, self.losing(getattr(LocalStorage, write)))
         files = importlib.import_module("airflow_provider.runtime.sinks.files")
         self.patch.setattr(files, "_publish", self.pausing("rename", files._publish))
-        for module in (committer, epoch_folding):  # few, so that short histories fold
+        for module in (committer, epoch_records):  # few, so that short histories fold
             self.patch.setattr(module, "KEEP_EPOCHS", 2)
         self.patch.setattr(committer, "FOLD_EPOCHS", 2)
-        self.patch.setattr(epoch_folding, "PACK_EPOCHS", 3)
+        self.patch.setattr(epoch_records, "PACK_EPOCHS", 3)
         self.directory = JobDirectory(self.job.storage)
         self.job.begun(self.query_id)
         self.begin_a_run()

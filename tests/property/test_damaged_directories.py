@@ -45,11 +45,11 @@ from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.query_records import kept_topology
 from airflow_provider.runtime.jobdir.requests import is_leaving, pending_requests
-from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.jobdir.runs import resolve_run_id
 from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.observe.observer import RunWatcher

@@ -23,8 +23,8 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.storage.open import open_storage
 from tests.extensions.postgres.sql_support import postgres

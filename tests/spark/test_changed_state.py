@@ -14,8 +14,8 @@ from streams import Place, read_with_pandas, write_events
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_records import kept_fingerprint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -17,7 +17,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, RunCancelledError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

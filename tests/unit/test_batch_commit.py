@@ -10,12 +10,11 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep, LogPosition, next_drain_step
 from airflow_provider.runtime.errors import CheckpointError, JobDrainedError
-from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.run_commit import commit_log_of, verify_final
 from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.testing.job_directories import (
     NOW,

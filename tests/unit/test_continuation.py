@@ -28,9 +28,9 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, RewoundRecord
-from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import RestoreOperation

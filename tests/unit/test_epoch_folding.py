@@ -8,8 +8,7 @@ import pytest
 
 from airflow_provider.runtime.errors import SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
-from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, PACK_EPOCHS, fold
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import KEEP_EPOCHS, PACK_EPOCHS, EpochRecords, fold
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID

@@ -13,10 +13,9 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     SinkError,
 )
-from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir import epochs as epoch_records
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, LateCount
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.present import present
@@ -632,7 +631,7 @@ def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypat
     """
     What a line of the history stands for is neither committed again nor reverted.
     """
-    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 2)
+    monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 2)
     sink = Forgetful(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
         job.begun().published(5).recovered("a later run")

@@ -12,8 +12,8 @@ from airflow_provider.runtime.driver.records import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import RestoreOperation
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorFingerprint
-from airflow_provider.runtime.jobdir.fingerprint_record import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_records import (
     FingerprintRecord,
     keep_fingerprint,
     kept_fingerprint,
 )
-from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID

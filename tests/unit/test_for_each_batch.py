@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.runtime import for_each_batch
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence, RevertibleSink
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.late_rows import add_rows
+from airflow_provider.runtime.jobdir.epoch_documents import add_rows
 
 QUERY_ID = "7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"
 EPOCH = EpochId("out", QUERY_ID, 3, 1)

@@ -18,12 +18,11 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
-from airflow_provider.runtime.jobdir.late_rows import LateCount
-from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, LateCount
 from airflow_provider.runtime.jobdir.run_options import LateLimit, RunOptions, parse_late_limit
 from airflow_provider.runtime.jobdir.run_records import RunRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.watermarks import LatePolicy
 

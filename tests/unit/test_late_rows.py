@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider.runtime.jobdir.late_rows import (
+from airflow_provider.runtime.jobdir.epoch_documents import (
     LateWarnings,
     describe_dropped_rows,
     describe_late_rows,

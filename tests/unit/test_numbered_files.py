@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.runtime.base.names import number_in, numbers_in
 from airflow_provider.runtime.checkpoint.logs import describe_checkpoint
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.jobdir.query_records import kept_topology
 from airflow_provider.runtime.testing.job_directories import (
     QUERY_ID,
     JobDirectoryBuilder,

@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     SavepointBusyError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord, RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
@@ -440,7 +440,7 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
     """
     Records are folded away by and by, but for those that a rewind needs.
     """
-    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 1)
+    monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 1)
     run(job, "r1", 0, 1, 2)
     run(job, "r2", 3, 4, 5)
     committer = EpochCommitter(

@@ -22,9 +22,9 @@ from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_params, parse_params
+from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import a_run
 

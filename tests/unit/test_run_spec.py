@@ -21,14 +21,14 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import put_cancel, reply
-from airflow_provider.runtime.jobdir.resolve_run import (
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.runs import (
     check_same_as_ended,
     check_same_spec,
     resolve_run_id,
     with_stored_options,
 )
-from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.testing.job_directories import NOW as NOW_TEXT
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_run, an_attempt
 from tests.unit.support import FakeClock

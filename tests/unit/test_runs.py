@@ -12,12 +12,12 @@ from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import (
     last_run,
     newest_run,
     recent_runs,
+    resolve_run_id,
     runs_newest_first,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher

@@ -21,16 +21,17 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
 )
 from airflow_provider.runtime.failures.restart_strategy import Failover
-from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS
+from airflow_provider.runtime.jobdir.epochs import KEEP_EPOCHS
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.jobdir.resolve_run import request_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.runs import request_of
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     Version,
+    check_may_begin,
     last_step,
     newest_upgrade,
     put_upgrade,
@@ -39,7 +40,6 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_in_force,
     version_in_force,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.observe.health import Limits, QuerySample
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, a_run, an_attempt

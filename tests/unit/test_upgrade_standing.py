@@ -23,10 +23,10 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     FOLDER,
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
     put_upgrade,
     upgrade_id,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 
 TASK = "the task of DAG 'flights', run 'manual__1',"

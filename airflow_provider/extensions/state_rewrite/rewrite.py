@@ -44,9 +44,13 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import reset_positions, set_positions
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint, put_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
+from airflow_provider.runtime.jobdir.query_records import (
+    kept_fingerprint,
+    kept_topology,
+    put_fingerprint,
+    put_topology,
+)
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,

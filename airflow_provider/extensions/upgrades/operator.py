@@ -25,12 +25,12 @@ from airflow_provider.runtime.jobdir.run_spec import check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     Version,
+    check_may_begin,
     read_upgrade,
     rejection_of,
     upgrade_id,
     version_in_force,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:

@@ -27,13 +27,14 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     FOLDER,
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
     newest_upgrade,
     overtaken,
     put_upgrade,
     read_upgrade,
     upgrade_id,
+    worker_of,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin, worker_of
 from airflow_provider.runtime.observe.health import DriverSample, Health, Limits
 
 if TYPE_CHECKING:

@@ -35,10 +35,9 @@ from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import STOP_REQUEST
-from airflow_provider.runtime.jobdir.resolve_run import request_of
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import read_secrets
-from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.jobdir.runs import last_run, request_of
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint

@@ -23,7 +23,7 @@ from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.classify import FailureOverrides
-from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.spark.class_archive import make_in_background

@@ -25,13 +25,12 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
+from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
-from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
-from airflow_provider.runtime.jobdir.upgrade_standing import summary_of, worker_of
-from airflow_provider.runtime.jobdir.verify_final import contradiction
+from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of, worker_of
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import (
     damaged,

@@ -38,7 +38,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
-from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
     CANCELLED,
@@ -48,7 +48,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
     RunRecord,
 )
-from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import bind, ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint

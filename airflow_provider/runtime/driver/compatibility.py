@@ -19,8 +19,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.datasets import ReadLocation
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
-from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -11,13 +11,13 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.job_checks import check_outputs, writer_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.batch_sizing import BatchSizer

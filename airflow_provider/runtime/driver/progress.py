@@ -26,7 +26,12 @@ from airflow_provider.runtime.jobdir.batch_history import (
     history_path,
 )
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources, is_marker
-from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, sum_of, total_of
+from airflow_provider.runtime.jobdir.epoch_documents import (
+    LateWarnings,
+    late_rows_of,
+    sum_of,
+    total_of,
+)
 from airflow_provider.runtime.jobdir.run_records import REPORT_S, ProgressRecord
 from airflow_provider.runtime.queries.batch_reports import backlog_of
 

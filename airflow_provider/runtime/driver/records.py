@@ -24,13 +24,14 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.fingerprint_record import keep_fingerprint
-from airflow_provider.runtime.jobdir.late_rows import (
+from airflow_provider.runtime.jobdir.epoch_documents import (
     describe_dropped_rows,
     late_rows_of,
     sum_of,
     total_of,
 )
+from airflow_provider.runtime.jobdir.query_records import keep_fingerprint, keep_topology
+from airflow_provider.runtime.jobdir.run_commit import _batch_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
@@ -41,8 +42,6 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     RunRecord,
 )
-from airflow_provider.runtime.jobdir.topology_record import keep_topology
-from airflow_provider.runtime.jobdir.verify_final import _batch_of
 from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,

@@ -18,11 +18,11 @@ from airflow_provider.runtime.driver.load_job import (
     load_job_in,
 )
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
-from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
+from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run

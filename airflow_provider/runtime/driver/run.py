@@ -20,14 +20,14 @@ from airflow_provider.runtime.entry_point import form_of, is_program, load_befor
 from airflow_provider.runtime.errors.ways_out import addressing, words
 from airflow_provider.runtime.jobdir.layout import neighbour_lines, open_job_directory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
-from airflow_provider.runtime.jobdir.resolve_run import (
+from airflow_provider.runtime.jobdir.run_commit import verify_final
+from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.jobdir.runs import (
     check_same_as_ended,
     check_same_spec,
     resolve_run_id,
     with_stored_options,
 )
-from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.spark.defaults import check_master_and_heap, check_names

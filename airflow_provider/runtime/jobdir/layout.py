@@ -10,7 +10,7 @@
     queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources: which are read no more
     queries/<query>/fingerprints/<query id>.json FingerprintRecord: what made its state
-    queries/<query>/markers/<source>/            markers of a source (end_of_input.py)   
+    queries/<query>/markers/<source>/            markers of a source (end_of_input.py)
     queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting

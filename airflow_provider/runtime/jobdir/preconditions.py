@@ -17,11 +17,10 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.ways_out import set_option
-from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
-from airflow_provider.runtime.jobdir.upgrade_record import upgrade_in_force
-from airflow_provider.runtime.jobdir.upgrade_standing import describe_version
+from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,9 +15,9 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.query_records import kept_topology
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.storage.documents import Contents, Document
 

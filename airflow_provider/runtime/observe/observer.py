@@ -15,8 +15,8 @@ from airflow_provider.runtime.base.clock import Due, to_iso
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess, assess_end
 

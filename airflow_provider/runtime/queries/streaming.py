@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.jobdir.late_rows import LateCount
+    from airflow_provider.runtime.jobdir.epoch_documents import LateCount
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.batch_sizing import BatchSizer
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds

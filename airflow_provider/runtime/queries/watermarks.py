@@ -17,7 +17,7 @@ from airflow_provider.runtime.api.sinks import VisibleSink
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LateRowsError
 from airflow_provider.runtime.jobdir.end_of_input import END_MS, is_marker, put_marker
-from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
+from airflow_provider.runtime.jobdir.epoch_documents import LateCount, add_late, add_rows
 from airflow_provider.runtime.jobdir.run_options import WAIT
 from airflow_provider.runtime.queries.plan import (
     executed,
@@ -35,8 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
-    from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.epoch_documents import (
+        CountInput,
+        CountLate,
+        EpochRecord,
+        LateRows,
+    )
     from airflow_provider.runtime.jobdir.run_options import LateLimit
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition

@@ -19,11 +19,10 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.expiry import replaced_offsets
-from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import open_storage
 

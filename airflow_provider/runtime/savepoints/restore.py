@@ -46,8 +46,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
-from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
-from airflow_provider.runtime.jobdir.topology_record import put_topology
+from airflow_provider.runtime.jobdir.query_records import put_fingerprint, put_topology
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
     check_repartitionable,

@@ -25,11 +25,14 @@ from airflow_provider.runtime.api.sinks import (
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseLostError, SinkError
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
-from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold
-from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
+from airflow_provider.runtime.jobdir.epoch_documents import (
+    EpochRecord,
+    LateCount,
+    add_rows,
+    totals_after,
+)
+from airflow_provider.runtime.jobdir.epochs import KEEP_EPOCHS, EpochListing, EpochRecords, fold
 from airflow_provider.runtime.jobdir.expiry import put_back_offsets
-from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
 from airflow_provider.runtime.sinks.recovery import (
     QueryFence,
     Recovery,
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.epoch_documents import CountInput, CountLate, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
 
 log = logging.getLogger(__name__)

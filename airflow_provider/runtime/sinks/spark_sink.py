@@ -21,7 +21,7 @@ from airflow_provider.runtime.base.names import name_of, numbers_in
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.datasets import datasets_of
-from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
+from airflow_provider.runtime.jobdir.epoch_documents import LateCount, add_late, add_rows
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 

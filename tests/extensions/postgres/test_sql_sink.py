@@ -34,7 +34,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.postgres.sql_support import (
     QUERY_ID,
@@ -552,7 +552,7 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
     """
     The database keeps as many records of epochs as the job directory keeps for each.
     """
-    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 3)
+    monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 3)
     table = Table(url)
     with bench(tmp_path / "job", hand_staged(table.url, table.name)) as job:
         driver = job.begun().recovered("r1")

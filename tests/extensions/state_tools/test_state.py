@@ -33,7 +33,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.topology_record import put_topology
+from airflow_provider.runtime.jobdir.query_records import put_topology
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -26,9 +26,9 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
     put_upgrade,
 )
-from airflow_provider.runtime.jobdir.upgrade_standing import check_may_begin
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import (
