@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.hooks.driver_hook import DriverHook
 
 
 class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
@@ -72,7 +72,7 @@ class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
             python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
 
-    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+    def _check(self, hook: DriverHook, context: Context) -> None:
         self._call(context)
         super()._check(hook, context)
 

@@ -1,6 +1,6 @@
-"""Settings of the section ``[spark_streaming]`` in Airflow's configuration, each with its type.
+"""Settings of the section ``[spark_streaming]`` in Airflow's configuration.
 
-Each is read when it is needed, so that a wrong value is an error of what needs it alone.
+Each is read when it is needed, so a wrong value fails only what uses it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def history_server() -> str | None:
 
 
 def refresh_s() -> float:
-    """Return after how many seconds the page asks again.
+    """Return the seconds between two requests of the page.
 
     Raises:
-        ConfigError: it is no number, or less than 1: each look is a read of the storage.
+        ConfigError: it is no number, or less than 1: each request reads the storage.
     """
     text = _read("refresh_s")
     try:
@@ -48,7 +48,7 @@ def refresh_s() -> float:
 
 
 def local_drivers() -> str:
-    """Return how many drivers start or read bounded input at once on a machine, as text.
+    """Return how many drivers of a machine may start or read bounded input at a time, as text.
 
     Raises:
         ConfigError: it is neither a number of 1 or more, nor ``off``, nor empty.

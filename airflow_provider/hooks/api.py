@@ -1,9 +1,7 @@
-"""The published interface of the Airflow side: launchers and tabs of the page, ours and others'.
+"""The published interface of the Airflow side: launchers and tabs of the page "Streams".
 
-A package names its kind of launcher as an entry point of the group ``spark_streams.launchers`` in
-its ``pyproject.toml``; those of this package are named in the same way. The name of the entry point
-is the launcher's, as in ``launcher="livy"``. Tabs of the page "Streams" have the group
-``spark_streams.views``.
+A package names its kind of launcher as an entry point of the group ``spark_streams.launchers``,
+under the launcher's name, as in ``launcher="livy"``; a tab has the group ``spark_streams.views``.
 """
 
 from __future__ import annotations

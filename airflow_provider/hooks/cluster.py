@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider.hooks.connection_checks import check_job_root
+from airflow_provider.hooks.driver_hook import DriverHook
 from airflow_provider.hooks.launchers import LauncherChoice, get_connection
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.clock import from_iso, to_iso
@@ -42,12 +42,12 @@ _LAST_LINES: Final = 40
 _MOST_PARTS: Final = 200  # of a log; Livy keeps a few hundred lines, which are a few parts
 
 
-class ClusterHook(SparkStreamingHook):
-    """Submits drivers to a cluster's own service; no process of this machine looks after them.
+class ClusterHook(DriverHook):
+    """Submits drivers to a cluster's own service; no process of this machine supervises them.
 
     Args:
         choice: the launcher.
-        options: what the task says of ``spark-submit``, as far as it is about the application.
+        options: the task's options of ``spark-submit`` that are about the application.
         with_lineage: completes the configuration of the driver.
         clock: time; None for the machine's.
     """
@@ -65,7 +65,7 @@ class ClusterHook(SparkStreamingHook):
 
     @functools.cached_property
     def launcher(self) -> Launcher:
-        """Return the launcher; its connection is looked up once.
+        """The launcher; its connection is looked up once.
 
         Raises:
             ConfigError: there is no such connection, or it is not as the launcher needs it.
@@ -73,21 +73,14 @@ class ClusterHook(SparkStreamingHook):
         return self._choice.open()
 
     def ask(self, handle: Handle) -> LaunchStatus:
-        """Return what the launcher says; a connection that cannot be used says nothing."""
+        """Return the status that the launcher reports; ``UNKNOWN`` if it cannot be asked."""
         try:
             return self.launcher.poll(handle)
         except (SparkStreamError, AirflowException) as error:
             return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
-        """Look whether the cluster could start a driver; nothing is started.
-
-        Args:
-            job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
-
-        Returns:
-            Whether it could, and one line: what was found, or the first thing that is wrong.
-        """
+        """Check whether the cluster takes drivers; see :meth:`.DriverHook.test_connection`."""
         found = [f"{self._choice.kind} answers, and takes drivers"]
         try:
             self.launcher.check()
@@ -99,23 +92,8 @@ class ClusterHook(SparkStreamingHook):
             return False, str(error)
         return True, "; ".join(found)
 
-    def wants_standby(self) -> bool:
-        """Return False: warm drivers are processes of this machine."""
-        return False
-
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
-        """Refuse what can be refused before anything is written.
-
-        Args:
-            job_dir: URL of the job directory.
-            entry: ``pkg.mod:FUNC``, or the address of a file that the cluster can read.
-            has_secrets: whether the driver needs what only its environment may have.
-
-        Raises:
-            ConfigError: an option, the connection or the storage is not as it must be, or the
-                cluster refuses.
-            LauncherAwayError: the cluster does not answer.
-        """
+        """See :meth:`.DriverHook.check`; the cluster must be able to read the entry's file."""
         storage = open_storage(job_dir)
         is_here = local_path_of(job_dir) is not None
         if not storage.shared or (is_here and not self._choice.launcher_kind.reads_local_paths):
@@ -130,14 +108,9 @@ class ClusterHook(SparkStreamingHook):
     def submit(
         self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
-        """Submit a driver to the cluster, and return at once.
+        """Submit a driver to the cluster; see :meth:`.DriverHook.submit`.
 
-        An intent of which nobody knows whether it began is submitted again, with its token, if the
-        request is the same.
-
-        Raises:
-            ConfigError: see :meth:`check`.
-            LauncherAwayError: the cluster does not answer; perhaps it has started the driver.
+        An intent without a handle is submitted again, with its token, if the request is the same.
 
         Crash safety: see the table of :mod:`~airflow_provider.runtime.api.launchers`.
         """
@@ -183,7 +156,7 @@ class ClusterHook(SparkStreamingHook):
     ) -> bool:
         """Ask the run's driver to end, and end one that has not come up on its cluster.
 
-        See :meth:`SparkStreamingHook.end`.
+        See :meth:`.DriverHook.end`.
         """
         is_asked = super().end(
             job_dir, run_id, generation, policy, trigger=trigger, request=request
@@ -199,13 +172,13 @@ class ClusterHook(SparkStreamingHook):
         return is_asked
 
     def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
-        """End a driver on its cluster that has not come up in time; if that fails, it is logged."""
+        """End a driver on its cluster that has not come up in time; a failure is logged."""
         handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
         if handle is not None:
             self._end_launched(handle)
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
-        """Return the end of the driver's log, as the cluster has it; empty where it has none."""
+        """Return the end of the driver's log on the cluster."""
         handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
         if handle is None:
             return []
@@ -231,18 +204,13 @@ class ClusterHook(SparkStreamingHook):
             self.log.info("%s %s is ended: it had not come up", handle.launcher, handle.id)
 
     def _conf(self) -> dict[str, str]:
-        """Return Spark's configuration, with the options that are properties, too."""
         given = self._with_lineage(self._given_conf(get_connection(self._conn_id)))
         named = {name: v for name, v in self._options.properties.items() if name != _PY_FILES}
         chosen = jvm_defaults(None, {**given, **named}, machine=this_machine())
         return {**given, **named, **chosen}
 
     def _shipped(self, entry: str) -> tuple[str, list[str]]:
-        """Return the entry point as the driver finds it, and the files that travel with it.
-
-        Raises:
-            ConfigError: its file is of this machine.
-        """
+        """Return the entry point as the driver finds it, and the files that travel with it."""
         files = [name.strip() for name in (self._options.py_files or "").split(",") if name.strip()]
         place = file_of(entry)
         if place is None:
@@ -269,8 +237,10 @@ class ClusterHook(SparkStreamingHook):
             raise ConfigError(msg)
 
 
-def hook_of(launcher: Mapping[str, Any] | None) -> SparkStreamingHook:
-    """Return the hook of a trigger, by what a task has said of its launcher; None for nothing."""
+def hook_of(launcher: Mapping[str, Any] | None) -> DriverHook:
+    """Return the hook for a trigger's stored choice of a launcher; None for ``spark-submit``."""
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
     if launcher is None:
         return SparkStreamingHook()
     return ClusterHook(LauncherChoice.from_dict(launcher))

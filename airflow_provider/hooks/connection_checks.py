@@ -13,24 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseHook
-
-from airflow_provider.airflow_versions import AirflowException
-from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.errors import (
     ConfigError,
-    SparkStreamError,
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.spark.defaults import check_names
 from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
-from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url, using
+from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from airflow.sdk import Connection
     from packaging.requirements import Requirement
 
 ANSWER_S: Final = 3.0
@@ -40,76 +33,13 @@ _MASTERS: Final = "local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
 _VERSION: Final = re.compile(r"""^__version__[^"'\n]*["']([^"']+)["']""", re.MULTILINE)
 
 
-class CheckedHook(BaseHook):
-    """A hook of a Spark connection that can be tested before anything is submitted with it."""
-
-    _conn_id: str
-
-    def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
-        """Look at what a driver needs of this machine; nothing is started.
-
-        A folder in S3 is opened as a task opens it: with ``[spark_streaming] storage_conn_id``.
-
-        Args:
-            job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
-
-        Returns:
-            Whether all is there, and one line: what was found, or the first thing that is wrong.
-        """
-        try:
-            job_root = job_root or self._spark_connection().extra_dejson.get("job-root")
-            with using(credentials_of(None, job_root)):
-                return True, check_submission(self._submission(job_root))
-        # The last: of older apache-spark providers.
-        except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
-            return False, str(error)
-
-    def _submission(self, job_root: str | None) -> Submission:
-        """Return what a driver would be submitted with, as ``SparkSubmitHook`` reads it."""
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-        connection = self._spark_connection()
-        self._checked(self._given_conf(connection))
-        # Without its keytab, which that hook would write into a file.
-        resolved = SparkSubmitHook(conn_id=self._conn_id, keytab="")._connection
-        return Submission(
-            master=str(resolved["master"]),
-            binary=str(resolved["spark_binary"]),
-            environ=self._environment(),
-            job_root=job_root,
-        )
-
-    def _spark_connection(self) -> Connection:
-        """Return the connection, which is one of Spark's."""
-        raise NotImplementedError
-
-    def _given_conf(self, connection: Connection) -> dict[str, str]:
-        """Return the connection's configuration of Spark, checked."""
-        raise NotImplementedError
-
-    def _checked(self, conf: dict[str, str]) -> dict[str, str]:
-        """Return a configuration of Spark without mistyped names, and log those that are unknown.
-
-        Raises:
-            ConfigError: a name is mistyped; the message has the one that was meant.
-        """
-        for line in check_names(conf, "conf"):
-            self.log.warning("%s", line)
-        return conf
-
-    def _environment(self) -> dict[str, str]:
-        """Return the environment of a driver, with the credentials in use."""
-        raise NotImplementedError
-
-
 class Submission(NamedTuple):
     """What a driver would be submitted with.
 
     Attributes:
-        master: Spark's master URL.
         binary: the name of ``spark-submit``.
         environ: the environment of its process.
-        job_root: the folder of the job directories; None where nobody has named one.
+        job_root: the folder of the job directories; None for no check of it.
     """
 
     master: str
@@ -119,14 +49,11 @@ class Submission(NamedTuple):
 
 
 def check_submission(submission: Submission) -> str:
-    """Look at everything that a driver needs from here, the quickest first.
-
-    Returns:
-        One line that says what was found.
+    """Check everything that a driver needs, the quickest first; return what was found, in one line.
 
     Raises:
         ConfigError: the first thing that is wrong, and the way out; nothing is left behind.
-        OSError: the storage is away, or refuses.
+        OSError: the storage cannot be read or written.
     """
     environ = submission.environ
     found = [_submit_binary(submission.binary, environ), _pyspark(environ)]
@@ -169,7 +96,6 @@ def _pyspark_version(home: Path) -> str | None:
 
 
 def _needed_pyspark() -> Requirement:
-    """Return what this package says that it needs."""
     from packaging.requirements import Requirement
 
     requirements = map(Requirement, importlib.metadata.requires(_PACKAGE) or ())
@@ -207,7 +133,7 @@ def _yarn(environ: Mapping[str, str]) -> str:
 
 
 def _standalone(master: str) -> str:
-    """Connect to the masters of a standalone cluster, of which one leads and others stand by."""
+    """Connect to one of the masters of a standalone cluster: one leads, the others stand by."""
     refused: list[str] = []
     for address in master.removeprefix("spark://").split(","):
         host, port = _host_and_port(f"spark://{address}")
@@ -260,14 +186,11 @@ def _kubernetes(master: str) -> str:
 
 
 def check_job_root(url: str) -> str:
-    """Try in the folder of job directories what a driver's lease needs of it.
-
-    Returns:
-        One line that says what was found.
+    """Check that a lease works in the folder of job directories; return one line about it.
 
     Raises:
         ConfigError: the folder is not there, or is no place for a job; nothing is left behind.
-        OSError: the storage is away, or refuses.
+        OSError: the storage cannot be read or written.
     """
     storage = open_storage(url)
     spark_url(url)
@@ -279,22 +202,14 @@ def check_job_root(url: str) -> str:
         msg = f"{url} is no folder here; make it, or mount it, where workers and drivers see it"
         raise ConfigError(msg)
     name, own = f".spark-stream-check-{uuid.uuid4().hex}", uuid.uuid4().bytes
-    with _removed(url, name, own):
+    try:
         is_first = storage.put_if_absent(name, own)
         is_second = storage.put_if_absent(name, b"another")
         if not is_first or is_second or storage.read(name) != own:
             msg = f"{url}: put-if-absent does not decide between two writers; use another storage"
             raise UnsupportedStorageError(msg)
-    return f"{url} puts if absent"
-
-
-@contextlib.contextmanager
-def _removed(url: str, name: str, own: bytes) -> Iterator[None]:
-    """Remove the file of that name afterwards, if it is the one with these bytes."""
-    storage = open_storage(url)
-    try:
-        yield
     finally:
         with contextlib.suppress(FileNotFoundError):
             if storage.read(name) == own:
                 storage.delete(name)
+    return f"{url} puts if absent"

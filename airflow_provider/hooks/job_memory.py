@@ -35,6 +35,9 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow.sdk import Context
+
+
 log = logging.getLogger(__name__)
 
 _PREFIX: Final = "spark_stream_job."
@@ -56,20 +59,16 @@ def identity_in(stored: Any) -> str | None:
 
 
 class JobMemory:
-    """What Airflow remembers of one job directory.
-
-    Args:
-        job_dir: its address.
-    """
+    """The identity that Airflow remembers of one job directory."""
 
     def __init__(self, job_dir: str) -> None:
         self._directory = directory_at(job_dir)
         self._name = variable_of(self._directory.url)
 
     def check(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
-        """Refuse a job directory that is not the one which Airflow remembers; nothing is written.
+        """Refuse a job directory that is not the remembered one; nothing is written into it.
 
-        A job directory that was begun elsewhere is remembered from here on.
+        A job directory that was begun elsewhere is remembered from now on.
 
         Args:
             followed: returns the identities that the task says a new job follows; called only
@@ -139,3 +138,15 @@ class JobMemory:
             )
             raise OutageError(msg)
         log.info("%s: the job here has the identity %s", self._directory.url, identity)
+
+
+STREAM_KEY: Final = "spark_stream"
+"""The XCom's key; a page of another version looks for the same."""
+
+
+def push_stream(context: Context, job_dir: str, run_id: str) -> None:
+    """Store where this task instance's job is, so that the page "Streams" finds a running one.
+
+    Idempotent: by the task instance; a later try replaces it.
+    """
+    context["ti"].xcom_push(key=STREAM_KEY, value={"job_dir": job_dir, "run_id": run_id})

@@ -1,7 +1,6 @@
-"""Launchers by their Airflow connections: which one a task has chosen, and its credentials.
+"""Launchers by their Airflow connections.
 
-Only the connection's id and what is no secret travel to triggers; each process looks the connection
-up by itself.
+Triggers store the connection's id and no secret; each process looks the connection up by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ GROUP: Final = "spark_streams.launchers"
 
 @dataclasses.dataclass(frozen=True)
 class LauncherChoice:
-    """What a task says of its launcher; without a secret.
+    """A task's choice of a launcher; it contains no secret.
 
     Attributes:
         kind: the name of an entry point of :data:`GROUP`.
@@ -46,7 +45,7 @@ class LauncherChoice:
     def of(
         cls, launcher: str | None, conn_id: str, options: Mapping[str, str] | None
     ) -> LauncherChoice | None:
-        """Return what was chosen; None for ``spark-submit``.
+        """Return the choice; None for ``spark-submit``.
 
         Raises:
             ConfigError: there is no such launcher, or it has no such option.

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.clock import Due, SystemClock
+from airflow_provider.runtime.base.clock import LOG_TIME, Due, SystemClock
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.documents import Contents, Document
@@ -23,10 +25,11 @@ from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileE
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
+
 
 _CHUNK_BYTES: Final = (
     1 << 16
@@ -49,7 +52,7 @@ class FollowedRecord(Document):
 
 
 def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[LocalFolder]:
-    """Return where the logs of a run's drivers may lie, the one for new ones first.
+    """Return the folder of the logs of a run's drivers.
 
     Args:
         job_dir: URL of the job directory.
@@ -66,7 +69,7 @@ class LogFollower:
     """Reads what was added to a file since the last call.
 
     Args:
-        path: the file; None, or one on another machine, has nothing to say.
+        path: the file; None, or one on another machine, has no lines.
         folders: the file is read only if it lies in one of these; symbolic links below their
             roots are not followed.
         kept: the storage where the offset is stored; None to store it nowhere.
@@ -113,7 +116,7 @@ class LogFollower:
         return data[:end].decode(errors="replace").splitlines()
 
     def keep(self) -> None:
-        """Store how far the log was followed. If that fails, lines are logged twice later."""
+        """Store the offset. If that fails, lines are logged twice later."""
         if self._kept is None or self.offset == self._put:
             return
         with contextlib.suppress(OSError):
@@ -132,7 +135,7 @@ class LogFollower:
         """Return the file's size.
 
         Raises:
-            NotAFileError: it is no file in one of the folders; whether it is there is not asked.
+            NotAFileError: it is not in one of the folders; its existence is not checked.
             OSError: there is no such file, or it may not be read.
         """
         if self._folder is None:
@@ -153,3 +156,32 @@ class LogFollower:
             return os.pread(descriptor, _CHUNK_BYTES, self.offset)
         finally:
             os.close(descriptor)
+
+
+_HEAD: Final = re.compile(
+    rf"(?:{LOG_TIME} )?(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)[: ]\s*(.*)"
+)
+_LEVELS: Final = {
+    "DEBUG": logging.DEBUG,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "CRITICAL": logging.CRITICAL,
+    "FATAL": logging.CRITICAL,
+}
+
+
+def log_driver_lines(log: Any, lines: Iterable[str]) -> None:
+    """Log the lines of a driver at their own levels, without the driver's times."""
+    for line in lines:
+        level, text = driver_line(line)
+        log.log(level, "driver: %s", text)
+
+
+def driver_line(line: str) -> tuple[int, str]:
+    """Return the level and the text of a driver's line; INFO for a line without a level."""
+    found = _HEAD.fullmatch(line)
+    if found is None:
+        is_error = line.startswith("spark-stream: error: ")
+        return logging.ERROR if is_error else logging.INFO, line
+    return _LEVELS.get(found[1], logging.INFO), found[2]

@@ -19,22 +19,16 @@ Rows = dict[Dataset, "int | None"]
 
 @dataclasses.dataclass(frozen=True)
 class RunDatasets:
-    """What a run has read and written.
-
-    Attributes:
-        inputs: the rows that were read of each dataset; None when they are not known.
-        outputs: the rows that were written to each.
-    """
+    """The datasets of a run with the rows that it has read or written; None for unknown."""
 
     inputs: Rows
     outputs: Rows
 
 
 def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
-    """Return the datasets of a run: none before its first attempt.
+    """Return the datasets of a run's last attempt, with the rows of all its attempts.
 
-    They are those of its last attempt, the rows those of all of them until now. Rows are known of
-    each query, so those of a dataset are not known where a query reads several.
+    Rows are counted by query, so those of a dataset are unknown where a query reads several.
 
     Raises:
         CheckpointError: a document, or a log of Spark's, is damaged.
@@ -54,7 +48,7 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
 
 
 def _rows_read(run: RunDirectory) -> dict[str, int | None]:
-    """Return the rows that each query has read; none unless they are those of the whole run."""
+    """Return the rows that each query has read in the whole run; empty if they are unknown."""
     progress, final = run.progress(), run.final()
     if progress is None:
         return {}
@@ -66,7 +60,6 @@ def _rows_read(run: RunDirectory) -> dict[str, int | None]:
 
 
 def _rows_written(directory: JobDirectory, run: RunDirectory) -> dict[tuple[str, str], int | None]:
-    """Return the rows that are published in each sink of each query."""
     final, record = run.final(), run.record()
     if final is not None:
         sinks = {name: query["sinks"] for name, query in final.queries.items()}
@@ -87,7 +80,7 @@ def _each(found: Iterable[Mapping[str, Any]]) -> list[Dataset]:
 
 
 def _count(rows: Rows, datasets: Iterable[Dataset], more: int | None) -> None:
-    """Add the rows of one query; those of a dataset are known if they are known of each."""
+    """Add the rows of one query; one unknown number makes the dataset's unknown."""
     for dataset in datasets:
         before = rows.get(dataset, 0)
         rows[dataset] = None if before is None or more is None else before + more

@@ -9,41 +9,31 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.airflow_versions import AirflowNotFoundException
-from airflow_provider.airflow_versions import conf as airflow_conf
+from airflow_provider.airflow_versions import AirflowException, AirflowNotFoundException
 from airflow_provider.hooks.airflow_settings import local_drivers
-from airflow_provider.hooks.application import (
+from airflow_provider.hooks.connection_checks import Submission, check_submission
+from airflow_provider.hooks.driver_hook import DriverHook, airflow_home, airflow_logs
+from airflow_provider.hooks.launchers import refuse_other
+from airflow_provider.hooks.log_tail import log_folders
+from airflow_provider.hooks.storage_connection import credentials_of
+from airflow_provider.hooks.submit_options import (
+    SubmitOptions,
     application_path,
     check_uploads,
     driver_environment,
     token_conf,
 )
-from airflow_provider.hooks.connection_checks import CheckedHook
-from airflow_provider.hooks.launchers import refuse_other
-from airflow_provider.hooks.log_tail import LogFollower, log_folders
-from airflow_provider.hooks.submit_options import SubmitOptions
-from airflow_provider.hooks.watchers import open_watcher
-from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import runtime_zip
 from airflow_provider.runtime.control.launcher import LIMIT, machine_limits
-from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
-from airflow_provider.runtime.jobdir.requests import (
-    NOBODY,
-    STOP,
-    WatchRecord,
-    claim,
-    is_watching,
-    put_cancel,
-    put_request,
-)
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.observe.state import COMING_UP, RunState, driver_at_work
+from airflow_provider.runtime.observe.state import COMING_UP
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
     configured,
@@ -52,7 +42,7 @@ from airflow_provider.runtime.spark.defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark.installation import check_classic, check_java
-from airflow_provider.runtime.storage.open import credentials_in_use, open_storage
+from airflow_provider.runtime.storage.open import credentials_in_use, open_storage, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,16 +50,13 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
-    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
-    from airflow_provider.runtime.observe.observer import RunWatcher
 
 # Members of the connection's extra; beside them, see SubmitOptions.cold.
 _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
-_KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 
 
-class SparkStreamingHook(CheckedHook):
+class SparkStreamingHook(DriverHook):
     """Submits drivers of the runtime with ``spark-submit``.
 
     The command is built by the apache-spark provider's ``SparkSubmitHook`` from the Spark
@@ -89,8 +76,6 @@ class SparkStreamingHook(CheckedHook):
     default_conn_name = "spark_default"
     conn_type = "spark"
     hook_name = "Spark Streaming"
-    ask: Callable[[Handle], LaunchStatus] | None = None
-    """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(
         self,
@@ -101,59 +86,34 @@ class SparkStreamingHook(CheckedHook):
         with_lineage: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__()
-        self._conn_id = conn_id
-        self._options = options or SubmitOptions()
+        super().__init__(conn_id, options, with_lineage=with_lineage, clock=clock)
         self._standby = standby
-        self._with_lineage = with_lineage or dict
-        self._clock = clock or SystemClock()
 
-    def get_conn(self) -> Any:
-        """Return None: a job is talked to through its directory, not through a connection."""
-        return None
+    def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
+        """Check what a driver needs of this machine; see :meth:`.DriverHook.test_connection`.
 
-    def watcher(
-        self,
-        job_dir: str,
-        run_id: str,
-        driver_id: str | None = None,
-        *,
-        request: Mapping[str, str] | None = None,
-        supervision: Mapping[str, Any] | None = None,
-    ) -> RunWatcher:
-        """Return a watcher of a run; see :mod:`airflow_provider.runtime.observe.observer`.
-
-        Args:
-            job_dir: URL of the job directory.
-            run_id: the run.
-            driver_id: the submission to watch; None for the run's last one.
-            request: None, or what :mod:`airflow_provider.hooks.watchers` says of a bootstrap or an
-                upgrade, whose drivers are submitted under *run_id*.
-            supervision: None, or what :meth:`.Supervision.to_dict` has written; then a
-                :class:`.SupervisingWatcher`.
+        A folder in S3 is opened as a task opens it: with ``[spark_streaming] storage_conn_id``.
         """
-        return open_watcher(
-            job_dir,
-            run_id,
-            self._clock,
-            driver_id,
-            request=request,
-            supervision=supervision,
-            ask=self.ask,
-        )
+        try:
+            connection = self._spark_connection()
+            job_root = job_root or connection.extra_dejson.get("job-root")
+            with using(credentials_of(None, job_root)):
+                self._checked(self._given_conf(connection))
+                # Without its keytab, which that hook would write into a file.
+                resolved = _submit_hook(conn_id=self._conn_id, keytab="")._connection
+                submission = Submission(
+                    master=str(resolved["master"]),
+                    binary=str(resolved["spark_binary"]),
+                    environ=self._environment(),
+                    job_root=job_root,
+                )
+                return True, check_submission(submission)
+        # RuntimeError: of older apache-spark providers.
+        except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
+            return False, str(error)
 
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
-        """Refuse what can be refused before anything is written.
-
-        Args:
-            job_dir: URL of the job directory.
-            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-            has_secrets: whether the driver needs what only its environment may have.
-
-        Raises:
-            ConfigError: Java, the entry file, the Spark connection or the storage is not as it must
-                be.
-        """
+        """See :meth:`.DriverHook.check`."""
         storage = open_storage(job_dir)
         if not storage.shared:
             msg = f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
@@ -180,15 +140,9 @@ class SparkStreamingHook(CheckedHook):
     def submit(
         self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
-        """Start a driver and return at once.
+        """Start a driver with ``spark-submit``, and return without waiting for it.
 
-        Args:
-            spec: the request; it is put beside the submission, and the driver reads it there.
-            run_id: the run.
-            secrets: environment variables for the driver alone; stored nowhere.
-
-        Raises:
-            ConfigError: see :meth:`check`; nothing was written.
+        See :meth:`.DriverHook.submit`.
 
         Crash safety: the intent is stored first; :mod:`~.control.submit` has the table of what
         follows a crash after it.
@@ -197,7 +151,7 @@ class SparkStreamingHook(CheckedHook):
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
 
         driver_id = uuid.uuid4().hex
-        log = Path(log_folders(job_dir, run_id, _airflow_logs())[0].path) / f"{driver_id}.log"
+        log = Path(log_folders(job_dir, run_id, airflow_logs())[0].path) / f"{driver_id}.log"
         run = directory_at(job_dir).run(run_id)
         record = SubmissionRecord(
             driver_id=driver_id,
@@ -222,126 +176,14 @@ class SparkStreamingHook(CheckedHook):
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
 
-    def follow(
-        self, job_dir: str, run_id: str, driver_id: str | None, log: str | None, offset: int = 0
-    ) -> LogFollower:
-        """Return what follows the log of a driver, from where other tasks and triggers have ended.
-
-        Args:
-            job_dir: URL of the job directory.
-            run_id: the run.
-            driver_id: the driver; None for nobody.
-            log: what its submission says where its log is.
-            offset: where to begin at the earliest, in bytes.
-        """
-        return LogFollower(
-            log if driver_id is not None else None,
-            log_folders(job_dir, run_id, _airflow_logs()),
-            kept=directory_at(job_dir).run(run_id).storage,
-            driver_id=driver_id,
-            offset=offset,
-        )
-
-    def claim(self, job_dir: str, run_id: str) -> int:
-        """Say that a new task try watches the run from now on.
-
-        Returns:
-            The claim's generation. :meth:`end` on behalf of an older one does nothing: Airflow
-            may tell a trigger of the last try that it was killed when the next try already runs.
-        """
-        return claim(directory_at(job_dir).run(run_id).storage)
-
-    def watch(self, job_dir: str, run_id: str, generation: int) -> str:
-        """Say that a trigger waits for a claim from now on, and none that began before.
-
-        Returns:
-            The trigger's id. :meth:`end` on behalf of one that began earlier does nothing: a
-            triggerer that was paused learns that its triggers were killed, when others have
-            taken them over.
-        """
-        record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
-        record.put(directory_at(job_dir).run(run_id).storage, "watch.json")
-        return record.trigger
-
-    def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
-        """Say that the trigger waits no more: if its triggerer ends, an earlier one may go on.
-
-        Does nothing when another one has begun to wait since. Idempotent: by the trigger's id.
-        """
-        run = directory_at(job_dir).run(run_id).storage
-        watch = WatchRecord.read(run, "watch.json")
-        if watch is not None and watch.trigger == trigger:
-            dataclasses.replace(watch, trigger=NOBODY).put(run, "watch.json")
-
-    def end(
-        self,
-        job_dir: str,
-        run_id: str,
-        generation: int,
-        policy: str = "cancel",
-        *,
-        trigger: str | None = None,
-        request: Mapping[str, str] | None = None,
-    ) -> bool:
-        """Ask the run's driver to end, if *generation* is still the newest claim.
-
-        The run itself is not over: its next attempt goes on.
-
-        Args:
-            job_dir: URL of the job directory.
-            run_id: the run.
-            generation: the caller's claim.
-            policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: at once, which
-                is also what becomes of a driver that has not come up yet, of one in BATCH, and of
-                one that does something else than run; ``detach``: not at all.
-            trigger: the caller's id, from :meth:`watch`; None for no trigger.
-            request: None, or that of :meth:`watcher`.
-
-        Returns:
-            Whether a driver got a request.
-        """
-        if policy == "detach":
-            return False
-        storage = open_storage(job_dir)
-        if not is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
-            return False
-        watcher = self.watcher(job_dir, run_id, request=request)
-        snapshot = watcher.poll()
-        run_state = watcher.decide(snapshot).run_state
-        driver_id = driver_at_work(snapshot, run_state)
-        if driver_id is None and run_state is RunState.STARTING and snapshot.submission is not None:
-            driver_id = snapshot.submission.driver_id  # what looks after it is about to come up
-        if driver_id is None:
-            return False
-        is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
-        if is_saved and snapshot.lease is not None:
-            put_request(
-                storage,
-                STOP,
-                driver_id,
-                self._clock,
-                run_id=run_id,
-                token=snapshot.lease.since,
-                savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
-                aligned_timeout_s=_KILL_ALIGNED_S,
-                keeps_run=True,
-            )
-        else:
-            put_cancel(watcher.requests, driver_id, self._clock)
-        return True
-
-    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
-        """Leave a driver that has not come up in time: it gets no lease from another one."""
-
-    def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
-        """Return what of a driver's log nobody has followed: nothing, it is a file."""
-        return []
-
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
-        """Return the ``spark-submit`` command; it shows no parameter of the job."""
-        files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._options.py_files)]
+        """Return the ``spark-submit`` command; it contains no parameter of the job."""
+        files = [
+            str(runtime_zip(airflow_home() / "spark_streaming")),
+            *_split(self._options.py_files),
+        ]
         place = file_of(spec.entry)
         if self._is_cluster() and place is not None:
             files.append(place)  # the driver runs elsewhere, so the job's file travels with it
@@ -357,22 +199,8 @@ class SparkStreamingHook(CheckedHook):
         hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
         return list(hook._build_spark_submit_command(str(application_path())))
 
-    def _given_conf(self, connection: Connection) -> dict[str, str]:
-        """Return the configuration of the connection, and of the task, which wins."""
-        theirs = connection.extra_dejson.get("conf") or {}
-        if not isinstance(theirs, dict) or not all(type(v) is str for v in theirs.values()):
-            msg = (
-                f"conn_id {self._conn_id!r}: conf in its extra is {theirs!r}; give an object of "
-                'settings, each a string, such as {"spark.driver.memory": "2g"}'
-            )
-            raise ConfigError(msg)
-        return {**theirs, **self._options.conf}
-
     def wants_standby(self) -> bool:
-        """Whether a run may be given to a warm driver, as the task or the connection says.
-
-        A connection that is not there asks for nothing: who only waits for a driver needs none.
-        """
+        """Whether a run may be given to a warm driver; False for a connection that is not there."""
         try:
             connection = self._spark_connection()
         except ConfigError:
@@ -384,11 +212,10 @@ class SparkStreamingHook(CheckedHook):
         return bool(asked) and not self._deploys_to_cluster(connection)
 
     def _cold(self, connection: Connection) -> list[str]:
-        """Return what no warm driver can have been started with."""
         return [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & connection.extra_dejson.keys())]
 
     def _standby_settings(self, spec: DriverSpec) -> dict[str, Any] | None:
-        """Return what a warm driver must have been started with; None for no such driver."""
+        """Return what a warm driver must have been started with; None to start a new driver."""
         connection = self._spark_connection()
         extra = connection.extra_dejson
         if spec.COMMAND != RunSpec.COMMAND or not self._asks_for_standby(connection):
@@ -409,7 +236,7 @@ class SparkStreamingHook(CheckedHook):
         return {"master": str(hook._connection["master"]), "conf": conf}
 
     def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
-        """Return the settings that nobody has given; a driver elsewhere has other files."""
+        """Return defaults for settings that are not given; a driver elsewhere has other files."""
         environ, options = self._environment(), self._options
         is_here = not self._is_cluster()
         return jvm_defaults(
@@ -424,7 +251,6 @@ class SparkStreamingHook(CheckedHook):
         )
 
     def _shipped_entry(self, entry: str) -> str:
-        """Return the entry point as the driver finds it: a file that travels, by its module."""
         return shipped_entry(entry) if self._is_cluster() else entry
 
     def _is_cluster(self) -> bool:
@@ -435,14 +261,14 @@ class SparkStreamingHook(CheckedHook):
         return bool(chosen == "cluster")
 
     def _environment(self) -> dict[str, str]:
-        """Return the driver's environment, but for its secrets."""
+        """Return the driver's environment without its secrets."""
         limit = {LIMIT: local_drivers()}
         environ = {**limit, **driver_environment(os.environ), **self._options.environment}
         credentials = credentials_in_use()  # of the task's storage_conn_id
         return environ if credentials is None else credentials.environment(environ)
 
     def _spark_connection(self) -> Connection:
-        """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""
+        """Return the connection; refuse what ``SparkSubmitHook`` would misread."""
         try:
             connection = self.get_connection(self._conn_id)
         except AirflowNotFoundException as error:  # it would take YARN instead
@@ -474,18 +300,10 @@ def _is_kubernetes(connection: Connection) -> bool:
 
 
 def _is_standalone(connection: Connection) -> bool:
-    """Whether it is of a standalone master, which host and port may name without a scheme."""
+    """Whether it names a standalone master, perhaps by host and port without a scheme."""
     host = str(connection.host)
     has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
     return has_parts or host.startswith("spark://")
-
-
-def _airflow_logs() -> Path:
-    return Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
-
-
-def _home() -> Path:
-    return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
 
 
 def _split(names: str | None) -> list[str]:

@@ -65,10 +65,10 @@ def credentials_of(conn_id: str | None, job_dir: str | None) -> StoreCredentials
 def opening_storage(
     method: Callable[Concatenate[Self, P], T],
 ) -> Callable[Concatenate[Self, P], T]:
-    """Have a method of a task open storage with its connection.
+    """Decorate a method of a task: it opens storage with the task's connection.
 
-    One that is called within another goes on with what that has looked up: when a signal calls
-    ``on_kill``, the task may just be talking to Airflow, and could not ask it anything else.
+    A nested call uses the credentials that the outer one has looked up: when a signal calls
+    ``on_kill``, the task may be in the middle of a request to Airflow, and cannot send another.
 
     Raises:
         AirflowFailException: see :func:`credentials_of`; a retry would get the same error.
@@ -94,16 +94,14 @@ def opening_storage(
 class TaskStorage:
     """Storage as a task opens it, for its trigger, which looks the connection up once.
 
-    Args:
-        conn_id: as of :func:`credentials_of`.
-        job_dir: the same.
+    Its arguments are those of :func:`credentials_of`.
     """
 
     def __init__(self, conn_id: str | None, job_dir: str) -> None:
         self._look_up = functools.cache(lambda: credentials_of(conn_id, job_dir))
 
     def opened(self) -> AbstractContextManager[None]:
-        """Return a block in which storage is opened with the connection; called in a thread.
+        """Return a block in which storage is opened with the connection; call it in a thread.
 
         Raises:
             ConfigError: as :func:`credentials_of`.
@@ -132,11 +130,6 @@ def _read(conn_id: str) -> StoreCredentials:
 
 
 def _keys(connection: Connection, named: str) -> StoreCredentials:
-    """Return the keys that a connection of the Amazon provider's form has.
-
-    Raises:
-        ConfigError: it has none, or something that would replace them.
-    """
     from airflow_provider.airflow_versions import mask_secret
 
     extra = connection.extra_dejson

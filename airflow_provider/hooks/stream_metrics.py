@@ -31,7 +31,7 @@ _one_at_a_time: Final = threading.Lock()  # Airflow's clients are made when they
 
 
 class StreamMetrics:
-    """Sends the metrics of one run while it is waited for; no failure of it is the task's.
+    """Sends the metrics of one run while a task waits for it; a failure is logged once.
 
     Args:
         job_dir: URL of the job directory.
@@ -52,11 +52,7 @@ class StreamMetrics:
         self._has_failed = False
 
     def look(self, run_state: RunState) -> None:
-        """Send what is measured now, if it is time; that it is not well when the wait ends so.
-
-        Args:
-            run_state: of the run, as it was assessed just now.
-        """
+        """Send the run's metrics if they are due, or that it is unhealthy or has failed."""
         if run_state is RunState.RUNNING and self._is_due():
             self._send(self._samples)
         elif run_state.has_failed or run_state is RunState.UNHEALTHY:
@@ -82,12 +78,12 @@ class StreamMetrics:
 
 
 def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics | None:
-    """Return what sends a run's metrics; None where Airflow sends none, or they are not wanted.
+    """Return the sender of a run's metrics; None if Airflow sends none or they are switched off.
 
     Args:
         job_dir: URL of the job directory.
         run_id: the run.
-        task_instance: that waits for it; None in ``dag.test()``.
+        task_instance: the one that waits; None in ``dag.test()``.
     """
     if task_instance is None or not is_on():
         return None
@@ -96,7 +92,7 @@ def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics |
 
 
 def is_on() -> bool:
-    """Whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
+    """Whether Airflow sends metrics, and ``[spark_streaming] metrics`` is on."""
     try:
         return backend() is not None and airflow_settings.metrics()
     except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
@@ -105,7 +101,7 @@ def is_on() -> bool:
 
 
 def backend() -> str | None:
-    """Return the option by which Airflow has chosen where metrics go; None for nowhere."""
+    """Return the option that chooses Airflow's backend of metrics; None for no backend."""
     options = (_DATADOG, _STATSD, _OTEL)
     return next((name for name in options if conf.getboolean("metrics", name)), None)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import airflow_provider
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
 
 _MEMORY: Final = re.compile(r"[1-9]\d*([kmgtp]b?)?", re.IGNORECASE)
 _MAPPINGS: Final = ("conf", "env_vars")
@@ -58,7 +62,7 @@ NOT_TAKEN: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubmitOptions:
-    """What a task says of ``spark-submit``; None for what the connection, or Spark, says.
+    """A task's options of ``spark-submit``; None for the connection's, or Spark's default.
 
     Attributes:
         conf: Spark configuration.
@@ -128,11 +132,11 @@ class SubmitOptions:
 
     @classmethod
     def of(cls, owner: object) -> SubmitOptions:
-        """Return them from the attributes of the same names, such as an operator's."""
+        """Return the options from an operator's attributes of the same names."""
         return cls(**{each.name: getattr(owner, each.name) for each in dataclasses.fields(cls)})
 
     def check(self) -> None:
-        """Refuse what ``spark-submit`` would refuse in each try, as far as no template says it.
+        """Refuse values that ``spark-submit`` would refuse in each try.
 
         Raises:
             ConfigError: the message names the argument.
@@ -152,7 +156,7 @@ class SubmitOptions:
             raise ConfigError(msg)
 
     def check_here(self, *, is_cluster: bool) -> None:
-        """Refuse what cannot be done on this machine, or in this deploy mode.
+        """Refuse options that this machine or this deploy mode cannot have.
 
         Raises:
             ConfigError: the message names the argument and the way out.
@@ -171,18 +175,18 @@ class SubmitOptions:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of the driver's environment."""
+        """The driver's environment variables."""
         return {name: str(value) for name, value in self.env_vars.items()}
 
     @property
     def properties(self) -> dict[str, str]:
-        """Return Spark's own settings by which it knows the other options."""
+        """Spark's settings that say the same as the other options."""
         given = {prop: getattr(self, name) for name, prop in _PROPERTIES.items()}
         return {prop: str(value) for prop, value in given.items() if value}
 
     @property
     def cold(self) -> list[str]:
-        """Return what no warm driver can have been started with."""
+        """The given options that no warm driver can have been started with."""
         return [name for name in _COLD if getattr(self, name)]
 
     def arguments(self) -> dict[str, Any]:
@@ -207,3 +211,56 @@ def refuse(names: Iterable[str]) -> None:
         if name in NOT_TAKEN:
             msg = f"{name}: not taken, unlike by SparkSubmitOperator: {NOT_TAKEN[name]}"
             raise ConfigError(msg)
+
+
+# Airflow's own configuration and secrets are the worker's; a driver has no use for them.
+_PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+_UPLOADS = "spark.kubernetes.file.upload.path"
+
+
+def application_path() -> Path:
+    """Return the script that ``spark-submit`` runs."""
+    root = Path(airflow_provider.__file__).parent
+    return root / "runtime" / "cli" / "application" / "spark_stream_driver.py"
+
+
+def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return settings that tag an application with its submission, and let YARN start it once.
+
+    A driver that has ended refuses to be started again; Airflow's next try submits another one.
+    """
+    if master.startswith("yarn"):
+        tags = [tag for tag in conf.get("spark.yarn.tags", "").split(",") if tag]
+        attempts = conf.get("spark.yarn.maxAppAttempts", "1")
+        return {
+            "spark.yarn.tags": ",".join([*tags, f"spark-stream-{token}"]),
+            "spark.yarn.maxAppAttempts": attempts,
+        }
+    if master.startswith("k8s"):
+        places = ("driver", "executor")
+        return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in places}
+    return {}
+
+
+def check_uploads(conf: Mapping[str, str], *, named: str) -> None:
+    """Refuse a driver in Kubernetes without a store through which its files travel.
+
+    Raises:
+        ConfigError: ``spark-submit`` would fail in each try.
+    """
+    if not conf.get(_UPLOADS):
+        msg = (
+            f"{named}: in deploy mode cluster on Kubernetes spark-submit brings the driver's files "
+            f"through a store: set {_UPLOADS}, such as s3a://bucket/uploads, in conf"
+        )
+        raise ConfigError(msg)
+
+
+def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``spark-submit``, made from a worker's."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(_PRIVATE_PREFIXES)}
+    # spark-submit and Python of the worker's own environment, unless somebody chose others.
+    scripts = str(Path(sys.executable).parent)
+    kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
+    kept.setdefault("PYSPARK_PYTHON", sys.executable)
+    return kept

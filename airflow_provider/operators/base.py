@@ -7,12 +7,11 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from airflow_provider.airflow_versions import AirflowFailException
-from airflow_provider.hooks.backfill_guard import RunOwner
-from airflow_provider.hooks.driver_lines import log_driver_lines
-from airflow_provider.hooks.job_memory import JobMemory
+from airflow_provider.hooks.job_memory import JobMemory, push_stream
+from airflow_provider.hooks.log_tail import log_driver_lines
 from airflow_provider.hooks.storage_connection import opening_storage
-from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
+from airflow_provider.hooks.task_runs import RunOwner
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_provider.airflow_versions import AirflowException
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.hooks.log_tail import LogFollower
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.observer import RunWatcher
@@ -191,7 +190,7 @@ class DriverOperator(SubmittingOperator):
         """Return what the run has to show, verified; None while it is not there."""
         raise NotImplementedError
 
-    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+    def _check(self, hook: DriverHook, context: Context) -> None:
         """Refuse what can be refused before a driver is submitted.
 
         Raises:
@@ -210,14 +209,14 @@ class DriverOperator(SubmittingOperator):
         """Return the request of a driver."""
         raise NotImplementedError
 
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+    def _submit(self, hook: DriverHook, run_id: str, context: Context) -> SubmissionRecord:
         secrets = SecretParams(self.secret_params)
         request = self._request(run_id, context)
         check_not_in_clear_text(request, secrets.values)
         return hook.submit(request, run_id, secrets=secrets.environment)
 
     def _awaited(self) -> Mapping[str, str] | None:
-        """Return the request of something else than a run; see :mod:`.hooks.watchers`."""
+        """Return the request of something else than a run; see :mod:`.hooks.spark_streaming`."""
         return None
 
     def _followed(self) -> Sequence[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import BaseOperator
 
 from airflow_provider.airflow_versions import AirflowFailException
-from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.hooks.job_memory import JobMemory
+from airflow_provider.hooks.task_runs import check_backfill
 from airflow_provider.operators.extra_links import SAVEPOINT_LINKS
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider.hooks.watchers import bootstrap_of
+from airflow_provider.hooks.driver_hook import bootstrap_of
 from airflow_provider.operators.base import DriverOperator, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.runtime.observe.observer import RunWatcher
 
 
@@ -128,7 +128,7 @@ class SparkBootstrapOperator(DriverOperator):
         spec = self._spec()
         return bootstrap_of(open_storage(spec.target).url, spec.digest)
 
-    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+    def _check(self, hook: DriverHook, context: Context) -> None:
         super()._check(hook, context)
         spec, directory = self._spec(), directory_at(self.job_dir)
         check_not_begun(directory, SystemClock())

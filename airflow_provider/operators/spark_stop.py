@@ -134,7 +134,7 @@ class SparkStopOperator(SlicedOperator):
 
     def _put_request(self, context: Context) -> StopCall:
         ti = context["ti"]
-        # A clear raises max_tries, a retry does not: see hooks/replays.py.
+        # A clear raises max_tries, a retry does not: see hooks/task_runs.py.
         asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"
         aligned = self.aligned_timeout
         job_dir = self._directory_in_force(self.job_dir)

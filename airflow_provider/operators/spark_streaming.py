@@ -6,8 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider.hooks.job_memory import JobMemory
-from airflow_provider.hooks.replays import current_run, resolve_run
-from airflow_provider.hooks.watch_periods import Period
+from airflow_provider.hooks.task_runs import Period, current_run, resolve_run
 from airflow_provider.operators.base import DriverOperator, check_interval, instance_id
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from typing_extensions import Unpack
 
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.operators.arguments import DriverArguments
     from airflow_provider.runtime.observe.observer import RunWatcher
 
@@ -277,7 +276,7 @@ class SparkStreamingOperator(DriverOperator):
             SystemClock(),
         )
 
-    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+    def _check(self, hook: DriverHook, context: Context) -> None:
         self._interval(context)  # its configuration may contradict itself
         directory = directory_at(self.job_dir)
         if (upgrade := upgrade_in_force(directory)) is not None:

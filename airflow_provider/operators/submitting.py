@@ -15,7 +15,10 @@ from airflow_provider.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_provider.hooks.driver_hook import DriverHook
+
 Init = TypeVar("Init", bound="Callable[..., None]")
+
 
 SUBMIT_FIELDS: Final = (
     "conf",
@@ -123,7 +126,7 @@ class SubmittingOperator(LineageOperator):
         self.conf, self.env_vars = dict(self.conf or {}), dict(self.env_vars or {})
         SubmitOptions.of(self).check()
 
-    def _hook(self) -> SparkStreamingHook:
+    def _hook(self) -> DriverHook:
         choice = self._chosen_launcher()
         if choice is None:
             return SparkStreamingHook(

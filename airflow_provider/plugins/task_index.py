@@ -12,7 +12,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from sqlalchemy import null, select, tuple_
 
-from airflow_provider.hooks.stream_index import STREAM_KEY
+from airflow_provider.hooks.job_memory import STREAM_KEY
 from airflow_provider.slices import NoSliceError, RunFacts, Slice, choose_slice
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider.airflow_versions import BaseXCom, tells_triggers_of_kills
-from airflow_provider.hooks.driver_lines import log_driver_lines
+from airflow_provider.hooks.log_tail import log_driver_lines
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
@@ -45,14 +45,14 @@ class SparkStreamingTrigger(BaseTrigger):
         job_dir: URL of the job directory.
         run_id: the run.
         driver_id: the driver that is waited for.
-        generation: the claim of the task's try; see :meth:`.SparkStreamingHook.claim`.
+        generation: the claim of the task's try; see :meth:`.DriverHook.claim`.
         wait_for_foreign: whether another run's driver is waited for, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
             beside the driver's submission.
-        request: None, or that of a bootstrap or an upgrade for :meth:`.SparkStreamingHook.watcher`.
+        request: None, or that of a bootstrap or an upgrade for :meth:`.DriverHook.watcher`.
         supervision: None, or its arguments for a run to be supervised; then the trigger fires also
             when the driver is not well, and when its time is over.
         end_from_trigger: whether a run that has ended well makes the task green from here, with the

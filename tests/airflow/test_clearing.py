@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.hooks.replays import RunChoice, current_run, resolve_run
+from airflow_provider.hooks.task_runs import RunChoice, current_run, resolve_run
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
-from airflow_provider.hooks.application import application_path
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.hooks.submit_options import SubmitOptions
+from airflow_provider.hooks.submit_options import SubmitOptions, application_path
 from airflow_provider.runtime.base.runtime_zip import runtime_zip
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec

@@ -21,9 +21,13 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.hooks.submit_options import NOT_TAKEN, SubmitOptions
+from airflow_provider.hooks.submit_options import (
+    NOT_TAKEN,
+    SubmitOptions,
+    application_path,
+    token_conf,
+)
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import runtime_zip

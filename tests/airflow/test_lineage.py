@@ -200,10 +200,11 @@ def test_a_warm_driver_is_asked_for_as_ever(compat: Any, tmp_path: Path) -> None
     A parent that is another one for each task is no setting that a warm driver must have.
     """
     spec = RunSpec(job_dir="/jobs/x", entry="jobs.py:daily", run_id=RUN)
-    asked = [
-        rendered(tmp_path, standby=True, **flags)._hook()._standby_settings(spec)
+    hooks: list[Any] = [
+        rendered(tmp_path, standby=True, **flags)._hook()
         for flags in ({}, dict.fromkeys(FLAGS, True))
     ]
+    asked = [hook._standby_settings(spec) for hook in hooks]
 
     assert asked[0] is not None
     assert asked[0] == asked[1]

@@ -15,7 +15,7 @@ from handmade_streams import RUN, Stream
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.hooks.watch_periods import Period, PeriodRecord
+from airflow_provider.hooks.task_runs import Period, PeriodRecord
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.base.clock import SystemClock

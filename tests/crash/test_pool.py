@@ -19,7 +19,7 @@ import pytest
 from drivers import Driver, Drivers, await_that
 from streams import CONF, JOBS, Event, Place, read_with_pandas, windows_of, write_events
 
-from airflow_provider.hooks.application import application_path
+from airflow_provider.hooks.submit_options import application_path
 from airflow_provider.runtime.control import launcher
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY
 from airflow_provider.runtime.jobdir.layout import JobDirectory

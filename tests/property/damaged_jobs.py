@@ -13,8 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider.hooks.replays import TriesRecord
-from airflow_provider.hooks.watch_periods import PeriodRecord
+from airflow_provider.hooks.task_runs import PeriodRecord, TriesRecord
 from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.jobdir.batch_history import (

@@ -22,9 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from airflow_provider.extensions.state_tools import state_commands
-from airflow_provider.hooks.backfill_guard import check_backfill
-from airflow_provider.hooks.replays import current_run, resolve_run
-from airflow_provider.hooks.watch_periods import Period
+from airflow_provider.hooks.task_runs import Period, check_backfill, current_run, resolve_run
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import clock
 from airflow_provider.runtime.cli import main

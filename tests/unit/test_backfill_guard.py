@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill, is_backfill
+from airflow_provider.hooks.task_runs import BACKFILL, RunOwner, _run_type, check_backfill
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.errors import ConfigError
@@ -111,7 +111,7 @@ def test_what_is_no_backfill_may_do_everything(job):
     for kind in ("scheduled", "manual", "asset_triggered"):
         assert None is job.refusal(context(run_type=kind), is_shared=True)
     assert None is job.refusal({"ti": context()["ti"]})
-    assert not is_backfill({})
+    assert BACKFILL != _run_type({})
 
 
 # --- what it may not ----------------------------------------------------------------------------

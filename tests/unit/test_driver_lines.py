@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider.hooks.driver_lines import driver_line, log_driver_lines
+from airflow_provider.hooks.log_tail import driver_line, log_driver_lines
 from airflow_provider.runtime.base.clock import log_formatter
 
 

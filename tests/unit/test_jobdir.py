@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.hooks.replays import current_run
+from airflow_provider.hooks.task_runs import current_run
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.end_of_input import (

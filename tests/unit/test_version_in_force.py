@@ -113,13 +113,12 @@ def test_a_command_is_about_the_version_in_force(versions, capsys):
 # --- who takes an address -----------------------------------------------------------------------
 
 ONE_VERSION = {
-    "hooks/backfill_guard.py": "guards the directory that a task is about to use",
+    "hooks/task_runs.py": "the runs of one task, and the directory that it is about to use",
     "hooks/cluster.py": "submits a driver of one version",
+    "hooks/driver_hook.py": "watches one run",
     "hooks/job_memory.py": "remembers each directory by itself",
-    "hooks/replays.py": "the runs of one task",
     "hooks/spark_streaming.py": "submits a driver of one version",
     "hooks/stream_metrics.py": "the metrics of the run that a task watches",
-    "hooks/watchers.py": "watches one run",
     "operators/base.py": "the driver of one version; SparkStreamingOperator has follow_upgrades",
     "operators/lineage.py": "what a run reads and writes",
     "operators/spark_bootstrap.py": "history for a job that has not begun",

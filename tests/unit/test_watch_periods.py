@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.hooks.watch_periods import Period
+from airflow_provider.hooks.task_runs import Period
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 from tests.unit.counting import CountingStorage

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from typing_extensions import Unpack
 
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.operators.arguments import DriverArguments
     from airflow_provider.runtime.observe.observer import RunWatcher
 
@@ -153,7 +153,7 @@ class SparkUpgradeOperator(DriverOperator):
         }
         return self._announce(summary, context)
 
-    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+    def _check(self, hook: DriverHook, context: Context) -> None:
         super()._check(hook, context)
         directory, new = known_job(self.job_dir), open_job_directory(self.new_job_dir)
         record = read_upgrade(directory, self._run_id(context))

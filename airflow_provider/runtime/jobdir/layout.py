@@ -32,7 +32,7 @@
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
-    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/watch_periods.py): its time
+    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/task_runs.py): its time
     restores/<n>.json                            RestoreRecord (checkpoint_places.py)
     upgrades/<n>.json, leases/, heartbeats/      UpgradeRecord: which version may run; who upgrades
     savepoints/<name>/                           see savepoints/record.py

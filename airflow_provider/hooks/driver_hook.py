@@ -1,0 +1,315 @@
+"""Hook of a driver, whatever its launcher: watches and ends runs through the job directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider.airflow_versions import conf as airflow_conf
+from airflow_provider.hooks.log_tail import LogFollower, log_folders
+from airflow_provider.hooks.submit_options import SubmitOptions
+from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.extensions import WATCHERS, load_known
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
+from airflow_provider.runtime.control.stop import savepoint_address
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.jobdir.requests import (
+    NOBODY,
+    STOP,
+    WatchRecord,
+    claim,
+    is_watching,
+    put_cancel,
+    put_request,
+)
+from airflow_provider.runtime.observe.observer import RunWatcher
+from airflow_provider.runtime.observe.state import RunState, driver_at_work
+from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
+from airflow_provider.runtime.spark.defaults import check_names
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow.sdk import Connection
+
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+
+
+_KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
+
+
+class DriverHook(BaseHook):
+    """Submits drivers, and reaches their jobs through the job directory.
+
+    Args:
+        conn_id: the launcher's connection.
+        options: the task's options of ``spark-submit``; None for none.
+        with_lineage: completes the configuration of a driver that is started for this task alone.
+        clock: time; None for the machine's.
+    """
+
+    ask: Callable[[Handle], LaunchStatus] | None = None
+    """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
+
+    def __init__(
+        self,
+        conn_id: str,
+        options: SubmitOptions | None = None,
+        *,
+        with_lineage: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        self._conn_id = conn_id
+        self._options = options or SubmitOptions()
+        self._with_lineage = with_lineage or dict
+        self._clock = clock or SystemClock()
+
+    def get_conn(self) -> Any:
+        """Return None: tasks reach a job through its directory, not through a connection."""
+        return None
+
+    def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
+        """Check whether a driver could start; nothing is started.
+
+        Args:
+            job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
+
+        Returns:
+            Whether it could, and one line: what was found, or the first thing that is wrong.
+        """
+        raise NotImplementedError
+
+    def wants_standby(self) -> bool:
+        """Whether a run may be given to a warm driver of this machine."""
+        return False
+
+    def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
+        """Refuse what can be refused before anything is written.
+
+        Args:
+            job_dir: URL of the job directory.
+            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; the driver must be able to read the file.
+            has_secrets: whether the driver needs what only its environment may have.
+
+        Raises:
+            ConfigError: Java, an option, the entry file, the connection or the storage is not as it
+                must be, or the cluster refuses.
+            LauncherAwayError: the cluster does not answer.
+        """
+        raise NotImplementedError
+
+    def submit(
+        self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
+    ) -> SubmissionRecord:
+        """Submit a driver, and return without waiting for it.
+
+        Args:
+            spec: the request; it is put beside the submission, and the driver reads it there.
+            run_id: the run.
+            secrets: environment variables for the driver alone; stored nowhere.
+
+        Raises:
+            ConfigError: see :meth:`check`; nothing was written.
+            LauncherAwayError: the cluster does not answer; it may have started the driver.
+        """
+        raise NotImplementedError
+
+    def watcher(
+        self,
+        job_dir: str,
+        run_id: str,
+        driver_id: str | None = None,
+        *,
+        request: Mapping[str, str] | None = None,
+        supervision: Mapping[str, Any] | None = None,
+    ) -> RunWatcher:
+        """Return a watcher of a run; see :mod:`airflow_provider.runtime.observe.observer`.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            driver_id: the submission to watch; None for the run's last one.
+            request: None for a run; else what a bootstrap (:func:`bootstrap_of`) or an extension
+                has stored, whose drivers are submitted under *run_id*.
+            supervision: None, or what :meth:`.Supervision.to_dict` has written; then a
+                :class:`.SupervisingWatcher`.
+        """
+        directory = directory_at(job_dir)
+        storage, clock, ask = directory.storage, self._clock, self.ask
+        if supervision is not None:
+            supervised = Supervision.from_dict(supervision)
+            return SupervisingWatcher(storage, run_id, clock, supervised, driver_id, ask=ask)
+        if request is None:
+            return RunWatcher(storage, run_id, clock, driver_id, ask=ask)
+        if request["command"] in WATCHERS:
+            opens = load_known(WATCHERS, request["command"])
+            watcher: RunWatcher = opens(directory, request, clock, driver_id=driver_id, ask=ask)
+            return watcher
+        return BootstrapWatcher(
+            directory,
+            run_id,
+            clock,
+            target=request["target"],
+            digest=request["digest"],
+            driver_id=driver_id,
+            ask=ask,
+        )
+
+    def follow(
+        self, job_dir: str, run_id: str, driver_id: str | None, log: str | None, offset: int = 0
+    ) -> LogFollower:
+        """Return a follower of a driver's log, from where other tasks and triggers have ended.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            driver_id: the driver; None for no driver.
+            log: the path that its submission names.
+            offset: where to begin at the earliest, in bytes.
+        """
+        return LogFollower(
+            log if driver_id is not None else None,
+            log_folders(job_dir, run_id, airflow_logs()),
+            kept=directory_at(job_dir).run(run_id).storage,
+            driver_id=driver_id,
+            offset=offset,
+        )
+
+    def claim(self, job_dir: str, run_id: str) -> int:
+        """Record that a new try of the task watches the run; return the claim's generation.
+
+        :meth:`end` with an older one does nothing: Airflow may call ``on_kill`` of the last try's
+        trigger when the next try already runs.
+        """
+        return claim(directory_at(job_dir).run(run_id).storage)
+
+    def watch(self, job_dir: str, run_id: str, generation: int) -> str:
+        """Record that a trigger waits for a claim in place of earlier ones; return its id.
+
+        :meth:`end` with an earlier id does nothing: a triggerer that was paused ends its triggers
+        when another one has already taken them over.
+        """
+        record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
+        record.put(directory_at(job_dir).run(run_id).storage, "watch.json")
+        return record.trigger
+
+    def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
+        """Record that the trigger waits no more, unless another one has begun to wait since.
+
+        Idempotent: by the trigger's id.
+        """
+        run = directory_at(job_dir).run(run_id).storage
+        watch = WatchRecord.read(run, "watch.json")
+        if watch is not None and watch.trigger == trigger:
+            dataclasses.replace(watch, trigger=NOBODY).put(run, "watch.json")
+
+    def end(
+        self,
+        job_dir: str,
+        run_id: str,
+        generation: int,
+        policy: str = "cancel",
+        *,
+        trigger: str | None = None,
+        request: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Ask the run's driver to end, if *generation* is still the newest claim.
+
+        The run itself is not over: its next attempt goes on.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            generation: the caller's claim.
+            policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: immediately,
+                and so is a driver that has not come up, one in BATCH, and one that runs no job;
+                ``detach``: not at all.
+            trigger: the caller's id, from :meth:`watch`; None for no trigger.
+            request: None, or that of :meth:`watcher`.
+
+        Returns:
+            Whether a driver got a request.
+        """
+        if policy == "detach":
+            return False
+        storage = open_storage(job_dir)
+        if not is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
+            return False
+        watcher = self.watcher(job_dir, run_id, request=request)
+        snapshot = watcher.poll()
+        run_state = watcher.decide(snapshot).run_state
+        driver_id = driver_at_work(snapshot, run_state)
+        if driver_id is None and run_state is RunState.STARTING and snapshot.submission is not None:
+            driver_id = snapshot.submission.driver_id  # what looks after it is about to come up
+        if driver_id is None:
+            return False
+        is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
+        if is_saved and snapshot.lease is not None:
+            put_request(
+                storage,
+                STOP,
+                driver_id,
+                self._clock,
+                run_id=run_id,
+                token=snapshot.lease.since,
+                savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
+                aligned_timeout_s=_KILL_ALIGNED_S,
+                keeps_run=True,
+            )
+        else:
+            put_cancel(watcher.requests, driver_id, self._clock)
+        return True
+
+    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
+        """Do nothing: a driver that has not come up in time finds the lease taken."""
+
+    def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
+        """Return nothing: tasks and triggers follow the log, which is a file."""
+        return []
+
+    def _given_conf(self, connection: Connection) -> dict[str, str]:
+        theirs = connection.extra_dejson.get("conf") or {}
+        if not isinstance(theirs, dict) or not all(type(v) is str for v in theirs.values()):
+            msg = (
+                f"conn_id {self._conn_id!r}: conf in its extra is {theirs!r}; give an object of "
+                'settings, each a string, such as {"spark.driver.memory": "2g"}'
+            )
+            raise ConfigError(msg)
+        return {**theirs, **self._options.conf}
+
+    def _checked(self, conf: dict[str, str]) -> dict[str, str]:
+        """Return the configuration if no name is mistyped, and log unknown names.
+
+        Raises:
+            ConfigError: a name is mistyped; the message has the one that was meant.
+        """
+        for line in check_names(conf, "conf"):
+            self.log.warning("%s", line)
+        return conf
+
+
+def bootstrap_of(target: str, digest: str) -> dict[str, str]:
+    """Return the request by which :meth:`DriverHook.watcher` watches a bootstrap."""
+    return {"command": BootstrapSpec.COMMAND, "target": target, "digest": digest}
+
+
+def airflow_logs() -> Path:
+    """Return the folder of Airflow's logs."""
+    return Path(
+        airflow_conf.get("logging", "base_log_folder", fallback=str(airflow_home() / "logs"))
+    )
+
+
+def airflow_home() -> Path:
+    """Return Airflow's own folder."""
+    return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()

@@ -1,0 +1,335 @@
+"""The run that a task is about: after a clear, for a supervised stream, and in a backfill.
+
+Airflow raises ``max_tries`` when a task is cleared, and only then; a retry leaves it. So the number
+is stored with the run, and a higher one means that the task was cleared since.
+
+A supervised stream is one run for many DAG runs. The first try of a task records when its period
+began and which run it found; later tries and triggerers use that record. ``max_tries`` is a part
+of its name, so a cleared task has a new period.
+
+==============================================  ====================================================
+the first try finds                             the task's run
+==============================================  ====================================================
+nothing                                         the run of the given id: it begins
+a run that continues, or whose driver died      that run
+its run SUSPENDED by a stop, or rewound         the next: ``<id>.2``, ``<id>.3`` …, which resumes
+                                                from the job's current state
+its run FINISHED by a drain                     that run: nothing is left to do
+==============================================  ====================================================
+
+A run that is stopped while a task supervises it stays that task's, which succeeds with it. A crash
+before the record leaves nothing; after it, the next try uses it, and if the period is over, hands
+over as soon as a driver is healthy.
+
+``airflow backfill create`` makes DAG runs for past times with the DAG's current arguments. If
+slices shared a job directory, a backfill would resume or end a live job out of order, so it is
+refused such a directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.base.clock import Clock, SystemClock, from_iso, to_iso
+from airflow_provider.runtime.base.typed_json import IsoTime, Name
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory, directory_at
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.run_records import FINISHED, ReplayRecord
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
+from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.slices import NoSliceError, find_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BACKFILL: Final = "backfill"
+_WAY_OUT: Final = (
+    "a backfill's slices need job directories of their own, such as "
+    "job_dir='…/{{ slice.name }}'; to go on with a live job, trigger a run by hand"
+)
+
+
+# --- clears -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TriesRecord(Document):
+    """``tries.json``: Airflow's ``max_tries`` when the run was begun."""
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("tries.json",)
+
+    max_tries: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RunChoice:
+    """The run that a task is about.
+
+    Attributes:
+        replays: the run whose place it takes; None for the first one.
+    """
+
+    run_id: str
+    replays: str | None
+
+
+def current_run(job_dir: str, run_id: str) -> RunChoice:
+    """Return the task's current run; nothing is decided or written.
+
+    Raises:
+        CorruptDocumentError: runs take each other's place.
+    """
+    directory = directory_at(job_dir)
+    replays, seen = None, {run_id}
+    while (replay := directory.run(run_id).replay()) is not None:
+        replays, run_id = run_id, replay.next_run_id
+        if run_id in seen:
+            msg = (
+                f"{directory.run(replays).storage.url}/replay.json: run {run_id!r} takes the place "
+                "of itself; put back what was there"
+            )
+            raise CorruptDocumentError(msg)
+        seen.add(run_id)
+    return RunChoice(run_id, replays)
+
+
+def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunChoice:
+    """Return the task's current run; after a clear, that is a new one.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the task's first run.
+        max_tries: Airflow's number.
+        clock: for the record's time.
+
+    Crash safety: a clear is recorded before anything follows from it.
+    Idempotent: by run and number.
+    """
+    directory = directory_at(job_dir)
+    current = current_run(job_dir, run_id)
+    run = directory.run(current.run_id)
+    if max_tries <= _initial_max_tries(run, max_tries):
+        return current
+    if run.record() is None:  # cleared before it had begun: there is nothing to rewind
+        TriesRecord(max_tries=max_tries).put(run.storage, "tries.json")
+        return current
+    number = current.run_id.removeprefix(run_id).removeprefix(".r")
+    replay = run.put_replay(
+        ReplayRecord(
+            run_id=current.run_id,
+            next_run_id=f"{run_id}.r{int(number or 1) + 1}",
+            at=to_iso(clock.now()),
+        )
+    )
+    _initial_max_tries(directory.run(replay.next_run_id), max_tries)
+    return RunChoice(replay.next_run_id, current.run_id)
+
+
+def _initial_max_tries(run: RunDirectory, max_tries: int) -> int:
+    """Return the number with which the run was begun; store this one if it is the first."""
+    if TriesRecord(max_tries=max_tries).put_if_absent(run.storage, "tries.json"):
+        return max_tries
+    stored = TriesRecord.read(run.storage, "tries.json")
+    return stored.max_tries if stored is not None else max_tries
+
+
+# --- supervision ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PeriodRecord(Document):
+    """``runs/<first run id>/periods/<task>.<max tries>.json``: one DAG run's time with the stream.
+
+    Attributes:
+        run_id: the run that was found, or begun.
+        began: by the clock of the machine that began it. Only the time's length depends on clocks.
+    """
+
+    CONTENTS = Contents.FACTS
+    PLACES = ("periods/*.*.json",)
+
+    run_id: Name
+    began: IsoTime
+
+
+class Period:
+    """The time for which a task supervises a stream.
+
+    Args:
+        directory: the job directory.
+        first_run_id: the stream's run; after a stop it has successors.
+        task: names the task instance.
+        max_tries: Airflow's number.
+        clock: for the record's time.
+    """
+
+    def __init__(
+        self, directory: JobDirectory, first_run_id: str, task: str, max_tries: int, clock: Clock
+    ) -> None:
+        self._directory = directory
+        self._first = first_run_id
+        self._storage = directory.run(first_run_id).storage
+        self._path = f"periods/{task}.{max_tries}.json"
+        self._clock = clock
+
+    def run_id(self) -> str:
+        """Return the run that it is about; nothing is written."""
+        record = PeriodRecord.read(self._storage, self._path)
+        return record.run_id if record is not None else self._newest()
+
+    def put(self, run_id: str) -> None:
+        """Begin it. Idempotent: the first record stays."""
+        record = PeriodRecord(run_id=run_id, began=to_iso(self._clock.now()))
+        record.put_if_absent(self._storage, self._path)
+
+    def ends(self, length_s: float) -> dt.datetime:
+        """Return when it is over; a period that has not begun begins now."""
+        record = PeriodRecord.read(self._storage, self._path)
+        began = from_iso(record.began) if record is not None else self._clock.now()
+        return began + dt.timedelta(seconds=length_s)
+
+    def _newest(self) -> str:
+        """Return the last successor; each has begun when the one before it had ended."""
+        past = 1
+        while self._is_past(past):
+            past *= 2
+        before = past // 2  # that one has ended, or there is none
+        while past - before > 1:
+            middle = (before + past) // 2
+            before, past = (middle, past) if self._is_past(middle) else (before, middle)
+        return self._name(past)
+
+    def _is_past(self, number: int) -> bool:
+        run = self._directory.run(self._name(number))
+        if run.rewound() is not None:
+            return True
+        final = run.final()
+        return final is not None and final.outcome != FINISHED
+
+    def _name(self, number: int) -> str:
+        return self._first if number == 1 else f"{self._first}.{number}"
+
+
+# --- backfills --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOwner:
+    """The DAG run that a task belongs to.
+
+    Attributes:
+        record: as the job directory stores it.
+        run_id: the run that is derived from it; None for a task without one.
+    """
+
+    record: RunOwnerRecord
+    run_id: str | None = None
+
+    @classmethod
+    def of(cls, context: Mapping[str, Any], run_id: str | None = None) -> RunOwner:
+        """Return the one of a task's context."""
+        ti = context["ti"]
+        try:
+            found = find_slice(context)
+        except NoSliceError:  # raised where a slice is needed; other runs have none
+            found = None
+        record = RunOwnerRecord(
+            dag_id=str(ti.dag_id),
+            dag_run_id=str(ti.run_id),
+            run_type=_run_type(context),
+            slice=found.name if found is not None else None,
+        )
+        return cls(record, run_id)
+
+    def put(self, run: RunDirectory) -> None:
+        """Record that it has begun the run. Idempotent: the first record stays."""
+        self.record.put_if_absent(run.storage, RunOwnerRecord.NAME)
+
+    def owns(self, run_id: str, owner: RunOwnerRecord | None) -> bool:
+        """Whether a run is of the same DAG run; without a record, its id decides."""
+        if owner is None:
+            return self.run_id is not None and run_id == self.run_id
+        mine = (self.record.dag_id, self.record.dag_run_id)
+        return (owner.dag_id, owner.dag_run_id) == mine
+
+
+def check_backfill(
+    job_dir: str, context: Mapping[str, Any], *, run_id: str | None = None, is_shared: bool
+) -> None:
+    """Refuse a live job's directory to the task of a backfill; nothing is written.
+
+    Args:
+        job_dir: URL of the job directory.
+        context: the task's.
+        run_id: the run that is derived from the DAG run; None for a task without one.
+        is_shared: whether every run of the task uses this directory.
+
+    Raises:
+        ConfigError: the job there is not this slice's own.
+    """
+    if _run_type(context) != BACKFILL:
+        return
+    if is_shared:
+        msg = (
+            f"{job_dir}: every run of this task uses this job directory, so a live job may be "
+            f"in it, and this run is a backfill: {_WAY_OUT}"
+        )
+        raise ConfigError(msg)
+    directory = directory_at(job_dir)
+    reason = next(_objections(directory, RunOwner.of(context, run_id)), None)
+    if reason is not None:
+        msg = (
+            f"{directory.url}: this is a live job's directory ({reason}), and this run is a "
+            f"backfill: {_WAY_OUT}"
+        )
+        raise ConfigError(msg)
+
+
+def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
+    known = []
+    for run_id in directory.storage.list("runs"):
+        run = directory.run(run_id)
+        if run.record() is None and not run.submissions():
+            continue
+        known.append(run_id)
+        owner = RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
+        if current.owns(run_id, owner):
+            yield from _endless(run, owner)
+        else:
+            yield from _foreign(run, owner, current)
+    lease = LeaseObserver(directory.storage, SystemClock()).current()
+    if lease is not None and lease.run_id not in known:
+        yield f"{lease.run_id!r} has held its lease"
+    if not any(directory.run(run_id).record() is not None for run_id in known):
+        for name in directory.query_names():
+            if CheckpointLogs(directory.checkpoint(name)).exists():
+                yield f"query {name!r} has a checkpoint that no run here has begun"
+
+
+def _endless(run: RunDirectory, owner: RunOwnerRecord | None) -> Iterator[str]:
+    record = run.record()
+    is_live = owner is None or owner.run_type != BACKFILL
+    if record is not None and record.options.until == "stopped" and is_live:
+        yield f"run {run.run_id!r} goes on until it is stopped"
+
+
+def _foreign(run: RunDirectory, owner: RunOwnerRecord | None, current: RunOwner) -> Iterator[str]:
+    name = f"run {run.run_id!r}"
+    if owner is None:
+        yield f"{name} was not begun by a DAG run's slice"
+    elif owner.slice is None or owner.slice != current.record.slice:
+        yield f"{name} of {owner.dag_id!r} was for {owner.slice or 'no slice'}"
+    elif run.final() is None:
+        yield f"{name} of {owner.dag_id!r}, run {owner.dag_run_id!r}, has not ended"
+    else:
+        yield from _endless(run, owner)
+
+
+def _run_type(context: Mapping[str, Any]) -> str:
+    run_type = getattr(context.get("dag_run"), "run_type", "")
+    return str(getattr(run_type, "value", run_type))
