@@ -42,8 +42,7 @@ _ROOTS: Final = frozenset(
 )
 _MODULES: Final = (
     "hooks.log_tail",
-    "hooks.replays",
-    "hooks.watch_periods",
+    "hooks.task_runs",
     "extensions.upgrades.upgrade_request",
     "runtime.control.bootstrap_request",
     "runtime.jobdir.batch_history",

@@ -148,8 +148,7 @@ def run(spark: SparkSession, broker: KafkaBroker) -> int:
 
 def tuple_source() -> Any:
     """Return the source as it would be if it gave Spark one tuple for each message."""
-    from airflow_provider.extensions.kafka.client import opened
-    from airflow_provider.extensions.kafka.fetch import RangeFetcher
+    from airflow_provider.extensions.kafka.client import RangeFetcher, opened
     from airflow_provider.extensions.kafka.source import BatchReader, KafkaDataSource
     from airflow_provider.runtime.base.clock import SystemClock
 

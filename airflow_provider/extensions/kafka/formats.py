@@ -59,7 +59,7 @@ class _Kafka:
             ConfigError: the client is missing, does not know an option, or the brokers refuse.
             OutageError: no broker answers.
         """
-        from airflow_provider.extensions.kafka.check import offsets_at
+        from airflow_provider.extensions.kafka.planner import offsets_at
 
         try:
             return to_json(offsets_at(options, moment))
@@ -89,7 +89,7 @@ class PythonKafka(_Kafka):
         self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool
     ) -> None:
         """Check the options, ask the brokers, and register the source with the session."""
-        from airflow_provider.extensions.kafka.check import check_options
+        from airflow_provider.extensions.kafka.planner import check_options
 
         if importlib.util.find_spec("pyspark.sql.datasource") is None:
             msg = (
@@ -150,7 +150,7 @@ class SparksKafka(_Kafka):
         Only without login and encryption: Spark's connector takes those in the words of Java's
         client.
         """
-        from airflow_provider.extensions.kafka.check import check_topics
+        from airflow_provider.extensions.kafka.planner import check_topics
 
         del df
         given = {key.lower(): str(value) for key, value in options.items()}

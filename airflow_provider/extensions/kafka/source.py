@@ -15,9 +15,8 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from airflow_provider.extensions.kafka.client import opened
+from airflow_provider.extensions.kafka.client import fetch, opened
 from airflow_provider.extensions.kafka.columns import Columns, schema_of
-from airflow_provider.extensions.kafka.fetch import fetch
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.extensions.kafka.stream import PlainStreamReader

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from airflow_provider.extensions.kafka.client import Connection
-from airflow_provider.extensions.kafka.fetch import fetch
+from airflow_provider.extensions.kafka.client import Connection, fetch
 from airflow_provider.extensions.kafka.offsets import LATEST, limited
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError

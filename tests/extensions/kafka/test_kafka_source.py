@@ -15,12 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from airflow_provider.extensions.kafka import client
-from airflow_provider.extensions.kafka.check import check_options, latest_offsets, offsets_at
+from airflow_provider.extensions.kafka.client import fetch
 from airflow_provider.extensions.kafka.columns import SCHEMA, Columns, schema_of
-from airflow_provider.extensions.kafka.fetch import fetch
 from airflow_provider.extensions.kafka.formats import SPARKS_KAFKA
 from airflow_provider.extensions.kafka.offsets import Range
 from airflow_provider.extensions.kafka.options import parse_options
+from airflow_provider.extensions.kafka.planner import check_options, latest_offsets, offsets_at
 from airflow_provider.extensions.kafka.source import KafkaDataSource
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
