@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, millis_to_iso
+from airflow_provider.runtime.base.typed_json import NonNegative, Seconds
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.attempt import Attempt
@@ -23,7 +24,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.run_options import COUNT
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.samples.context import CollectorSink, SampleContext
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.run_arguments import RunArguments
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.queries.context import JobContext
 
@@ -102,14 +105,11 @@ def run_in_memory(
     inputs: Mapping[str, Any],
     *,
     params: Mapping[str, Any] | None = None,
-    mode: str = "streaming",
-    at_end: str = "drain",
-    late: str = COUNT,
-    late_limit: str | None = None,
     interval: tuple[dt.datetime, dt.datetime] | None = None,
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     folder: str | None = None,
+    **options: Unpack[RunArguments],
 ) -> SampleRun:
     """Run a job on sample input, and return what it writes; no sink or source of it is touched.
 
@@ -121,17 +121,16 @@ def run_in_memory(
             list of dicts, tuples or Rows. A list of such batches is read one by one, the first
             batches of all sources together, then the second ones.
         params: for ``ctx.params``.
-        mode: ``streaming``, ``batch`` or ``automatic``.
-        at_end: ``drain``; or ``suspend``, to see what is written before the end.
-        late: ``count``, ``fail`` or ``wait``, as of a run.
-        late_limit: how many rows may come late with ``fail``.
         interval: for ``ctx.interval``.
         conf: for Spark.
         spark: a session whose JVM is used; None for the active one. If there is none, Spark is
             started, and stays for the next call.
         folder: where the run has a temporary folder; on a cluster, one that all its machines share.
+        options: those of a run (:class:`.RunOptions`): *mode* is ``streaming`` unless given, and
+            *at_end* may be ``suspend``, to see what is written before the end.
 
     Raises:
+        TypeError: there is no such option of a run on samples, which always ends with them.
         ConfigError: the job cannot be run, or a sample does not fit its source.
         RunFailedError: the job has failed, with the message of a run.
 
@@ -144,12 +143,18 @@ def run_in_memory(
         folder=folder,
         conf=conf,
         params=dict(params or {}),
-        mode=mode,
-        at_end=at_end,
-        late=late,
-        late_limit=late_limit,
         interval=interval,
+        **_SampleOptions.read_arguments({"mode": "streaming", **options}),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SampleOptions(RunOptions):
+    """The options of a run that ends with its samples, without those that this decides."""
+
+    until: str | None = "end"
+    trigger_s: Seconds | None = None
+    replayable_runs: NonNegative = 0
 
 
 def preview(
@@ -212,9 +217,8 @@ def _run(
             entry=entry,
             run_id=_RUN,
             until="end",
-            restart="none",
             conf=settings,
-            **asked,
+            **{"restart": "none", **asked},
         )
         samples = Samples(temporary, inputs, rows)
         declaration = Declaration(function, functools.partial(SampleContext, samples=samples))
