@@ -244,7 +244,7 @@ def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
     assert event["fatal"]
     assert (
         "NON_RECOVERABLE: query 'daily': UNRESOLVED_COLUMN: no such column: delay "
-        "(attempt 1 on here)" == event["reason"]
+        "(attempt 1 on worker-7)" == event["reason"]
     )
     assert failure.items() <= event["failure"].items()
 

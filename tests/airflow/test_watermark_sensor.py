@@ -66,7 +66,7 @@ def test_an_hour_is_complete_when_a_batch_with_its_watermark_is_published(stream
     """
     A batch that is planned, or committed and not published, completes nothing yet.
     """
-    stream.commit(0).commit(1, published=False)
+    stream.commit_hour(0).commit_hour(1, published=False)
     stream.spark.plan(2, watermark_ms=3 * 3_600_000)
 
     found = completeness(stream.directory)
@@ -79,7 +79,7 @@ def test_what_is_complete_needs_no_waiting(stream: Stream) -> None:
     """
     The result says up to when the output is complete, deferrable or not.
     """
-    stream.commit(0).commit(1)
+    stream.commit_hour(0).commit_hour(1)
 
     told = [sensor_of(stream, TWO, deferrable=way).execute({}) for way in (True, False)]
 
@@ -90,14 +90,14 @@ def test_it_waits_in_the_triggerer_until_the_batch_is_published(stream: Stream) 
     """
     The event comes with the batch, and the task ends with what it says.
     """
-    stream.commit(0)
+    stream.commit_hour(0)
     sensor = sensor_of(stream, TWO)
     trigger = deferred(sensor)
 
     async def watch() -> tuple[bool, dict[str, Any]]:
         task = asyncio.create_task(event_of(trigger))
         done, _ = await asyncio.wait([task], timeout=0.5)
-        await asyncio.to_thread(stream.commit, 1)
+        await asyncio.to_thread(stream.commit_hour, 1)
         return bool(done), await asyncio.wait_for(task, 10)
 
     fired_early, event = asyncio.run(watch())
@@ -110,7 +110,7 @@ def test_every_query_that_counts_has_to_be_there(stream: Stream) -> None:
     """
     One that has not begun keeps it waiting; one that was not named does not.
     """
-    stream.commit(0)
+    stream.commit_hour(0)
 
     waiting = deferred(sensor_of(stream, ONE, queries=["q", "later"]))
     told = sensor_of(stream, ONE, queries=["q"]).execute({})
@@ -171,7 +171,7 @@ def test_it_gives_up_in_time(stream: Stream) -> None:
     """
     In a worker it ends with Airflow's own error after its timeout.
     """
-    stream.commit(0)
+    stream.commit_hour(0)
 
     with pytest.raises(AirflowSensorTimeout):
         sensor_of(stream, THREE, deferrable=False, timeout=0.2).execute({})
@@ -193,7 +193,7 @@ def test_a_storage_that_is_away_is_looked_at_again(
         return listing(storage, path)
 
     monkeypatch.setattr(LocalStorage, "list", list_badly)
-    stream.commit(0)
+    stream.commit_hour(0)
     event = asyncio.run(asyncio.wait_for(event_of(trigger), 10))
     (stream.root / "queries" / "q" / "checkpoint" / "offsets" / "0").write_text("nonsense")
     damage = asyncio.run(asyncio.wait_for(event_of(trigger), 10))

@@ -430,7 +430,7 @@ def test_the_mode_of_the_first_attempt_stays(spark, place):
     with failing_at("sink.precommitted"), pytest.raises(RunFailedError, match="sink.precommitted"):
         place.run(spark, "tumbling_window", mode="batch", run_id="r1")
 
-    with pytest.raises(ConfigError, match="mode='BATCH'.*mode='STREAMING'"):
+    with pytest.raises(ConfigError, match="mode='batch'.*mode='streaming'"):
         place.run(spark, "tumbling_window", mode="streaming", run_id="r1")
     final = place.run(spark, "tumbling_window", mode="automatic", run_id="r1")
     assert ("BATCH", 2) == (final.mode, final.attempts)

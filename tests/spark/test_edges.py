@@ -396,7 +396,7 @@ def test_a_run_is_not_continued_with_other_parameters(spark, place):
     before = files_under(place.job_dir)
 
     elsewhere = write_events(place.root / "elsewhere", FEW)
-    with pytest.raises(ConfigError, match="run 'r' was begun with params=.*another run id"):
+    with pytest.raises(ConfigError, match="run 'r' was begun with --param=.*another run id"):
         place.run(spark, "tumbling_window", run_id="r", params={"input": str(elsewhere)})
 
     assert before == files_under(place.job_dir)

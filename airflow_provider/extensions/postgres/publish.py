@@ -217,18 +217,7 @@ def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
     """Give the rows that an epoch changed, and nobody since, their values from before it."""
     from psycopg import sql
 
-    row = books.run(
-        "SELECT ARRAY(SELECT jsonb_object_keys(key)), ARRAY(SELECT jsonb_object_keys(after))"
-        " FROM {schema}.undo WHERE epoch_id = %s LIMIT 1",
-        (epoch.id,),
-    ).fetchone()
-    keys, logged = row if row is not None else ([], [])
-    if not keys or any(table.column(key) is None for key in keys):
-        msg = (
-            f"{books.target}: what tells rows apart was renamed or removed since epoch "
-            f"id {epoch.id}; rename it back"
-        )
-        raise RevertError(msg)
+    keys, logged = _logged_columns(books, table, epoch)
     kept = [column.name for column in table.writable if column.name in logged]
     values = {"id": epoch.id, "gone": [name for name in logged if name not in kept]}
 
@@ -263,6 +252,22 @@ def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
             sets=commas(sets),
             **parts,
         )
+
+
+def _logged_columns(books: Books, table: TableInfo, epoch: Epoch) -> tuple[list[str], list[str]]:
+    row = books.run(
+        "SELECT ARRAY(SELECT jsonb_object_keys(key)), ARRAY(SELECT jsonb_object_keys(after))"
+        " FROM {schema}.undo WHERE epoch_id = %s LIMIT 1",
+        (epoch.id,),
+    ).fetchone()
+    keys, logged = row if row is not None else ([], [])
+    if not keys or any(table.column(key) is None for key in keys):
+        msg = (
+            f"{books.target}: a key column was renamed or removed since epoch id {epoch.id}; "
+            "rename it back"
+        )
+        raise RevertError(msg)
+    return keys, logged
 
 
 def _row_as_json(alias: str, columns: Sequence[str]) -> Composed:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.run_arguments import RunArguments
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.queries.context import JobContext
@@ -240,19 +241,25 @@ def _run(
         finally:  # an interrupted cell of a notebook leaves no query running
             for query in loaded.spark.streams.active:
                 query.stop()
-        found = [
-            (query.name, sink, _History(directory, query.name, final))
-            for query in loaded.queries
-            for sink in query.sinks
-            if isinstance(sink, CollectorSink)
-        ]
-        return SampleRun(
-            outputs={name: sink.result(session) for name, sink, _ in found},
-            batches={name: tuple(past.batches(sink.epochs(session))) for name, sink, past in found},
-            watermarks={name: past.watermark() for name, _, past in found},
-            late_rows=final.late_rows,
-            final=final,
-        )
+        return _collect(loaded, session, directory, final)
+
+
+def _collect(
+    loaded: LoadedJob, session: SparkSession, directory: JobDirectory, final: FinalCheckpoint
+) -> SampleRun:
+    found = [
+        (query.name, sink, _History(directory, query.name, final))
+        for query in loaded.queries
+        for sink in query.sinks
+        if isinstance(sink, CollectorSink)
+    ]
+    return SampleRun(
+        outputs={name: sink.result(session) for name, sink, _ in found},
+        batches={name: tuple(past.batches(sink.epochs(session))) for name, sink, past in found},
+        watermarks={name: past.watermark() for name, _, past in found},
+        late_rows=final.late_rows,
+        final=final,
+    )
 
 
 class _NearClock(SystemClock):
