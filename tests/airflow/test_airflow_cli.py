@@ -48,9 +48,7 @@ def airflow(
 
 @pytest.mark.whole
 def test_help_is_that_of_spark_stream(sqlite_airflow: dict[str, str]) -> None:
-    """
-    It lists the commands of both.
-    """
+    """It lists the commands of both."""
     done = airflow(sqlite_airflow, "--help")
 
     assert EXIT_OK == done.returncode, done.stderr
@@ -81,9 +79,7 @@ def test_options_exit_codes_and_answers_pass_through(tmp_path: Path) -> None:
 def test_a_connection_of_the_database_is_checked(
     sqlite_airflow: dict[str, str], tmp_path: Path
 ) -> None:
-    """
-    One line says what was found.
-    """
+    """One line says what was found."""
     added = ["--conn-type", "spark", "--conn-host", "local[2]"]
     run_airflow(["connections", "add", "spark_here", *added], sqlite_airflow)
 
@@ -95,9 +91,7 @@ def test_a_connection_of_the_database_is_checked(
 
 
 def test_other_commands_pay_nothing_for_it() -> None:
-    """
-    Every ``airflow`` command imports the definition, which loads nothing that is not there.
-    """
+    """Every ``airflow`` command imports the definition, which loads nothing that is not there."""
     program = [sys.executable, "-c", LOADED]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
 

@@ -58,9 +58,7 @@ def expected(kind: type) -> dict[str, tuple[str, bool]]:
 
 @pytest.mark.parametrize("path", sections())
 def test_the_page_has_every_argument_of_a_class(path: str) -> None:
-    """
-    With its default, whether it is a field with templates, and what it means.
-    """
+    """With its default, whether it is a field with templates, and what it means."""
     module, _, name = path.rpartition(".")
     kind: Any = getattr(importlib.import_module(module), name)
     given = rows(sections()[path])

@@ -170,9 +170,7 @@ def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> N
 
 
 def test_a_run_of_which_nothing_tells_the_slice(begun: Begun) -> None:
-    """
-    It says what would tell, at once and without another try, and has written nothing.
-    """
+    """It says what would tell, at once and without another try, and has written nothing."""
     log = begun.fails(PARTITIONED, begun.without_slice, "delays")
 
     assert "its slice is not known: it has no partition key" in log

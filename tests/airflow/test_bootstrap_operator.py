@@ -92,9 +92,7 @@ def make(job: Job, url: str | None = None, digest: str | None = None) -> Savepoi
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
     job: Job, wrong: dict[str, Any], said: str
 ) -> None:
-    """
-    The error names the argument, what it was, and what it may be.
-    """
+    """The error names the argument, what it was, and what it may be."""
     with pytest.raises(ConfigError) as raised:
         operator_of(job, **wrong)
 
@@ -102,9 +100,7 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
 
 
 def test_it_is_stored_with_its_dag() -> None:
-    """
-    Airflow serialises what is templated.
-    """
+    """Airflow serialises what is templated."""
     with DAG("flights", schedule=None) as dag:
         SparkBootstrapOperator(
             task_id="b", job="j:f", job_dir="/{{ slice.name }}", history_params=HISTORY
@@ -116,9 +112,7 @@ def test_it_is_stored_with_its_dag() -> None:
 
 
 def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
-    """
-    As a request to bootstrap, with parameters of any kind, and names of the secret ones.
-    """
+    """As a request to bootstrap, with parameters of any kind, and names of the secret ones."""
     operator = operator_of(
         job,
         history_params={"b": 2, "a": "{{ params.a }}"},
@@ -172,9 +166,7 @@ def test_a_savepoint_that_was_made_of_the_same_is_the_result(job: Job) -> None:
 
 
 def test_a_savepoint_of_something_else_is_an_error(job: Job) -> None:
-    """
-    Another try would find it again.
-    """
+    """Another try would find it again."""
     make(job, digest="other")
 
     with pytest.raises(AirflowFailException, match="made of something else; choose another one"):
@@ -182,9 +174,7 @@ def test_a_savepoint_of_something_else_is_an_error(job: Job) -> None:
 
 
 def test_a_job_that_has_begun_is_an_error(job: Job, entry: str) -> None:
-    """
-    Before anything is written.
-    """
+    """Before anything is written."""
     JobDirectory(job.storage).run("live").put_record(a_run("live"))
     before = job.documents()
 
@@ -195,9 +185,7 @@ def test_a_job_that_has_begun_is_an_error(job: Job, entry: str) -> None:
 
 
 def test_another_history_that_was_not_read_to_its_end_is_an_error(job: Job, entry: str) -> None:
-    """
-    Before anything is written.
-    """
+    """Before anything is written."""
     record = BootstrapRecord(savepoint=f"{job.url}/savepoints/bootstrap", digest="o", began="then")
     record.put(scratch_of(job).storage, "bootstrap.json")
     before = job.documents()
@@ -209,9 +197,7 @@ def test_another_history_that_was_not_read_to_its_end_is_an_error(job: Job, entr
 
 
 def test_a_driver_that_reads_the_history_is_adopted(job: Job) -> None:
-    """
-    Its lease is the scratch directory's; the trigger is told what it waits for, and where.
-    """
+    """Its lease is the scratch directory's; the trigger is told what it waits for, and where."""
     scratch = scratch_of(job)
     job.submit("driver", process=identify_this())
     with scratch.lease("driver"), pytest.raises(TaskDeferred) as raised:
@@ -228,9 +214,7 @@ def test_a_driver_that_reads_the_history_is_adopted(job: Job) -> None:
 
 
 def test_a_kill_asks_the_driver_where_it_listens(job: Job) -> None:
-    """
-    In the scratch directory; an older claim asks nobody.
-    """
+    """In the scratch directory; an older claim asks nobody."""
     scratch = scratch_of(job)
     job.submit("driver", process=identify_this())
     operator = operator_of(job)
@@ -251,9 +235,7 @@ def test_a_kill_asks_the_driver_where_it_listens(job: Job) -> None:
 
 
 def test_a_driver_that_failed(job: Job) -> None:
-    """
-    Its own words are the error; one that no retry helps is told from one that a retry may.
-    """
+    """Its own words are the error; one that no retry helps is told from one that a retry may."""
     scratch = scratch_of(job)
     job.submit("driver", process=ended_process())
     operator = operator_of(job, deferrable=False)
@@ -308,9 +290,7 @@ def test_how_a_bootstrap_stands(changed: dict[str, Any], run_state: RunState) ->
 
 
 def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
-    """
-    It has given its lease up and takes the savepoint: silence for an hour ends the wait.
-    """
+    """It has given its lease up and takes the savepoint: silence for an hour ends the wait."""
     scratch = scratch_of(job)
     job.submit("driver", process=dataclasses.replace(identify_this(), space="another"))
     with scratch.lease("driver"):

@@ -33,9 +33,7 @@ def execute(job_dir: str, max_tries: int) -> RunChoice:
 
 
 def test_retries_are_of_the_same_run(job_dir: str) -> None:
-    """
-    A try after a failure has the same number, so it resumes what the one before it began.
-    """
+    """A try after a failure has the same number, so it resumes what the one before it began."""
     first = execute(job_dir, 3)
     begin(job_dir, FIRST)
 
@@ -59,9 +57,7 @@ def test_a_clear_is_another_run_in_its_place(job_dir: str) -> None:
 
 
 def test_a_task_cleared_before_its_run_has_begun_has_nothing_to_undo(job_dir: str) -> None:
-    """
-    The run goes on being the first one, also when it is retried afterwards.
-    """
+    """The run goes on being the first one, also when it is retried afterwards."""
     execute(job_dir, 3)
     assert RunChoice(FIRST, None) == execute(job_dir, 4)
 
@@ -70,9 +66,7 @@ def test_a_task_cleared_before_its_run_has_begun_has_nothing_to_undo(job_dir: st
 
 
 def test_two_that_see_one_clear_agree(job_dir: str) -> None:
-    """
-    A worker that dies after the decision leaves it to the next try.
-    """
+    """A worker that dies after the decision leaves it to the next try."""
     execute(job_dir, 0)
     begin(job_dir, FIRST)
 

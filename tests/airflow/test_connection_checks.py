@@ -64,9 +64,7 @@ def api_server() -> Iterator[int]:
 
 
 def test_a_local_master_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    One line names spark-submit, Java, PySpark and the master.
-    """
+    """One line names spark-submit, Java, PySpark and the master."""
     is_well, text = connect(monkeypatch, "local[2]").test_connection()
 
     assert is_well, text
@@ -76,9 +74,7 @@ def test_a_local_master_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_standalone_master_answers(monkeypatch: pytest.MonkeyPatch, listening: int) -> None:
-    """
-    Of several masters, one that answers is enough: the others stand by.
-    """
+    """Of several masters, one that answers is enough: the others stand by."""
     hook = connect(monkeypatch, f"spark://{LOOPBACK}:{free_port()},{LOOPBACK}:{listening}")
 
     is_well, text = hook.test_connection()
@@ -88,18 +84,14 @@ def test_a_standalone_master_answers(monkeypatch: pytest.MonkeyPatch, listening:
 
 
 def test_a_kubernetes_master_answers(monkeypatch: pytest.MonkeyPatch, api_server: int) -> None:
-    """
-    Also one that lets nobody in has answered.
-    """
+    """Also one that lets nobody in has answered."""
     monkeypatch.setenv("no_proxy", LOOPBACK)
 
     assert _kubernetes(f"k8s://http://{LOOPBACK}:{api_server}").endswith(" answers")
 
 
 def test_yarn_has_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    Its folder is named by one of two variables.
-    """
+    """Its folder is named by one of two variables."""
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
 
@@ -126,9 +118,7 @@ def test_yarn_has_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_master_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, host: str, wrong: str
 ) -> None:
-    """
-    With the way out, in one line.
-    """
+    """With the way out, in one line."""
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -140,9 +130,7 @@ def test_a_master_that_cannot_be_used_is_named(
 
 
 def test_a_kubernetes_master_that_is_away_is_named() -> None:
-    """
-    Before a submission waits for it.
-    """
+    """Before a submission waits for it."""
     with pytest.raises(ConfigError, match="does not answer .*; correct the connection's host"):
         _kubernetes(f"k8s://http://{LOOPBACK}:{free_port()}")
     with pytest.raises(ConfigError, match="names no address of an API server"):
@@ -152,9 +140,7 @@ def test_a_kubernetes_master_that_is_away_is_named() -> None:
 def test_a_folder_of_yarn_that_is_away_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """
-    A variable alone is not the configuration.
-    """
+    """A variable alone is not the configuration."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nothing"))
 
     is_well, text = connect(monkeypatch, "yarn").test_connection()
@@ -166,9 +152,7 @@ def test_a_folder_of_yarn_that_is_away_is_named(
 def test_a_spark_that_does_not_fit_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """
-    An older PySpark, and a folder without one; what is needed is what the package says.
-    """
+    """An older PySpark, and a folder without one; what is needed is what the package says."""
     hook = connect(monkeypatch, "local[2]")
     monkeypatch.setenv("SPARK_HOME", str(put_pyspark(tmp_path / "old", "3.4.4")))
     old = hook.test_connection()
@@ -183,9 +167,7 @@ def test_a_spark_that_does_not_fit_is_named(
 
 
 def test_what_is_not_on_the_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    The program of the connection, and then Java.
-    """
+    """The program of the connection, and then Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     other = connect(monkeypatch, "local[2]", **{"spark-binary": "spark3-submit"}).test_connection()
@@ -206,9 +188,7 @@ def test_what_is_not_on_the_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_connection_that_cannot_be_read_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], wrong: str
 ) -> None:
-    """
-    What the apache-spark provider refuses, and what we refuse.
-    """
+    """What the apache-spark provider refuses, and what we refuse."""
     is_well, text = connect(monkeypatch, "local[2]", **extra).test_connection()
 
     assert not is_well
@@ -216,9 +196,7 @@ def test_a_connection_that_cannot_be_read_is_named(
 
 
 def test_the_job_root_puts_if_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    The connection's extra names it, or the caller does; nothing is left there.
-    """
+    """The connection's extra names it, or the caller does; nothing is left there."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     hook = connect(monkeypatch, "local[2]", **{"job-root": str(tmp_path / "a")})
@@ -240,9 +218,7 @@ def test_the_job_root_puts_if_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_job_root_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job_root: str, wrong: str
 ) -> None:
-    """
-    Nothing is made there.
-    """
+    """Nothing is made there."""
     hook = connect(monkeypatch, "local[2]")
 
     is_well, text = hook.test_connection(job_root.format(here=tmp_path))
@@ -263,9 +239,7 @@ class Forgetful(LocalStorage):
 def test_a_storage_that_lets_two_win_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """
-    What another one wrote in the meantime is not removed: only what is its own is.
-    """
+    """What another one wrote in the meantime is not removed: only what is its own is."""
     monkeypatch.setattr("airflow_provider.hooks.connection_checks.open_storage", Forgetful)
 
     is_well, text = connect(monkeypatch, "local[2]").test_connection(str(tmp_path))
@@ -276,9 +250,7 @@ def test_a_storage_that_lets_two_win_is_refused(
 
 
 def test_a_keytab_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    A look at a connection leaves no secret in a file, as a submission does.
-    """
+    """A look at a connection leaves no secret in a file, as a submission does."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     hook = connect(monkeypatch, "local[2]", keytab="c2VjcmV0", principal="airflow@REALM")
 

@@ -59,9 +59,7 @@ def execute(operator: Any) -> None:
 
 
 def test_airflow_finds_the_decorator() -> None:
-    """
-    By its name in the provider's information; it makes our operator, with its links.
-    """
+    """By its name in the provider's information; it makes our operator, with its links."""
 
     def daily() -> None: ...
 
@@ -75,9 +73,7 @@ def test_airflow_finds_the_decorator() -> None:
 def test_what_the_function_returns_is_added_to_the_parameters(
     submitted: list[Any], tmp_path: Path
 ) -> None:
-    """
-    It gets its arguments and what it names of the context, when a driver is submitted.
-    """
+    """It gets its arguments and what it names of the context, when a driver is submitted."""
 
     def daily(limit: int, ds: str = None) -> dict[str, Any]:  # type: ignore[assignment]  # noqa: RUF013 - Airflow's form
         return {"day": ds, "limit": limit}
@@ -94,9 +90,7 @@ def test_what_the_function_returns_is_added_to_the_parameters(
 
 
 def test_it_waits_in_the_triggerer_and_resumes(submitted: list[Any], tmp_path: Path) -> None:
-    """
-    As the operator: the trigger is that of the run, and another process continues.
-    """
+    """As the operator: the trigger is that of the run, and another process continues."""
     calls = []
 
     def daily() -> None:
@@ -115,9 +109,7 @@ def test_it_waits_in_the_triggerer_and_resumes(submitted: list[Any], tmp_path: P
 
 
 def test_a_run_that_has_ended_is_compared_with_what_the_function_returns(tmp_path: Path) -> None:
-    """
-    The same parameters are the same run; others are refused, and nothing is started.
-    """
+    """The same parameters are the same run; others are refused, and nothing is started."""
     job = Job(tmp_path / "job")
     job.run.put_record(a_run(RUN, starting={}, params={"day": "2026-01-01"}))
     job.finish()
@@ -144,9 +136,7 @@ def test_a_run_that_has_ended_is_compared_with_what_the_function_returns(tmp_pat
 def test_what_are_no_parameters_is_refused(
     submitted: list[Any], tmp_path: Path, returned: Any, wrong: str
 ) -> None:
-    """
-    Before anything is written, and without a retry, which would get the same.
-    """
+    """Before anything is written, and without a retry, which would get the same."""
     job_dir = tmp_path / "job"
     secret = {"password": "secret"}
     operator = operator_of(lambda: returned, job_dir=str(job_dir), secret_params=secret)
@@ -159,9 +149,7 @@ def test_what_are_no_parameters_is_refused(
 
 
 def test_a_coroutine_is_refused_when_the_dag_is_parsed() -> None:
-    """
-    Nobody would wait for what it returns.
-    """
+    """Nobody would wait for what it returns."""
 
     async def daily() -> dict[str, Any]:
         return {}
@@ -171,9 +159,7 @@ def test_a_coroutine_is_refused_when_the_dag_is_parsed() -> None:
 
 
 def test_override_and_expand() -> None:
-    """
-    A task may have another name and options; mapped, each has arguments of its own.
-    """
+    """A task may have another name and options; mapped, each has arguments of its own."""
     with DAG("flights", schedule=None) as dag:
 
         @task.spark_stream(job=JOB, job_dir="/jobs/{{ ti.map_index }}", params={"key": "a"})
@@ -211,9 +197,7 @@ def test_the_typed_name_makes_the_same() -> None:
 
 @pytest.mark.whole
 def test_a_dag_passes_what_a_task_has_found(sqlite_airflow: dict[str, str], tmp_path: Path) -> None:
-    """
-    The arguments of the function are other tasks' results, and those of each mapped task.
-    """
+    """The arguments of the function are other tasks' results, and those of each mapped task."""
     for name in ("whole", "0", "1"):
         job = Job(tmp_path / name, "r1")
         params = {"days": 3} if name == "whole" else {"region": "ns"[int(name)], "days": 3}

@@ -50,9 +50,7 @@ VERSIONED = "flights_versioned"
 
 @pytest.mark.skipif(bool(missing_names()), reason="an older Airflow lacks names")
 def test_every_example_dag_parses() -> None:
-    """
-    There is a DAG in every file of ``dags/``, and Airflow imports it without an error.
-    """
+    """There is a DAG in every file of ``dags/``, and Airflow imports it without an error."""
     from airflow_names import DagBag
 
     bag = DagBag(str(ROOT / "dags"))
@@ -66,9 +64,7 @@ def test_every_example_dag_parses() -> None:
 
 @pytest.mark.skipif(bool(missing_names()), reason="an older Airflow lacks names")
 def test_parsing_a_dag_does_not_import_spark() -> None:
-    """
-    The DAG processor pays neither for PySpark nor for what a job, or its submission, needs.
-    """
+    """The DAG processor pays neither for PySpark nor for what a job, or its submission, needs."""
     program = (
         "import json, runpy, sys\n"
         f"for file in {[str(path) for path in (ROOT / 'dags').glob('*.py')]!r}:\n"
@@ -217,9 +213,7 @@ def test_a_task_that_is_not_deferrable_waits_for_its_driver(
 def test_a_driver_that_exits_with_0_too_early_fails_the_task(
     sqlite_airflow: dict[str, str], deferrable: str
 ) -> None:
-    """
-    Exit code 0 without a final checkpoint is a failure, and the error says so.
-    """
+    """Exit code 0 without a final checkpoint is a failure, and the error says so."""
     dag_file = Path(sqlite_airflow["AIRFLOW__CORE__DAGS_FOLDER"]) / "tests" / "vanishing.py"
 
     run = run_dag(dag_file, f"vanishes_{deferrable}", sqlite_airflow)
@@ -229,9 +223,7 @@ def test_a_driver_that_exits_with_0_too_early_fails_the_task(
 
 
 def test_the_dags_of_the_tests_parse(tmp_path: Path) -> None:
-    """
-    The tests' own DAGs are well, so that a failure of theirs is not one of parsing.
-    """
+    """The tests' own DAGs are well, so that a failure of theirs is not one of parsing."""
     copy_dags(HERE / "dags", tmp_path / "dags")
     program = (
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n"

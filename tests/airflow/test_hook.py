@@ -126,9 +126,7 @@ def submit(hook: SparkStreamingHook, job: Job, entry: str) -> Any:
 
 
 def test_a_local_command_keeps_to_this_machine(monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
-    """
-    A driver whose executors are threads of its own listens on the loopback interface only.
-    """
+    """A driver whose executors are threads of its own listens on the loopback interface only."""
     connect(monkeypatch, "local[1]")
 
     command = command_of(entry)
@@ -171,9 +169,7 @@ def test_the_connection_has_settings_and_the_task_wins(
 def test_settings_of_the_connection_that_are_none_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, conf: Any
 ) -> None:
-    """
-    What is no object of strings is one clear error, before anything is written.
-    """
+    """What is no object of strings is one clear error, before anything is written."""
     connect(monkeypatch, "local[1]", conf=conf)
 
     with pytest.raises(ConfigError, match="conf in its extra is .*give an object of settings"):
@@ -194,9 +190,7 @@ def test_a_standby_is_asked_for_by_the_task_or_the_connection(
     argument: Any,
     is_wanted: Any,
 ) -> None:
-    """
-    The task wins; a driver in the cluster is never warm.
-    """
+    """The task wins; a driver in the cluster is never warm."""
     connect(monkeypatch, "yarn", conf={"spark.a": "1", "spark.b": "1"}, **extra)
 
     hook = hook_of(standby=argument, conf={"spark.b": "2"})
@@ -256,9 +250,7 @@ def test_an_option_of_spark_submit_is_passed_on(
 
 
 def test_program_and_verbosity_are_passed_on(monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
-    """
-    ``spark_binary`` is the program, and ``verbose`` a flag without a value.
-    """
+    """``spark_binary`` is the program, and ``verbose`` a flag without a value."""
     connect(monkeypatch, "local[1]", **{"spark-binary": "spark3-submit"})
 
     command = command_of(entry, spark_binary="spark2-submit", verbose=True)
@@ -268,9 +260,7 @@ def test_program_and_verbosity_are_passed_on(monkeypatch: pytest.MonkeyPatch, en
 
 
 def test_every_argument_of_spark_submit_operator_is_taken_or_refused_with_a_reason() -> None:
-    """
-    A later apache-spark provider with a new argument shows here, and the page lists each.
-    """
+    """A later apache-spark provider with a new argument shows here, and the page lists each."""
     theirs = {
         name
         for name in inspect.signature(SparkSubmitOperator.__init__).parameters
@@ -288,9 +278,7 @@ def test_every_argument_of_spark_submit_operator_is_taken_or_refused_with_a_reas
 def test_the_heap_that_a_task_asks_for_is_the_drivers(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
-    """
-    With ``driver_memory`` no other heap is on the command line, also none that we choose.
-    """
+    """With ``driver_memory`` no other heap is on the command line, also none that we choose."""
     connect(monkeypatch, "local[1]")
 
     command = command_of(entry, driver_memory="3g")
@@ -302,9 +290,7 @@ def test_the_heap_that_a_task_asks_for_is_the_drivers(
 def test_settings_of_a_properties_file_are_not_overridden(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    What the file says is not chosen: on the command line it would win over the file.
-    """
+    """What the file says is not chosen: on the command line it would win over the file."""
     connect(monkeypatch, "local[1]")
     file = tmp_path / "our.conf"
     file.write_text("spark.driver.memory 5g\nspark.ui.enabled=true\n")
@@ -318,9 +304,7 @@ def test_settings_of_a_properties_file_are_not_overridden(
 def test_a_missing_properties_file_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    It is named before anything is written.
-    """
+    """It is named before anything is written."""
     connect(monkeypatch, "local[1]")
 
     with pytest.raises(ConfigError, match=r"properties_file '/no/such\.conf': there is no such"):
@@ -335,9 +319,7 @@ def test_a_missing_properties_file_is_refused(
      ("executor_memory", "1.5g"), ("executor_memory", "0g"), ("deploy_mode", "yarn-cluster")],
 )  # fmt: skip
 def test_an_option_that_spark_submit_would_refuse_is_named(option: str, value: Any) -> None:
-    """
-    It is an error of the DAG, and not of each try.
-    """
+    """It is an error of the DAG, and not of each try."""
     with pytest.raises(ConfigError, match=f"^{option} {value!r}: "):
         SubmitOptions(**{option: value}).check()
 
@@ -345,9 +327,7 @@ def test_an_option_that_spark_submit_would_refuse_is_named(option: str, value: A
 def test_a_standby_must_have_been_started_with_the_same_options(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
-    """
-    Heap, jars, files and packages are settings that the standby compares.
-    """
+    """Heap, jars, files and packages are settings that the standby compares."""
     connect(monkeypatch, "local[1]", queue="others")
     hook = hook_of(
         standby=True, conf={"a": "b"}, driver_memory="3g", jars="a.jar", files="a", num_executors=2
@@ -372,9 +352,7 @@ def test_a_standby_must_have_been_started_with_the_same_options(
 def test_what_no_standby_can_have_starts_cold_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], entry: str, option: str
 ) -> None:
-    """
-    Another identity, another Spark or unread settings: the task's log has one line.
-    """
+    """Another identity, another Spark or unread settings: the task's log has one line."""
     connect(monkeypatch, "local[1]")
 
     hook = hook_of(standby=True, **{option: "x"})
@@ -408,9 +386,7 @@ def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
 def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
-    """
-    Elsewhere there is no such path: the file is shipped, and named by its module.
-    """
+    """Elsewhere there is no such path: the file is shipped, and named by its module."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster", "queue": "streams"})
 
     command = command_of(entry)
@@ -426,9 +402,7 @@ def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
 def test_in_cluster_mode_a_program_travels_with_the_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """
-    A script, or a file of SQL, is found there by its name.
-    """
+    """A script, or a file of SQL, is found there by its name."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
     for name in ("etl.py", "hours.sql"):
         (tmp_path / name).write_text("")
@@ -441,9 +415,7 @@ def test_in_cluster_mode_a_program_travels_with_the_driver(
 
 
 def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A job that is installed on the cluster is found by its own name there.
-    """
+    """A job that is installed on the cluster is found by its own name there."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
 
     command = command_of("flights.jobs:daily")
@@ -455,9 +427,7 @@ def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
 def test_a_standalone_cluster_runs_no_python_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    What ``spark-submit`` would refuse in each try is refused at once, and for good.
-    """
+    """What ``spark-submit`` would refuse in each try is refused at once, and for good."""
     connect(monkeypatch, "spark://master:7077", **{"deploy-mode": "cluster"})
 
     with pytest.raises(ConfigError, match="no deploy mode cluster for Python on a standalone"):
@@ -469,9 +439,7 @@ def test_a_standalone_cluster_runs_no_python_driver(
 def test_spark_connect_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    A connection to Spark Connect is named at once, instead of failing in each try.
-    """
+    """A connection to Spark Connect is named at once, instead of failing in each try."""
     connect(monkeypatch, "sc://spark:15002")
 
     with pytest.raises(ConfigError, match=r"conn_id 'spark_test': sc://spark.* requests Spark Co"):
@@ -517,9 +485,7 @@ def test_a_submission_is_named_where_a_cluster_shows_it(
 def test_kubernetes_without_its_provider_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
-    """
-    The apache-spark provider needs another package for Kubernetes, which the error names.
-    """
+    """The apache-spark provider needs another package for Kubernetes, which the error names."""
     connect(monkeypatch, "k8s://https://cluster:443", **{"deploy-mode": "cluster"})
 
     with pytest.raises(ConfigError, match="apache-airflow-providers-cncf-kubernetes"):
@@ -530,18 +496,14 @@ def test_kubernetes_without_its_provider_names_what_to_install(
 def test_the_apache_spark_provider_still_has_what_we_touch(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """
-    The private names of ``SparkSubmitHook`` on which the hook builds are there.
-    """
+    """The private names of ``SparkSubmitHook`` on which the hook builds are there."""
     connect(monkeypatch, "local[1]")
 
     assert hasattr(SparkSubmitHook(conn_id="spark_test"), name)
 
 
 def test_the_apache_spark_provider_still_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    ``_connection`` tells master and deploy mode, and ``_conf`` set later is in the command.
-    """
+    """``_connection`` tells master and deploy mode, and ``_conf`` set later is in the command."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
     hook = SparkSubmitHook(conn_id="spark_test", application_args=["run"], name="n")
 
@@ -630,9 +592,7 @@ def test_the_zip_is_made_once_for_the_same_content(tmp_path: Path) -> None:
 
 
 def test_a_cluster_needs_only_pyspark_and_fsspec(tmp_path: Path) -> None:
-    """
-    Every module of the zip can be imported where nothing but PySpark and fsspec is installed.
-    """
+    """Every module of the zip can be imported where nothing but PySpark and fsspec is installed."""
     site = installed("fsspec", "pyspark", "py4j", into=tmp_path / "site")
 
     assert {} == imports(runtime_zip(tmp_path / "zip"), site)
@@ -683,9 +643,7 @@ def test_a_driver_is_started_detached_and_its_end_is_recorded(
 def test_a_driver_does_what_was_submitted_and_nothing_else(
     heard: Path, tmp_path: Path, entry: str
 ) -> None:
-    """
-    No parameter is on a command line, and a request that was changed afterwards is refused.
-    """
+    """No parameter is on a command line, and a request that was changed afterwards is refused."""
     job = Job(tmp_path / "job")
     request = request_of(entry, job.url, params={"secret of ours": [1, {"x": None}]})
 
@@ -731,9 +689,7 @@ def test_the_drivers_environment_has_none_of_airflows_secrets(
 def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
 ) -> None:
-    """
-    Whoever lists processes, reads the job directory or the log finds a variable's name.
-    """
+    """Whoever lists processes, reads the job directory or the log finds a variable's name."""
     secrets = SecretParams({"password": "s3cr3t", "token": "t0ps3cr3t"})
     job = Job(tmp_path / "job")
 
@@ -758,9 +714,7 @@ def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
 def test_variables_of_a_task_are_in_the_drivers_environment_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
 ) -> None:
-    """
-    On YARN, too, where ``SparkSubmitHook`` would show them; they win over the worker's own.
-    """
+    """On YARN, too, where ``SparkSubmitHook`` would show them; they win over the worker's own."""
     monkeypatch.setenv("REGION", "here")
     job = Job(tmp_path / "job")
     hook = hook_of(env_vars={"TOKEN": "s3cr3t", "REGION": "there", "LIMIT": 7})
@@ -781,9 +735,7 @@ def test_variables_of_a_task_are_in_the_drivers_environment_and_nowhere_else(
 def test_variables_for_a_driver_in_the_cluster_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    They would have to be on the command line: the error names the way for what is no secret.
-    """
+    """They would have to be on the command line: the error names the way for what is no secret."""
     connect(monkeypatch, "yarn")
     hook = hook_of(env_vars={"TOKEN": "s3cr3t"}, deploy_mode="cluster")
 
@@ -811,9 +763,7 @@ def test_a_cluster_that_runs_the_driver_cannot_be_told_a_secret(
 def test_a_program_that_cannot_be_started_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    Without ``spark3-submit`` on the path the run fails for good and names the program.
-    """
+    """Without ``spark3-submit`` on the path the run fails for good and names the program."""
     connect(monkeypatch, "local[1]", **{"spark-binary": "spark3-submit"})
     job = Job(tmp_path / "job")
 
@@ -832,9 +782,7 @@ def test_a_program_that_cannot_be_started_is_a_usage_error(
 def test_no_java_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    Where there is no Java, nothing is submitted and no intent is stored.
-    """
+    """Where there is no Java, nothing is submitted and no intent is stored."""
     connect(monkeypatch, "local[1]")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -848,9 +796,7 @@ def test_no_java_is_refused_before_anything_is_written(
 def test_an_old_java_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
-    """
-    A Java that Spark cannot run on is named with its version and the remedy.
-    """
+    """A Java that Spark cannot run on is named with its version and the remedy."""
     connect(monkeypatch, "local[1]")
     java = tmp_path / "old" / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -865,9 +811,7 @@ def test_an_old_java_is_refused(
 
 
 def test_a_missing_entry_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    An entry file that is not there is named, and no intent is stored.
-    """
+    """An entry file that is not there is named, and no intent is stored."""
     connect(monkeypatch, "local[1]")
 
     with pytest.raises(ConfigError, match=r"there is no file .*/missing\.py"):
@@ -889,9 +833,7 @@ def test_a_scheme_without_put_if_absent_is_refused(
 
 
 def test_an_unknown_connection_is_refused(tmp_path: Path, entry: str) -> None:
-    """
-    A connection that Airflow does not have is not silently taken for YARN.
-    """
+    """A connection that Airflow does not have is not silently taken for YARN."""
     with pytest.raises(ConfigError, match="conn_id 'nobody_knows': Airflow has no such connection"):
         submit(SparkStreamingHook("nobody_knows"), Job(tmp_path / "job"), entry)
 
@@ -899,9 +841,7 @@ def test_an_unknown_connection_is_refused(tmp_path: Path, entry: str) -> None:
 
 
 def test_claims_count_the_tries(tmp_path: Path) -> None:
-    """
-    Each try that watches a run has a generation of its own, the newer the higher.
-    """
+    """Each try that watches a run has a generation of its own, the newer the higher."""
     job = Job(tmp_path / "job")
 
     assert [1, 2, 3] == [hook_of().claim(job.url, RUN) for _ in range(3)]

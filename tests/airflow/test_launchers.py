@@ -228,9 +228,7 @@ def test_a_connection_is_tested_by_its_launcher(
 
 @BOTH
 def test_a_task_runs_on_a_cluster(place: Place) -> None:
-    """
-    A worker submits, waits, and returns the final checkpoint; the handle has no secret.
-    """
+    """A worker submits, waits, and returns the final checkpoint; the handle has no secret."""
     shown = place.operator("finish").execute(context())
     handle = present(place.job.run.handle_of(place.driver_id()))
 
@@ -241,9 +239,7 @@ def test_a_task_runs_on_a_cluster(place: Place) -> None:
 
 
 def test_a_triggerer_asks_the_launcher(place: Place) -> None:
-    """
-    What Airflow stores names the connection and no secret; a rebuilt trigger asks with it.
-    """
+    """What Airflow stores names the connection and no secret; a rebuilt trigger asks with it."""
     deferred = place.deferred("fail")
     trigger = rebuilt(deferred)
 
@@ -267,9 +263,7 @@ def test_a_triggerer_asks_the_launcher(place: Place) -> None:
 def test_a_failure_has_the_clusters_exit_code_and_reason(
     place: Place, does: str, code: int, error: type[AirflowException]
 ) -> None:
-    """
-    A driver that never had the lease fails the task in one line; a mistake fails it for good.
-    """
+    """A driver that never had the lease fails the task in one line; a mistake fails it for good."""
     operator = place.operator(does)
     with pytest.raises(error) as raised:
         operator.execute(context())
@@ -283,9 +277,7 @@ def test_a_failure_has_the_clusters_exit_code_and_reason(
 
 
 def test_a_driver_that_dies_is_explained(place: Place) -> None:
-    """
-    Killed with the lease in its hand, a driver said nothing: its cluster says how it ended.
-    """
+    """Killed with the lease in its hand, a driver said nothing: its cluster says how it ended."""
     with pytest.raises(SparkRunFailedError, match=f"{place.kind} .*: ended"):
         place.operator("die").execute(context())
 
@@ -298,9 +290,7 @@ def test_a_driver_that_dies_is_explained(place: Place) -> None:
 
 
 def test_a_killed_worker_is_followed_by_one_that_adopts(place: Place) -> None:
-    """
-    The next try finds the handle, and waits for that driver.
-    """
+    """The next try finds the handle, and waits for that driver."""
     place.deferred("hold")
     first = place.driver_id()
     place.go()
@@ -312,9 +302,7 @@ def test_a_killed_worker_is_followed_by_one_that_adopts(place: Place) -> None:
 
 
 def test_a_worker_killed_before_it_has_the_handle(place: Place) -> None:
-    """
-    A real process dies between the submission and the handle: the next try has the same run.
-    """
+    """A real process dies between the submission and the handle: the next try has the same run."""
     program = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests" / "airflow")!r}]
@@ -359,9 +347,7 @@ def test_a_killed_task_ends_a_driver_that_has_not_come_up(place: Place) -> None:
 
 @BOTH
 def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> None:
-    """
-    A deferred task is killed by its triggerer, which has nothing but what Airflow has stored.
-    """
+    """A deferred task is killed by its triggerer, which has nothing but what Airflow has stored."""
     trigger = rebuilt(place.deferred("hold"))
     place.status(LaunchState.RUNNING)
 
@@ -380,9 +366,7 @@ def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> No
 def test_a_driver_that_never_comes_up_is_ended(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    When the wait for the lease has timed out, the cluster does not go on with it.
-    """
+    """When the wait for the lease has timed out, the cluster does not go on with it."""
     monkeypatch.setattr(observer, "START_TIMEOUT_S", 1.0)
     with pytest.raises(SparkRunFailedError, match="has not taken the lease.*: running"):
         place.operator("hold").execute(context())
@@ -406,25 +390,19 @@ def refused(place: Place, **arguments: Any) -> str:
 
 
 def test_an_unknown_connection_is_refused(place: Place) -> None:
-    """
-    The error names it.
-    """
+    """The error names it."""
     assert "conn_id 'nobody': Airflow has no such connection" in refused(place, conn_id="nobody")
 
 
 def test_a_connection_of_another_type_is_refused(place: Place) -> None:
-    """
-    A Spark connection is for ``spark-submit``.
-    """
+    """A Spark connection is for ``spark-submit``."""
     said = refused(place, conn_id="spark_default")
 
     assert f"is of type 'spark'; launcher '{place.kind}' needs '" in said
 
 
 def test_a_forgotten_launcher_is_named(place: Place) -> None:
-    """
-    The connection of a service is not taken for a master of Spark.
-    """
+    """The connection of a service is not taken for a master of Spark."""
     said = refused(place, launcher=None, launcher_options=None, job="jobs:finish")
 
     assert f"give launcher='{place.kind}' for it" in said
@@ -432,9 +410,7 @@ def test_a_forgotten_launcher_is_named(place: Place) -> None:
 
 @BOTH
 def test_wrong_credentials_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The error says which service refuses, and what to correct.
-    """
+    """The error says which service refuses, and what to correct."""
     wrong = json.dumps({**place.connection, "password": "wr0ng"})
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", wrong)
     said = refused(place)
@@ -444,9 +420,7 @@ def test_wrong_credentials_are_refused(place: Place, monkeypatch: pytest.MonkeyP
 
 
 def test_a_wrong_application_is_refused(emr: EmrCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    An application that is not there, or none, is named before anything is written.
-    """
+    """An application that is not there, or none, is named before anything is written."""
     emr.new_application()
     place = emr_place(emr, "wrong_application", monkeypatch)
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(place.connection))
@@ -466,9 +440,7 @@ def test_a_wrong_application_is_refused(emr: EmrCluster, monkeypatch: pytest.Mon
 
 @BOTH
 def test_a_server_that_is_away_is_worth_a_retry(place: Place) -> None:
-    """
-    The task fails in one line, and may be tried again; nothing was written.
-    """
+    """The task fails in one line, and may be tried again; nothing was written."""
     if place.kind == "livy":
         place.cluster.go_away()
     else:  # the store of the job directory is the same server
@@ -498,16 +470,12 @@ def test_a_server_that_is_away_is_worth_a_retry(place: Place) -> None:
 def test_what_a_cluster_cannot_have_is_refused(
     place: Place, arguments: dict[str, Any], said: str
 ) -> None:
-    """
-    Secrets of this machine and options of ``spark-submit`` have no way there.
-    """
+    """Secrets of this machine and options of ``spark-submit`` have no way there."""
     assert said in refused(place, **arguments)
 
 
 def test_a_file_of_this_machine_is_refused(place: Place) -> None:
-    """
-    The job's own file has to be where the cluster reads it.
-    """
+    """The job's own file has to be where the cluster reads it."""
     operator = place.operator("finish")
     operator.job = "/here/jobs.py:finish"
     with pytest.raises(AirflowFailException, match="a cluster cannot read that file; upload it"):
@@ -530,9 +498,7 @@ def test_a_file_of_this_machine_is_refused(place: Place) -> None:
 def test_a_bad_launcher_is_refused_when_the_dag_is_parsed(
     arguments: dict[str, Any], said: str
 ) -> None:
-    """
-    The error names the argument, and what it may be.
-    """
+    """The error names the argument, and what it may be."""
     with pytest.raises(ConfigError) as raised:
         SparkStreamingOperator(task_id="t", job="jobs:daily", job_dir="/jobs", **arguments)
 
@@ -540,9 +506,7 @@ def test_a_bad_launcher_is_refused_when_the_dag_is_parsed(
 
 
 def test_a_choice_is_the_same_in_another_process() -> None:
-    """
-    What a trigger stores is what the task has said.
-    """
+    """What a trigger stores is what the task has said."""
     choice = present(LauncherChoice.of("livy", "cluster", {"queue": "night"}))
 
     assert choice == LauncherChoice.from_dict(json.loads(json.dumps(choice.to_dict())))

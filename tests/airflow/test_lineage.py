@@ -62,9 +62,7 @@ def ended(
 
 
 def test_a_run_has_the_rows_of_its_queries(tmp_path: Path) -> None:
-    """
-    A dataset that two queries read or write has the rows of both.
-    """
+    """A dataset that two queries read or write has the rows of both."""
     directory = ended(tmp_path, {"a": said(IN), "b": said(IN)}, {"a": 5, "b": 2})
 
     found = datasets_of_run(directory, "r1")
@@ -73,9 +71,7 @@ def test_a_run_has_the_rows_of_its_queries(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_not_known_are_not_guessed(tmp_path: Path) -> None:
-    """
-    Those of one of several sources; those of a driver that died after its last report.
-    """
+    """Those of one of several sources; those of a driver that died after its last report."""
     several = ended(tmp_path / "several", {"a": said(IN, ALSO), "b": said(IN)}, {"a": 5, "b": 2})
     stale = {"a": said(IN), "b": said(ALSO)}
     died = ended(tmp_path / "died", stale, {"a": 5, "b": 2}, rows_read=9)
@@ -115,9 +111,7 @@ def rendered(folder: Path, **arguments: Any) -> SparkStreamingOperator:
 
 
 def test_facets_name_datasets_and_rows(tmp_path: Path) -> None:
-    """
-    At the end of a task, whatever became of it, and at the start of one whose run is there.
-    """
+    """At the end of a task, whatever became of it, and at the start of one whose run is there."""
     pytest.importorskip("airflow.providers.openlineage")
     ended(tmp_path, {"a": said(IN)}, {"a": 5})
     operator = rendered(tmp_path)
@@ -135,9 +129,7 @@ def test_facets_name_datasets_and_rows(tmp_path: Path) -> None:
 
 
 def test_nothing_is_known_before_the_first_attempt(tmp_path: Path) -> None:
-    """
-    Then nothing of OpenLineage is needed either.
-    """
+    """Then nothing of OpenLineage is needed either."""
     assert rendered(tmp_path / "new").get_openlineage_facets_on_start() is None
     with DAG("flights", schedule=None):
         unrendered = SparkStreamingOperator(task_id="x", job="j.py:f", job_dir=str(tmp_path))
@@ -180,9 +172,7 @@ def compat(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_driver_learns_its_parent_and_no_secret(
     compat: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    What is secret is left out of the command line, and the log says where it belongs.
-    """
+    """What is secret is left out of the command line, and the log says where it belongs."""
     command = command_of(rendered(tmp_path, **dict.fromkeys(FLAGS, True)))
 
     assert f"spark.openlineage.parentRunId={TI.run_id}" in command
@@ -196,9 +186,7 @@ def test_a_driver_learns_its_parent_and_no_secret(
 
 
 def test_a_warm_driver_is_asked_for_as_ever(compat: Any, tmp_path: Path) -> None:
-    """
-    A parent that is another one for each task is no setting that a warm driver must have.
-    """
+    """A parent that is another one for each task is no setting that a warm driver must have."""
     spec = RunSpec(job_dir="/jobs/x", entry="jobs.py:daily", run_id=RUN)
     hooks: list[Any] = [
         rendered(tmp_path, standby=True, **flags)._hook()
@@ -213,9 +201,7 @@ def test_a_warm_driver_is_asked_for_as_ever(compat: Any, tmp_path: Path) -> None
 def test_airflows_configuration_says_so_for_all_tasks(
     monkeypatch: pytest.MonkeyPatch, compat: Any, tmp_path: Path
 ) -> None:
-    """
-    The names and defaults are those of SparkSubmitOperator; an argument wins.
-    """
+    """The names and defaults are those of SparkSubmitOperator; an argument wins."""
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__SPARK_INJECT_PARENT_JOB_INFO", "True")
     parent = f"spark.openlineage.parentRunId={TI.run_id}"
 
@@ -234,9 +220,7 @@ def test_airflows_configuration_says_so_for_all_tasks(
 def test_without_openlineages_provider_a_driver_starts_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """
-    Airflow's own replacement warns, and nothing is injected.
-    """
+    """Airflow's own replacement warns, and nothing is injected."""
     name = "airflow.providers.common.compat.openlineage.utils.spark"
     monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.utils.spark", None)

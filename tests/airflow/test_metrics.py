@@ -227,9 +227,7 @@ def test_a_worker_that_waits_itself_sends_it_too(
 def test_it_sends_no_more_often_than_a_driver_has_news(
     job: PageJob, statsd: StatsD, sending: Callable[..., None]
 ) -> None:
-    """
-    However often it is polled; and nothing at all while no driver of the run is alive.
-    """
+    """However often it is polled; and nothing at all while no driver of the run is alive."""
     sending()
     clock = FakeClock()
     metrics = StreamMetrics(job.url, job.run_id, LABELS, clock)
@@ -258,9 +256,7 @@ def test_what_fails_is_logged_once_and_nobodys_error(
     sending: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """
-    The task waits on; and when the documents can be read again, their metrics are sent.
-    """
+    """The task waits on; and when the documents can be read again, their metrics are sent."""
     sending()
     clock = FakeClock()
     metrics = StreamMetrics(job.url, job.run_id, LABELS, clock)
@@ -286,9 +282,7 @@ def test_a_name_that_airflow_would_refuse_is_not_sent(
     sending: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """
-    It would log a stack trace for each of them, every ten seconds.
-    """
+    """It would log a stack trace for each of them, every ten seconds."""
     sending()
     StreamMetrics(job.url, job.run_id, {**LABELS, "dag_id": "d" * 240}).look(RunState.RUNNING)
     statsd.drain()
@@ -304,9 +298,7 @@ def test_a_name_that_airflow_would_refuse_is_not_sent(
 def test_tags_of_influxdb_are_in_the_name_that_is_sent(
     job: PageJob, statsd: StatsD, sending: Callable[..., None]
 ) -> None:
-    """
-    Where StatsD takes tags, the name is the metric's alone.
-    """
+    """Where StatsD takes tags, the name is the metric's alone."""
     sending(STATSD_INFLUXDB_ENABLED="True")
     StreamMetrics(job.url, job.run_id, LABELS).look(RunState.RUNNING)
     statsd.drain()
@@ -319,9 +311,7 @@ def test_tags_of_influxdb_are_in_the_name_that_is_sent(
 def test_attributes_of_opentelemetry_are_the_tags(
     airflow_stats: Any, job: PageJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Each gauge has the name that Airflow gives it, and says of which task and query it is.
-    """
+    """Each gauge has the name that Airflow gives it, and says of which task and query it is."""
     from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
     from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 
@@ -349,9 +339,7 @@ def test_attributes_of_opentelemetry_are_the_tags(
 
 
 def test_values_of_tags_are_parts_of_a_name() -> None:
-    """
-    A dot in one would make two parts of it, and Airflow refuses other characters.
-    """
+    """A dot in one would make two parts of it, and Airflow refuses other characters."""
     sample = Sample("backlog", 1.0, "a+b=c.d")
     labels = {"dag_id": "flüge", "task_id": "group.daily"}
 

@@ -93,9 +93,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
 
 @pytest.mark.parametrize("program", [{"script": "/jobs/etl.py"}, {"sql": "/jobs/hours.sql"}])
 def test_a_program_is_the_entry_of_its_run(program: dict[str, Any]) -> None:
-    """
-    A script's command line is a parameter of the run, and is templated as they are.
-    """
+    """A script's command line is a parameter of the run, and is templated as they are."""
     arguments = ["--day", "2026-01-01"]
     operator = in_dag(job=None, params={"args": arguments}, **program)
 
@@ -139,9 +137,7 @@ def test_a_program_is_the_entry_of_its_run(program: dict[str, Any]) -> None:
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
-    """
-    The error names the argument, what it was, and what it may be.
-    """
+    """The error names the argument, what it was, and what it may be."""
     with pytest.raises(ConfigError) as raised:
         in_dag(**wrong)
 
@@ -149,18 +145,14 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any],
 
 
 def test_a_templated_job_is_not_judged_before_it_is_rendered() -> None:
-    """
-    The entry point may come from a template, which has no form yet when the DAG is parsed.
-    """
+    """The entry point may come from a template, which has no form yet when the DAG is parsed."""
     operator = in_dag(job="{{ var.value.job }}")
 
     assert "{{ var.value.job }}" == operator.job
 
 
 def test_parsing_neither_looks_for_connections_nor_for_files() -> None:
-    """
-    A DAG with an unknown connection and a missing file parses: that is judged where it runs.
-    """
+    """A DAG with an unknown connection and a missing file parses: that is judged where it runs."""
     operator = in_dag(conn_id="nobody_knows", job=MISSING, job_dir="s3://bucket/job")
 
     assert ("nobody_knows", MISSING) == (operator.conn_id, operator.job)
@@ -168,9 +160,7 @@ def test_parsing_neither_looks_for_connections_nor_for_files() -> None:
 
 @PARAMS_HAVE_A_SOURCE
 def test_the_dags_params_are_not_the_jobs() -> None:
-    """
-    A job gets the operator's ``params`` only, although Airflow merges the DAG's into them.
-    """
+    """A job gets the operator's ``params`` only, although Airflow merges the DAG's into them."""
     dag = DAG("flights", schedule=None, params={"colour": "blue", "input": "/of/the/dag"})
 
     with_own = in_dag(dag, params={"input": "/in", "days": 3})
@@ -234,18 +224,14 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
 
 
 def test_defaults_of_a_dag_reach_the_options_of_spark_submit() -> None:
-    """
-    ``default_args`` are for both operators: what is not taken is passed over there.
-    """
+    """``default_args`` are for both operators: what is not taken is passed over there."""
     dag = DAG("flights", schedule=None, default_args={"driver_memory": "3g", "name": "x"})
 
     assert "3g" == SubmitOptions.of(in_dag(dag)).driver_memory
 
 
 def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:
-    """
-    The page of rendered templates, which is stored, has stars in the place of its value.
-    """
+    """The page of rendered templates, which is stored, has stars in the place of its value."""
     shown = redact({"password": "s3cr3t"}, "secret_params")
 
     assert {"password": "***"} == shown
@@ -256,9 +242,7 @@ def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:
 def test_a_secret_that_is_also_given_in_the_clear_is_not_submitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    The request is stored, and its digest stands on a command line.
-    """
+    """The request is stored, and its digest stands on a command line."""
     monkeypatch.setattr(redaction, "_known", redaction.Secrets({}))
     value = "s3cr3t-4711"
     operator = in_dag(params={"url": f"db://me:{value}@x"}, secret_params={"password": value})
@@ -271,9 +255,7 @@ def test_a_secret_that_is_also_given_in_the_clear_is_not_submitted(
 
 
 def test_a_dag_with_the_operator_is_serialised() -> None:
-    """
-    The scheduler and the web server rebuild the DAG, with its templated fields, from JSON.
-    """
+    """The scheduler and the web server rebuild the DAG, with its templated fields, from JSON."""
     dag = DAG("flights", schedule=None)
     in_dag(dag, params={"input": "/in"}, conf={"spark.app": "{{ ds }}"}, trigger="10 seconds")
 
@@ -299,9 +281,7 @@ def test_the_job_is_indexed_before_anything_else_is_done(job: Job) -> None:
 
 
 def test_the_links_lead_to_the_page_of_the_task_instance(job: Job) -> None:
-    """
-    They are relative to Airflow's address, and name the instance, never a path.
-    """
+    """They are relative to Airflow's address, and name the instance, never a path."""
     operator = operator_of(job)
 
     links = {
@@ -315,9 +295,7 @@ def test_the_links_lead_to_the_page_of_the_task_instance(job: Job) -> None:
 
 
 def test_mapped_tasks_have_runs_of_their_own(job: Job) -> None:
-    """
-    The map index is part of the derived run id, so that mapped tasks do not adopt each other.
-    """
+    """The map index is part of the derived run id, so that mapped tasks do not adopt each other."""
     mapped: Any = SimpleNamespace(**{**vars(TI), "map_index": 7})
     job.run_id = f"{RUN}-7"
     Job(job.root, f"{RUN}-7").finish()
@@ -343,9 +321,7 @@ def test_mapped_tasks_have_runs_of_their_own(job: Job) -> None:
     ],
 )
 def test_a_derived_run_id_is_a_valid_name_and_stays_the_same(text: str) -> None:
-    """
-    Whatever DAG, task and DAG run are called, each try finds the same folder.
-    """
+    """Whatever DAG, task and DAG run are called, each try finds the same folder."""
     run_id = derive_run_id(text)
 
     assert run_id == check_name(run_id, what="run id")
@@ -353,18 +329,14 @@ def test_a_derived_run_id_is_a_valid_name_and_stays_the_same(text: str) -> None:
 
 
 def test_different_texts_have_different_run_ids() -> None:
-    """
-    What had to be replaced or cut off is told apart by a hash.
-    """
+    """What had to be replaced or cut off is told apart by a hash."""
     texts = ["a:b", "a_b", "a/b", "a b", "x" * 200, "x" * 201, "-a_b"]
 
     assert len(texts) == len({derive_run_id(text) for text in texts})
 
 
 def test_a_plain_text_is_its_own_run_id() -> None:
-    """
-    Where nothing needs replacing, people find the run under the name they know.
-    """
+    """Where nothing needs replacing, people find the run under the name they know."""
     assert "flights-daily-run_1" == derive_run_id("flights-daily-run_1")
 
 
@@ -393,9 +365,7 @@ def test_a_finished_run_does_not_stand_for_another_one(
 
 
 def test_a_finished_run_stands_for_another_dag_run_by_hand(job: Job) -> None:
-    """
-    The moment of a DAG run without data of its own is no other ask, as for a driver.
-    """
+    """The moment of a DAG run without data of its own is no other ask, as for a driver."""
     moments = [(f"2026-01-0{day}T00:00:00.000Z",) * 2 for day in (1, 2)]
     job.run.put_record(a_run(job.run_id, starting={}, params={}, interval=moments[0]))
     job.finish()
@@ -404,9 +374,7 @@ def test_a_finished_run_stands_for_another_dag_run_by_hand(job: Job) -> None:
 
 
 def test_a_finished_run_is_done_at_once(job: Job) -> None:
-    """
-    Asked again, the task returns the final checkpoint and writes nothing.
-    """
+    """Asked again, the task returns the final checkpoint and writes nothing."""
     final = job.finish()
     before = job.documents()
 
@@ -417,9 +385,7 @@ def test_a_finished_run_is_done_at_once(job: Job) -> None:
 
 
 def test_a_final_checkpoint_that_is_not_true_fails_for_good(job: Job) -> None:
-    """
-    A final checkpoint whose batch is not in Spark's commit log makes no task green.
-    """
+    """A final checkpoint whose batch is not in Spark's commit log makes no task green."""
     job.run.put_record(a_run(job.run_id, starting={"daily": -1}, params={}))
     final = job.finish().to_dict()
     final["queries"]["daily"]["batch_id"] = 3
@@ -432,9 +398,7 @@ def test_a_final_checkpoint_that_is_not_true_fails_for_good(job: Job) -> None:
 
 
 def test_a_live_driver_of_the_run_is_adopted(job: Job) -> None:
-    """
-    The task waits for the driver that is there, with a claim of its own, and submits none.
-    """
+    """The task waits for the driver that is there, with a claim of its own, and submits none."""
     job.submit("driver", process=ELSEWHERE, log=job.root / "driver.log")
     with job.lease("driver"):
         deferred = deferral(operator_of(job))
@@ -456,9 +420,7 @@ def test_a_live_driver_of_the_run_is_adopted(job: Job) -> None:
 
 
 def test_a_driver_that_is_still_starting_is_adopted(job: Job) -> None:
-    """
-    A driver submitted by the last try, which has no lease yet, is waited for, too.
-    """
+    """A driver submitted by the last try, which has no lease yet, is waited for, too."""
     job.submit("driver", process=ELSEWHERE)
 
     deferred = deferral(operator_of(job))
@@ -500,9 +462,7 @@ def test_a_starting_driver_is_adopted_whatever_its_workers_clock_says(job: Job, 
 
 
 def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:
-    """
-    A missing entry file is said before anything is written, the claim included.
-    """
+    """A missing entry file is said before anything is written, the claim included."""
     with pytest.raises(AirflowFailException, match=r"there is no file /nowhere/jobs\.py"):
         operator_of(job).execute(context())
 
@@ -522,9 +482,7 @@ def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:
 def test_what_only_the_worker_can_judge_fails_for_good(
     job: Job, arguments: dict[str, Any], said: str
 ) -> None:
-    """
-    An unsupported job directory, an unknown connection and a bad run id are not retried.
-    """
+    """An unsupported job directory, an unknown connection and a bad run id are not retried."""
     operator = SparkStreamingOperator(
         task_id="daily", **{"job": JOB, "job_dir": job.url, **arguments}
     )
@@ -537,9 +495,7 @@ def test_what_only_the_worker_can_judge_fails_for_good(
 
 
 def test_a_job_directory_of_a_newer_format_fails_for_good(job: Job) -> None:
-    """
-    What a newer version has written is refused before anything is added to it.
-    """
+    """What a newer version has written is refused before anything is added to it."""
     identified(job.storage).put("job.json", b'{"version": 99, "name": "daily", "created": "later"}')
     before = job.documents()
 
@@ -550,9 +506,7 @@ def test_a_job_directory_of_a_newer_format_fails_for_good(job: Job) -> None:
 
 
 def test_another_runs_driver_is_an_error_that_names_it(job: Job) -> None:
-    """
-    By default a second run does not wait on a job directory that is in use, nor writes to it.
-    """
+    """By default a second run does not wait on a job directory that is in use, nor writes to it."""
     with job.lease("other", run_id="another"):
         before = [name for name in job.documents() if "heartbeats" not in name]
         with pytest.raises(AirflowFailException, match="run 'another' is running this job"):
@@ -563,9 +517,7 @@ def test_another_runs_driver_is_an_error_that_names_it(job: Job) -> None:
 
 
 def test_another_runs_driver_can_be_waited_for(job: Job) -> None:
-    """
-    With ``on_existing="wait"`` the task waits for the other run's end, then submits its own.
-    """
+    """With ``on_existing="wait"`` the task waits for the other run's end, then submits its own."""
     operator = operator_of(job, on_existing="wait")
     with job.lease("other", run_id="another"):
         deferred = deferral(operator)
@@ -579,9 +531,7 @@ def test_another_runs_driver_can_be_waited_for(job: Job) -> None:
 
 
 def test_another_runs_driver_can_be_waited_for_in_a_worker(job: Job) -> None:
-    """
-    Not deferrable, ``on_existing="wait"`` waits all the same, then submits.
-    """
+    """Not deferrable, ``on_existing="wait"`` waits all the same, then submits."""
     operator = operator_of(job, on_existing="wait", deferrable=False)
     with job.lease("other", run_id="another") as lease:
         threading.Timer(0.5, lease.release).start()
@@ -611,9 +561,7 @@ def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job:
 
 
 def test_a_live_driver_can_be_an_error(job: Job) -> None:
-    """
-    With ``on_existing="fail"`` a driver of the same run is not adopted.
-    """
+    """With ``on_existing="fail"`` a driver of the same run is not adopted."""
     job.submit("driver", process=ELSEWHERE)
     with (
         job.lease("driver"),
@@ -707,9 +655,7 @@ def test_what_airflow_has_stored_decides_nothing(job: Job, state: str) -> None:
 
 
 def test_a_run_that_was_undone_is_not_done(job: Job) -> None:
-    """
-    The final checkpoint of a run that the job went back before makes no task green.
-    """
+    """The final checkpoint of a run that the job went back before makes no task green."""
     job.finish()
     job.run.put_rewound(RewoundRecord(run_id=RUN, savepoint=None, at="2026-01-01T00:00:00.000Z"))
 
@@ -718,9 +664,7 @@ def test_a_run_that_was_undone_is_not_done(job: Job) -> None:
 
 
 def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> None:
-    """
-    A task that waits in a worker bears an outage as the triggerer does.
-    """
+    """A task that waits in a worker bears an outage as the triggerer does."""
     job.submit("driver", process=ELSEWHERE)
     away = job.root.parent / "unmounted"
     operator = operator_of(job, deferrable=False)
@@ -744,9 +688,7 @@ def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> Non
 
 
 def test_the_event_is_not_believed_without_the_final_checkpoint(job: Job) -> None:
-    """
-    An event that says done makes no task green: the final checkpoint does.
-    """
+    """An event that says done makes no task green: the final checkpoint does."""
     event = {"run_state": "finished", "reason": "", "fatal": False, "driver_id": "driver"}
 
     with pytest.raises(AirflowException, match="the driver ended without a final checkpoint"):
@@ -754,9 +696,7 @@ def test_the_event_is_not_believed_without_the_final_checkpoint(job: Job) -> Non
 
 
 def test_a_final_checkpoint_outweighs_an_event(job: Job) -> None:
-    """
-    A driver that died after its final checkpoint has done all: the task is green.
-    """
+    """A driver that died after its final checkpoint has done all: the task is green."""
     final = job.finish()
     event = {"run_state": "failed", "reason": "killed", "fatal": True, "driver_id": "driver"}
 
@@ -771,9 +711,7 @@ def test_a_failure_is_retried_unless_it_is_for_good(
     fatal: bool,  # noqa: FBT001 - a parameter of the test
     error: type[Exception],
 ) -> None:
-    """
-    The reason is the task's error, and only a failure for good forbids the retry.
-    """
+    """The reason is the task's error, and only a failure for good forbids the retry."""
     event = {
         "run_state": "failed",
         "reason": "no space left",
@@ -804,9 +742,7 @@ def test_the_failure_that_the_driver_has_recorded_goes_to_xcom(job: Job) -> None
 
 
 def test_restarts_and_types_are_listed_when_the_dag_is_parsed() -> None:
-    """
-    A wrong listing is an import error of the DAG; a right one reaches the driver.
-    """
+    """A wrong listing is an import error of the DAG; a right one reaches the driver."""
     operator = in_dag(
         fails_as={"jobs.BadRow": "data-missing"}, restart={"type": "fixed-delay"}, failover="full"
     )
@@ -824,9 +760,7 @@ def test_restarts_and_types_are_listed_when_the_dag_is_parsed() -> None:
 
 
 def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
-    """
-    Not deferrable, the task fails with what the driver said, exit code 0 included.
-    """
+    """Not deferrable, the task fails with what the driver said, exit code 0 included."""
     job.submit("driver", process=ELSEWHERE)
     with job.lease("driver") as lease:
         threading.Timer(0.3, lease.release).start()
@@ -842,9 +776,7 @@ def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
 def test_a_job_directory_on_a_full_disk_is_an_environment_failure(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The task's error has class, machine, path and the next step, as that of a driver has.
-    """
+    """The task's error has class, machine, path and the next step, as that of a driver has."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/jobs/a/x.json")
@@ -867,9 +799,7 @@ def test_a_job_directory_on_a_full_disk_is_an_environment_failure(
 def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
     job: Job, policy: str, asked: list[str]
 ) -> None:
-    """
-    ``on_kill`` of a task that holds a worker asks its driver to end, or lets it go on.
-    """
+    """``on_kill`` of a task that holds a worker asks its driver to end, or lets it go on."""
     job.submit("driver", process=ELSEWHERE)
     operator = operator_of(job, on_kill=policy)
     with job.lease("driver"):
@@ -880,9 +810,7 @@ def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
 
 
 def test_killed_before_it_did_anything_it_asks_nobody(job: Job) -> None:
-    """
-    A task killed before ``execute()`` has claimed the run stops no driver.
-    """
+    """A task killed before ``execute()`` has claimed the run stops no driver."""
     with job.lease("driver"):
         operator_of(job).on_kill()
 
@@ -921,9 +849,7 @@ def requested(operator: SparkStreamingOperator, **more: Any) -> dict[str, Any]:
 
 
 def test_a_driver_receives_all_that_was_requested() -> None:
-    """
-    Mode, parameters of any kind, end and interval are members of the request.
-    """
+    """Mode, parameters of any kind, end and interval are members of the request."""
     operator = in_dag(
         params={"b": 2, "a": ["x=y z", None]},
         until="stopped",
@@ -943,9 +869,7 @@ def test_a_driver_receives_all_that_was_requested() -> None:
 
 
 def test_a_job_begins_from_a_savepoint() -> None:
-    """
-    Its address is a template; one that renders to nothing begins from the beginning.
-    """
+    """Its address is a template; one that renders to nothing begins from the beginning."""
     given: dict[str, Any] = {
         "from_savepoint": "{{ params.s }}",
         "state_partitions": 5,
@@ -962,9 +886,7 @@ def test_a_job_begins_from_a_savepoint() -> None:
 
 
 def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:
-    """
-    A scheduled run's interval reaches the job; a manual run without one has none.
-    """
+    """A scheduled run's interval reaches the job; a manual run without one has none."""
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     end = start + dt.timedelta(days=1)
     operator = in_dag(at_end="suspend")
@@ -977,9 +899,7 @@ def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:
 
 
 def test_an_interval_of_ones_own_replaces_the_runs() -> None:
-    """
-    ``interval`` gives start and end, whatever the DAG run's are.
-    """
+    """``interval`` gives start and end, whatever the DAG run's are."""
     operator = in_dag(interval=["2026-01-01", "2026-02-01"])
     start = dt.datetime(2026, 5, 1, tzinfo=dt.timezone.utc)
 
@@ -992,9 +912,7 @@ def test_an_interval_of_ones_own_replaces_the_runs() -> None:
 
 
 def test_a_worker_that_waits_first_ends_a_short_run_itself(job: Job) -> None:
-    """
-    What ends in time needs no triggerer; what takes longer is deferred then.
-    """
+    """What ends in time needs no triggerer; what takes longer is deferred then."""
     job.submit(process=ELSEWHERE)
     with job.lease():
         deferred = deferral(operator_of(job, defer_after=0.2))
@@ -1010,9 +928,7 @@ def test_a_worker_that_waits_first_ends_a_short_run_itself(job: Job) -> None:
 def test_a_worker_waits_first_where_a_standby_is_asked_for(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The task or its connection asks for one; `defer_after` wins.
-    """
+    """The task or its connection asks for one; `defer_after` wins."""
     cold = operator_of(job)._defer_after_s()
     warm = operator_of(job, standby=True)._defer_after_s()
     said = operator_of(job, standby=True, defer_after=0)._defer_after_s()
@@ -1032,9 +948,7 @@ def test_a_worker_waits_first_where_a_standby_is_asked_for(
 def test_a_task_ends_from_the_trigger_where_nothing_is_lost(
     job: Job, *, from_trigger: bool, more: dict[str, Any]
 ) -> None:
-    """
-    A task with outlets, whose events only a worker makes, or without XCom, ends in a worker.
-    """
+    """A task with outlets, whose events only a worker makes, or without XCom, ends in a worker."""
     job.submit(process=ELSEWHERE)
     with job.lease():
         deferred = deferral(operator_of(job, end_from_trigger=from_trigger, **more))
@@ -1077,9 +991,7 @@ def test_a_directory_that_was_emptied_is_refused_by_each_later_try(job: Job) -> 
 
 
 def test_another_jobs_directory_at_the_address_is_refused(job: Job) -> None:
-    """
-    It has an identity, and not the one that was begun there; one that follows it is taken.
-    """
+    """It has an identity, and not the one that was begun there; one that follows it is taken."""
     remembered(job)
     shutil.rmtree(job.root)
     begin_identity(job.storage, SystemClock())
@@ -1113,9 +1025,7 @@ def test_a_driver_whose_directory_is_gone_is_not_judged_by_what_is_there(job: Jo
 
 
 def test_a_memory_that_airflow_has_not_stored_stops_the_task(job: Job, monkeypatch) -> None:
-    """
-    Before 3.3 Airflow logs a refused write of a variable and returns, as if it were stored.
-    """
+    """Before 3.3 Airflow logs a refused write of a variable and returns, as if it were stored."""
     monkeypatch.setattr(Variable, "set", lambda *_, **__: None)
 
     with pytest.raises(OutageError, match="Airflow did not store the variable spark_stream_job"):
@@ -1123,9 +1033,7 @@ def test_a_memory_that_airflow_has_not_stored_stops_the_task(job: Job, monkeypat
 
 
 def test_a_job_that_has_finished_is_not_remembered(job: Job) -> None:
-    """
-    No run may go on there, so a variable of Airflow's would stay for ever.
-    """
+    """No run may go on there, so a variable of Airflow's would stay for ever."""
     remembered(job)
     before = Variable.get(f"spark_stream_job.{key_of(job.url)}", None)
     job.finish()

@@ -72,7 +72,5 @@ def test_a_partition_is_until_the_next_one(cron: str, zone: str, date: str, end:
     ],
 )
 def test_a_partition_whose_end_nobody_knows(timetable: Any) -> None:
-    """
-    Its key is the slice: partitions of assets, a key that a person gave.
-    """
+    """Its key is the slice: partitions of assets, a key that a person gave."""
     assert Slice("eu") == partition(timetable, "2026-05-01T00:00Z", key="eu")

@@ -56,9 +56,7 @@ def names(job_dir: str) -> list[str]:
 
 
 def test_a_savepoint_is_taken_and_told(job_dir: str) -> None:
-    """
-    It lies among the job's, and XCom says where, of which batch, and that it is whole.
-    """
+    """It lies among the job's, and XCom says where, of which batch, and that it is whole."""
     told = save(job_dir, labels={"team": "flights"})
 
     savepoint = open_savepoint(told["url"])
@@ -69,9 +67,7 @@ def test_a_savepoint_is_taken_and_told(job_dir: str) -> None:
 
 
 def test_a_retry_finds_what_an_earlier_try_has_taken(job_dir: str) -> None:
-    """
-    A worker may die after the savepoint is complete: the next try takes no second one.
-    """
+    """A worker may die after the savepoint is complete: the next try takes no second one."""
     first = save(job_dir)
 
     assert first == save(job_dir)
@@ -79,9 +75,7 @@ def test_a_retry_finds_what_an_earlier_try_has_taken(job_dir: str) -> None:
 
 
 def test_a_name_of_somebody_else_fails_for_good(job_dir: str) -> None:
-    """
-    Another run's savepoint is not taken for one's own.
-    """
+    """Another run's savepoint is not taken for one's own."""
     save(job_dir, "run_1")
 
     with pytest.raises(AirflowFailException, match="there is a savepoint of this name"):
@@ -89,9 +83,7 @@ def test_a_name_of_somebody_else_fails_for_good(job_dir: str) -> None:
 
 
 def test_each_outlet_is_told(job_dir: str) -> None:
-    """
-    Whoever is scheduled by the asset reads the savepoint's address from its event.
-    """
+    """Whoever is scheduled by the asset reads the savepoint's address from its event."""
     asset = Asset("flights-savepoint")
     events = OutletEvents(asset)
     operator = SparkSavepointOperator(task_id="save", job_dir=job_dir, name="s", outlets=[asset])
@@ -102,9 +94,7 @@ def test_each_outlet_is_told(job_dir: str) -> None:
 
 
 def test_retention_keeps_the_newest(job_dir: str) -> None:
-    """
-    Each run disposes of what is too much; what a person has taken stays.
-    """
+    """Each run disposes of what is too much; what a person has taken stays."""
     save(job_dir, "by_hand", origin="manual")
     for run in range(4):
         save(job_dir, f"run_{run}", retain={"keep": 2})
@@ -130,9 +120,7 @@ def test_retention_is_of_what_the_task_takes(job_dir: str, tmp_path: Path) -> No
 
 
 def test_a_checkpoint_of_other_origin(job_dir: str, tmp_path: Path) -> None:
-    """
-    Any Spark query's will do; its savepoints lie where they are told to.
-    """
+    """Any Spark query's will do; its savepoints lie where they are told to."""
     told = save(
         None,
         checkpoint=f"{job_dir}/queries/q/checkpoint",
@@ -193,17 +181,13 @@ def test_what_cannot_be_saved_fails_for_good(case: Case) -> None:
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
-    """
-    The error names the argument, and what it may be.
-    """
+    """The error names the argument, and what it may be."""
     with pytest.raises(ConfigError, match=said):
         SparkSavepointOperator(task_id="save", **{"job_dir": "/jobs/flights", **wrong})
 
 
 def test_the_operator_can_be_serialised() -> None:
-    """
-    The scheduler sees the DAG through Airflow's serialisation.
-    """
+    """The scheduler sees the DAG through Airflow's serialisation."""
     with DAG("flights", schedule=None) as dag:
         SparkSavepointOperator(task_id="save", job_dir="/jobs/flights", retain={"keep": 3})
 

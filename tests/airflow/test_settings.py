@@ -29,9 +29,7 @@ def say(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
 
 @pytest.mark.slow
 def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
-    """
-    ``airflow config list`` knows the provider's section as it knows Airflow's own.
-    """
+    """``airflow config list`` knows the provider's section as it knows Airflow's own."""
     command = [str(AIRFLOW), "config", "list", "--section", "spark_streaming"]
     if hasattr(cli_config, "ARG_CONFIG_SHOW_VALUES"):  # other versions show them always
         command.append("--show-values")
@@ -67,9 +65,7 @@ def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
 def test_an_option_is_what_the_configuration_says(
     monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], value: str | None, expected: Any
 ) -> None:
-    """
-    Or else its default, in its own type.
-    """
+    """Or else its default, in its own type."""
     if value is not None:
         say(monkeypatch, read.__name__, value)
 
@@ -94,9 +90,7 @@ def test_an_option_is_what_the_configuration_says(
 def test_a_wrong_value_is_an_error_that_names_section_and_option(
     monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], value: str
 ) -> None:
-    """
-    One line says what it is, and what it may be.
-    """
+    """One line says what it is, and what it may be."""
     say(monkeypatch, read.__name__, value)
 
     with pytest.raises(ConfigError, match=rf"^\[spark_streaming\] {read.__name__} = '.*' in .*: "):
@@ -104,9 +98,7 @@ def test_a_wrong_value_is_an_error_that_names_section_and_option(
 
 
 def test_the_page_of_the_options_has_each() -> None:
-    """
-    The table for users and the provider's own description do not drift apart.
-    """
+    """The table for users and the provider's own description do not drift apart."""
     page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
 
     assert [] == [name for name in OPTIONS if f"| `{name}` |" not in page]

@@ -57,9 +57,7 @@ def streaming(**arguments: Any) -> SparkStreamingOperator:
     ],
 )
 def test_templates_of_every_operator_know_the_slice(operator: Any) -> None:
-    """
-    By its name, or as a text.
-    """
+    """By its name, or as a text."""
     operator.render_template_fields(context())
 
     assert f"/j/{NAME}" == operator.job_dir
@@ -90,9 +88,7 @@ def test_a_template_formats_the_times_of_a_slice(template: str, expected: str) -
 
 
 def test_the_example_reads_the_folder_of_the_first_day_of_its_slice() -> None:
-    """
-    The DAG of backfills formats ``slice.start`` in a parameter of the job.
-    """
+    """The DAG of backfills formats ``slice.start`` in a parameter of the job."""
     example = runpy.run_path(str(ROOT / "dags" / "flights_backfill.py"))
     operator = example["flights_backfill"]().get_task("daily_delays")
 
@@ -102,9 +98,7 @@ def test_the_example_reads_the_folder_of_the_first_day_of_its_slice() -> None:
 
 
 def test_templates_of_a_mapped_operator_know_the_slice() -> None:
-    """
-    Airflow renders those in another way.
-    """
+    """Airflow renders those in another way."""
     given: Any = [{"job_dir": "/j/{{ slice.name }}"}]
     with DAG("flights", schedule=None) as dag:
         mapped = SparkSavepointOperator.partial(task_id="t").expand_kwargs(given)
@@ -117,9 +111,7 @@ def test_templates_of_a_mapped_operator_know_the_slice() -> None:
 
 
 def test_a_template_without_a_slice_needs_none() -> None:
-    """
-    Only who asks for one is told that there is none, and not to try again.
-    """
+    """Only who asks for one is told that there is none, and not to try again."""
     none: dict[str, Any] = {"data_interval_start": None, "data_interval_end": None}
     operator = streaming(job_dir="/j/{{ run_id }}")
     operator.render_template_fields(context(**none))
@@ -154,9 +146,7 @@ def test_a_template_without_a_slice_needs_none() -> None:
 def test_the_interval_of_a_run_is_that_of_its_slice(
     facts: dict[str, Any], told: list[str] | None
 ) -> None:
-    """
-    Of a run without a slice it is what Airflow says, also if that is empty.
-    """
+    """Of a run without a slice it is what Airflow says, also if that is empty."""
     assert told == streaming(job_dir="/j")._interval(context(**facts))
 
 
@@ -198,9 +188,7 @@ def test_no_operator_touches_a_live_job_in_a_backfill(
 
 
 def test_a_run_says_who_has_begun_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Before its driver is submitted, and once.
-    """
+    """Before its driver is submitted, and once."""
     job = Job(tmp_path / "job", "t")
     operator = streaming(job_dir=job.url, run_id="t")
     operator.job = "/nowhere/jobs.py:daily"

@@ -134,9 +134,7 @@ def test_what_is_not_there_fails_for_good(job: Job, tmp_path: Path, waiting: str
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
-    """
-    The error names the argument, and what it may be.
-    """
+    """The error names the argument, and what it may be."""
     with pytest.raises(ConfigError, match=said):
         SparkStopOperator(task_id="stop", **{"job_dir": "/jobs/flights", **wrong})
 
@@ -158,9 +156,7 @@ def test_a_savepoint_has_a_name_or_an_address(job: Job) -> None:
 
 
 def test_the_operator_can_be_serialised() -> None:
-    """
-    The scheduler sees the DAG through Airflow's serialisation.
-    """
+    """The scheduler sees the DAG through Airflow's serialisation."""
     with DAG("flights", schedule=None) as dag:
         SparkStopOperator(task_id="stop", job_dir="/jobs/flights", savepoint="s-{{ ds }}")
 
@@ -172,9 +168,7 @@ def test_the_operator_can_be_serialised() -> None:
 
 
 def test_a_worker_waits_for_the_answer(job: Job) -> None:
-    """
-    XCom and every outlet's event say which run was stopped, how, and where its savepoint is.
-    """
+    """XCom and every outlet's event say which run was stopped, how, and where its savepoint is."""
     asset = Asset("flights-stopped")
     events = OutletEvents(asset)
     stop = operator_of(job, savepoint="s1", outlets=[asset])
@@ -195,9 +189,7 @@ def test_a_worker_waits_for_the_answer(job: Job) -> None:
 
 
 def test_the_trigger_hands_the_answer_over(job: Job) -> None:
-    """
-    It fires once, and the task goes on with what the driver has said, be it a refusal.
-    """
+    """It fires once, and the task goes on with what the driver has said, be it a refusal."""
     with job.lease():
         done, refused = deferred(job), deferred(job, max_tries=1, drain=True)
         first, second = requests(job)
@@ -238,9 +230,7 @@ def test_a_driver_that_dies_is_told_at_once(job: Job) -> None:
 
 
 def test_what_is_answered_soon_is_not_deferred(job: Job) -> None:
-    """
-    The worker itself waits for the first seconds; the triggerer has what is left of the time.
-    """
+    """The worker itself waits for the first seconds; the triggerer has what is left of the time."""
     stop = operator_of(job, deferrable=True, defer_after=10, savepoint="s1")
     with job.lease():
         told: list[Any] = []
@@ -277,9 +267,7 @@ def test_a_trigger_keeps_its_event_back_until_its_worker_has_ended(
 
 @pytest.mark.parametrize("waiting", ["here", "deferred"])
 def test_there_is_an_end_to_waiting(job: Job, waiting: str) -> None:
-    """
-    A driver that says nothing: the error names the time, and that the request stands.
-    """
+    """A driver that says nothing: the error names the time, and that the request stands."""
     said = "has not stopped in 0.3 seconds; it still will when its batch ends"
     with job.lease():
         if waiting == "deferred":
@@ -294,9 +282,7 @@ def test_there_is_an_end_to_waiting(job: Job, waiting: str) -> None:
 
 
 def test_a_storage_that_is_away_is_waited_for(job: Job, tmp_path: Path) -> None:
-    """
-    The trigger goes on looking when it cannot read the job directory for a while.
-    """
+    """The trigger goes on looking when it cannot read the job directory for a while."""
     with job.lease():
         trigger = deferred(job)
         (request,) = requests(job)

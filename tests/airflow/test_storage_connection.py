@@ -253,9 +253,7 @@ def test_a_driver_gets_the_keys_through_its_environment_and_nowhere_else(
 def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, conn_id: str, *, is_well: bool
 ) -> None:
-    """
-    The folder of jobs is tried with the connection of Airflow's configuration, as for a task.
-    """
+    """The folder of jobs is tried with the connection of Airflow's configuration, as for a task."""
     monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", conn_id)
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"job-root": f"s3://{BUCKET}/jobs"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
@@ -281,9 +279,7 @@ def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
 def test_a_trigger_looks_the_connection_up_by_its_id(
     lake: Lake, finished: Job, classpath: str, own: dict[str, Any], said: str
 ) -> None:
-    """
-    That of a run, of a sensor and of a stop: each waits without the keys among its arguments.
-    """
+    """That of a run, of a sensor and of a stop: each waits without the keys among its arguments."""
     kind = import_string(f"airflow_provider.triggers.{classpath}")
     path, kept = kind(job_dir=finished.url, storage_conn_id="lake", **own).serialize()
 
@@ -296,9 +292,7 @@ def test_a_trigger_looks_the_connection_up_by_its_id(
 
 @pytest.mark.slow
 def test_a_watcher_looks_the_connection_up_by_its_id(lake: Lake, finished: Job) -> None:
-    """
-    Without it the job cannot be read, and with it there is the run that has ended.
-    """
+    """Without it the job cannot be read, and with it there is the run that has ended."""
     refused = SparkFinalCheckpointTrigger(finished.url, from_start=True)
     watcher = SparkFinalCheckpointTrigger(finished.url, from_start=True, storage_conn_id="lake")
     path, kept = watcher.serialize()
@@ -329,9 +323,7 @@ def test_other_tasks_open_their_job_by_the_connection(lake: Lake, finished: Job)
 
 @pytest.mark.slow
 def test_a_wrong_key_is_one_error_that_names_the_connection(lake: Lake, finished: Job) -> None:
-    """
-    A person sees which connection to correct, in the task's log and on the page.
-    """
+    """A person sees which connection to correct, in the task's log and on the page."""
     sensor = SparkWatermarkSensor(
         task_id="s",
         job_dir=finished.url,
@@ -451,9 +443,7 @@ def test_the_page_opens_a_job_as_its_task_does(
 def test_a_connection_that_cannot_be_taken_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connection: Any, said: str
 ) -> None:
-    """
-    The task fails for good with one line, before anything is written.
-    """
+    """The task fails for good with one line, before anything is written."""
     if connection is not None:
         monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
     operator = SparkStreamingOperator(
@@ -468,9 +458,7 @@ def test_a_connection_that_cannot_be_taken_is_named(
 
 
 def test_the_default_connection_is_for_jobs_in_s3_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A job on a disk needs none, so that a wrong default is no error there.
-    """
+    """A job on a disk needs none, so that a wrong default is no error there."""
     monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", "nobody_knows")
 
     assert credentials_of(None, "/jobs/flights") is None
@@ -481,9 +469,7 @@ def test_the_default_connection_is_for_jobs_in_s3_alone(monkeypatch: pytest.Monk
 
 
 def test_keys_are_not_shown_by_accident() -> None:
-    """
-    Whoever prints credentials sees neither secret nor token.
-    """
+    """Whoever prints credentials sees neither secret nor token."""
     given = {"secret": "s3cr3t", "token": "t0k3n"}
     made = StoreCredentials(named="x", key="AKIA", **given)
 

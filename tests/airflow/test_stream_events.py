@@ -278,9 +278,7 @@ def test_the_payload_says_what_is_complete(stream: Stream, airflow: Callable[...
 def test_what_is_there_at_the_first_look_is_not_reported(
     stream: Stream, airflow: Callable[..., Airflow]
 ) -> None:
-    """
-    Events begin with the next period, also when the first triggerer dies before it.
-    """
+    """Events begin with the next period, also when the first triggerer dies before it."""
     db = airflow(hours_of(stream, since=None))
     stream.commit_hour(0).commit_hour(1)
 
@@ -329,9 +327,7 @@ def test_a_triggerer_that_wakes_up_late_repeats_and_loses_nothing(
 def test_two_assets_of_one_trigger_have_the_same_events(
     stream: Stream, airflow: Callable[..., Airflow]
 ) -> None:
-    """
-    Airflow runs one trigger for both, and registers its events for both in one transaction.
-    """
+    """Airflow runs one trigger for both, and registers its events for both in one transaction."""
     db = airflow(hours_of(stream), "one", "two")
     for batch in range(3):
         stream.commit_hour(batch)
@@ -355,9 +351,7 @@ def test_without_the_listener_the_trigger_stores_the_position_itself(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """
-    It says so, and goes on: then each event is registered at least once.
-    """
+    """It says so, and goes on: then each event is registered at least once."""
     from airflow.listeners.listener import get_listener_manager
 
     manager = get_listener_manager()
@@ -430,9 +424,7 @@ TRIGGERS = [
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda each: each.kind)
 def test_a_triggerer_rebuilds_each_trigger(trigger: StreamEventTrigger) -> None:
-    """
-    From JSON, also with arguments of a later version; and Airflow takes it for the same.
-    """
+    """From JSON, also with arguments of a later version; and Airflow takes it for the same."""
     watcher = AssetWatcher(name="w", trigger=trigger)
     classpath, stored = trigger.serialize()
     rebuilt = import_string(classpath)(**json.loads(json.dumps(stored)), of_a_later_version=1)
@@ -458,16 +450,12 @@ def test_a_triggerer_rebuilds_each_trigger(trigger: StreamEventTrigger) -> None:
 def test_arguments_without_sense_are_refused_when_the_dag_is_parsed(
     arguments: dict[str, Any], words: str
 ) -> None:
-    """
-    The error names the argument, and shows what would do.
-    """
+    """The error names the argument, and shows what would do."""
     with pytest.raises(ConfigError, match=words):
         SparkCompleteTrigger("/job", **arguments)
 
 
 def test_it_is_no_trigger_of_a_task(stream: Stream) -> None:
-    """
-    It never ends, and has no asset to keep its position.
-    """
+    """It never ends, and has no asset to keep its position."""
     with pytest.raises(ConfigError, match="AssetWatcher"):
         asyncio.run(next_event(hours_of(stream).run()))

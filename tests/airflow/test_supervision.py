@@ -110,9 +110,7 @@ def periods(stream: Stream) -> dict[str, PeriodRecord]:
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
     stream: Stream, wrong: dict[str, Any], said: str
 ) -> None:
-    """
-    The error names the argument, what it was, and what it may be.
-    """
+    """The error names the argument, what it was, and what it may be."""
     with pytest.raises(ConfigError) as raised:
         operator_of(stream, **wrong)
 
@@ -168,9 +166,7 @@ def test_a_stream_is_handed_over_from_one_dag_run_to_the_next(stream: Stream) ->
 
 
 def test_it_is_handed_over_by_a_worker_that_waits_itself(stream: Stream) -> None:
-    """
-    With ``deferrable=False`` it is the same.
-    """
+    """With ``deferrable=False`` it is the same."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.3, deferrable=False)
     with stream.driver():
@@ -192,9 +188,7 @@ def test_a_batch_that_no_reader_sees_yet_is_not_told(stream: Stream) -> None:
 
 
 def test_a_stream_without_a_batch_is_handed_over_without_a_position(stream: Stream) -> None:
-    """
-    Its input is silent, and it is well.
-    """
+    """Its input is silent, and it is well."""
     stream.begin()
     operator = operator_of(stream, max_runtime=0.1, deferrable=False)
     with stream.driver():
@@ -219,9 +213,7 @@ def test_a_driver_is_not_handed_over_before_its_queries_have_begun(stream: Strea
 
 
 def test_a_driver_that_was_asked_to_stop_is_waited_for(stream: Stream) -> None:
-    """
-    Somebody stops it when the time is over: the task succeeds with its final checkpoint.
-    """
+    """Somebody stops it when the time is over: the task succeeds with its final checkpoint."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
@@ -267,9 +259,7 @@ def test_a_driver_that_was_replaced_since_is_adopted(stream: Stream) -> None:
 
 
 def test_told_late_of_its_end_a_trigger_leaves_the_driver_alone(stream: Stream) -> None:
-    """
-    A triggerer that was paused tells an old trigger that it was killed, after the hand-over.
-    """
+    """A triggerer that was paused tells an old trigger that it was killed, after the hand-over."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.1)
     with stream.driver():
@@ -306,9 +296,7 @@ def test_the_time_is_that_of_the_first_try(stream: Stream) -> None:
 
 
 def test_a_period_begins_once(stream: Stream) -> None:
-    """
-    Put again later, with another run, it stays what it was.
-    """
+    """Put again later, with another run, it stays what it was."""
     clock = FakeClock()
     period = Period(stream.directory, RUN, "task", 3, clock)
     period.put(RUN)
@@ -320,9 +308,7 @@ def test_a_period_begins_once(stream: Stream) -> None:
 
 
 def test_what_cannot_be_submitted_leaves_no_trace(stream: Stream) -> None:
-    """
-    A missing entry file is said before the time begins.
-    """
+    """A missing entry file is said before the time begins."""
     with pytest.raises(AirflowFailException, match="there is no file"):
         operator_of(stream).execute(context())
 
@@ -330,9 +316,7 @@ def test_what_cannot_be_submitted_leaves_no_trace(stream: Stream) -> None:
 
 
 def test_a_retry_whose_time_is_over_hands_over_as_soon_as_it_may(stream: Stream) -> None:
-    """
-    The driver had died at the very end: the next one is handed over as soon as it is at work.
-    """
+    """The driver had died at the very end: the next one is handed over as soon as it is at work."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, max_runtime=0.05)
     with stream.driver():
@@ -363,9 +347,7 @@ def test_after_a_stop_the_next_dag_run_goes_on_with_a_run_of_its_own(stream: Str
 
 
 def test_a_run_that_was_undone_has_a_successor(stream: Stream) -> None:
-    """
-    A rewound run cannot be resumed, so the stream goes on under the next id, and the next.
-    """
+    """A rewound run cannot be resumed, so the stream goes on under the next id, and the next."""
     operator = operator_of(stream)
     for run_id in (RUN, f"{RUN}.2"):
         record = RewoundRecord(run_id=run_id, savepoint=None, at="now")
@@ -375,9 +357,7 @@ def test_a_run_that_was_undone_has_a_successor(stream: Stream) -> None:
 
 
 def test_a_drained_stream_is_done_for_every_dag_run(stream: Stream) -> None:
-    """
-    Nothing is submitted for a job that has ended for good, whichever DAG run asks.
-    """
+    """Nothing is submitted for a job that has ended for good, whichever DAG run asks."""
     stream.begin().finish("FINISHED")
 
     assert ["FINISHED"] * 2 == [
@@ -386,9 +366,7 @@ def test_a_drained_stream_is_done_for_every_dag_run(stream: Stream) -> None:
 
 
 def test_a_given_run_id_is_the_streams(stream: Stream) -> None:
-    """
-    Two DAGs that are told the same one supervise the same run.
-    """
+    """Two DAGs that are told the same one supervise the same run."""
     assert "flights" == operator_of(stream, run_id="flights")._decide(context())
 
 
@@ -422,9 +400,7 @@ def test_a_stream_that_does_not_get_on_is_ended_and_its_task_is_tried_again(
 
 
 def test_a_worker_that_waits_itself_ends_it_too(stream: Stream) -> None:
-    """
-    With ``deferrable=False`` it is the same; so it is without ``max_runtime``.
-    """
+    """With ``deferrable=False`` it is the same; so it is without ``max_runtime``."""
     stream.begin().spark.plan(0)
     operator = operator_of(
         stream, run_id=RUN, max_runtime=None, progress_timeout=0.5, deferrable=False
@@ -436,9 +412,7 @@ def test_a_worker_that_waits_itself_ends_it_too(stream: Stream) -> None:
 
 
 def test_a_stream_that_falls_behind_is_ended(stream: Stream) -> None:
-    """
-    More than the limit is unread, for longer than is allowed.
-    """
+    """More than the limit is unread, for longer than is allowed."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, max_lag={"maxOffsetsBehindLatest": 10}, max_lag_time=0.5)
     with stream.driver(backlog={"maxOffsetsBehindLatest": 11}):
@@ -448,9 +422,7 @@ def test_a_stream_that_falls_behind_is_ended(stream: Stream) -> None:
 
 
 def test_a_stream_whose_input_is_silent_is_left_alone(stream: Stream) -> None:
-    """
-    No batch for many times the silence that is allowed, and nothing to do.
-    """
+    """No batch for many times the silence that is allowed, and nothing to do."""
     stream.begin().commit_hour(0)
     operator = operator_of(stream, progress_timeout=0.6)
     with stream.driver(), pytest.raises(asyncio.TimeoutError):
@@ -487,9 +459,7 @@ def test_a_driver_that_does_not_end_when_asked_fails_the_task(stream: Stream) ->
 
 
 def test_a_trigger_of_a_supervised_run_survives_serialisation(stream: Stream) -> None:
-    """
-    Another triggerer goes on with the same limits and the same end.
-    """
+    """Another triggerer goes on with the same limits and the same end."""
     stream.begin()
     operator = operator_of(stream, progress_timeout="2 minutes", max_lag={"numFilesOutstanding": 5})
     with stream.driver():

@@ -67,9 +67,7 @@ def fired(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[TriggerE
 
 
 def test_it_survives_serialisation() -> None:
-    """
-    Another triggerer rebuilds the same trigger from what is stored in the database.
-    """
+    """Another triggerer rebuilds the same trigger from what is stored in the database."""
     trigger = SparkStreamingTrigger(
         "/jobs/flights",
         RUN,
@@ -91,9 +89,7 @@ def test_it_survives_serialisation() -> None:
 
 
 def test_arguments_of_another_version_are_ignored() -> None:
-    """
-    A trigger stored by a newer version still starts.
-    """
+    """A trigger stored by a newer version still starts."""
     classpath, arguments = SparkStreamingTrigger("/jobs", RUN, None, FIRST).serialize()
 
     rebuilt = import_string(classpath)(**arguments, colour="blue")
@@ -102,9 +98,7 @@ def test_arguments_of_another_version_are_ignored() -> None:
 
 
 def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
-    """
-    With a final checkpoint there is one event, and the trigger ends right after it.
-    """
+    """With a final checkpoint there is one event, and the trigger ends right after it."""
     job.submit()
     job.finish()
 
@@ -115,9 +109,7 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
 
 def test_a_run_that_has_ended_well_ends_the_task_from_the_trigger(job: Job) -> None:
-    """
-    Asked to, it makes the task green with the verified final checkpoint as XCom.
-    """
+    """Asked to, it makes the task green with the verified final checkpoint as XCom."""
     job.submit()
     final = job.finish()
 
@@ -144,9 +136,7 @@ def test_whatever_else_ends_in_a_worker(job: Job) -> None:
 
 
 def test_it_waits_while_the_driver_lives(job: Job) -> None:
-    """
-    A live driver keeps it waiting; the final checkpoint that the driver puts ends the wait.
-    """
+    """A live driver keeps it waiting; the final checkpoint that the driver puts ends the wait."""
     job.submit(process=ELSEWHERE)
 
     async def watch() -> tuple[bool, list[dict[str, Any]]]:
@@ -166,9 +156,7 @@ def test_it_waits_while_the_driver_lives(job: Job) -> None:
 
 
 def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Storage that takes its time to answer does not stall the triggerer's other triggers.
-    """
+    """Storage that takes its time to answer does not stall the triggerer's other triggers."""
     job.submit(process=ELSEWHERE)
     job.finish()
     ticks: list[int] = []
@@ -226,9 +214,7 @@ def test_an_exit_without_a_final_checkpoint_is_a_failure(
 
 
 def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
-    """
-    The class and reason that the driver has recorded are worth more than its exit code.
-    """
+    """The class and reason that the driver has recorded are worth more than its exit code."""
     job.submit(process=ELSEWHERE)
     failure = {
         "failure_class": "NON_RECOVERABLE",
@@ -250,9 +236,7 @@ def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
 
 
 def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:
-    """
-    Where nobody could record an exit code, the death of the processes tells.
-    """
+    """Where nobody could record an exit code, the death of the processes tells."""
     job.submit(process=ended_process())
 
     (event,) = fire(trigger_of(job))
@@ -263,9 +247,7 @@ def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:
 
 
 def test_a_driver_that_died_with_its_lease_is_noticed(job: Job) -> None:
-    """
-    A lease whose holder's processes are gone does not keep the task waiting for its timeout.
-    """
+    """A lease whose holder's processes are gone does not keep the task waiting for its timeout."""
     job.submit(process=ELSEWHERE)
     with job.lease(owner=ended_process()) as lease:
         lease._stop.set()  # it dies: no more heartbeats, and no release
@@ -276,9 +258,7 @@ def test_a_driver_that_died_with_its_lease_is_noticed(job: Job) -> None:
 
 
 def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
-    """
-    A live driver of another run ends the wait with its name, or is waited for to the end.
-    """
+    """A live driver of another run ends the wait with its name, or is waited for to the end."""
     with job.lease("other", run_id="another"):
         (event,) = fire(trigger_of(job, None))
         with pytest.raises(asyncio.TimeoutError):
@@ -291,9 +271,7 @@ def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
 
 
 def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
-    """
-    A corrupt document is said at once, with its place, instead of being looked at for ever.
-    """
+    """A corrupt document is said at once, with its place, instead of being looked at for ever."""
     job.submit()
     job.run.storage.put("final.json", b"not JSON")
 
@@ -329,9 +307,7 @@ def test_a_job_directory_that_is_away_for_a_while_is_waited_for(job: Job) -> Non
 def test_a_job_directory_that_stays_away_fails_the_try(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Some time the wait ends, with a failure that a retry may heal and that names the place.
-    """
+    """Some time the wait ends, with a failure that a retry may heal and that names the place."""
     monkeypatch.setattr(job_poll, "STORAGE_TIMEOUT_S", 0.3)
 
     (event,) = fire(trigger_of(job))
@@ -355,9 +331,7 @@ def test_a_driver_that_never_comes_up_is_told_of(job: Job, monkeypatch: pytest.M
 
 
 def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:
-    """
-    Marked or cleared while deferred, the task's own driver is asked to stop.
-    """
+    """Marked or cleared while deferred, the task's own driver is asked to stop."""
     hook = SparkStreamingHook()
     generation = hook.claim(job.url, job.run_id)
     with job.lease():
@@ -409,9 +383,7 @@ def test_killed_before_the_driver_came_up_it_asks_that_driver(
 
 
 def test_killed_late_it_leaves_the_next_trys_driver_alone(job: Job) -> None:
-    """
-    Told of its death after the next try has claimed the run, the old trigger writes nothing.
-    """
+    """Told of its death after the next try has claimed the run, the old trigger writes nothing."""
     hook = SparkStreamingHook()
     old = hook.claim(job.url, job.run_id)
     hook.claim(job.url, job.run_id)
@@ -477,9 +449,7 @@ def test_killed_in_a_triggerer_that_outlived_its_successor_it_ends_the_driver(jo
 
 @pytest.mark.parametrize("owner", ["dead", "released", "another run's"])
 def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner: str) -> None:
-    """
-    A dead driver, one that has ended, and another run's are not asked for anything.
-    """
+    """A dead driver, one that has ended, and another run's are not asked for anything."""
     hook = SparkStreamingHook()
     generation = hook.claim(job.url, job.run_id)
     trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation)
@@ -495,9 +465,7 @@ def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner:
 
 
 def test_detached_it_writes_nothing(job: Job) -> None:
-    """
-    With ``on_kill="detach"`` the driver goes on, unasked.
-    """
+    """With ``on_kill="detach"`` the driver goes on, unasked."""
     generation = SparkStreamingHook().claim(job.url, job.run_id)
     trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="detach")
     with job.lease():
@@ -508,9 +476,7 @@ def test_detached_it_writes_nothing(job: Job) -> None:
 
 
 def test_cancelling_on_kill_does_not_stop_the_request(job: Job) -> None:
-    """
-    Airflow cuts ``on_kill`` off after a moment; the request to stop is put all the same.
-    """
+    """Airflow cuts ``on_kill`` off after a moment; the request to stop is put all the same."""
     generation = SparkStreamingHook().claim(job.url, job.run_id)
 
     async def cut_off() -> None:
@@ -530,9 +496,7 @@ def test_cancelling_on_kill_does_not_stop_the_request(job: Job) -> None:
 
 
 def test_a_log_is_followed_by_whole_lines(tmp_path: Path) -> None:
-    """
-    A line still being written waits for its end, and no line comes twice.
-    """
+    """A line still being written waits for its end, and no line comes twice."""
     path = tmp_path / "driver.log"
     path.write_text("one\ntwo\nthr")
     follower = LogFollower(str(path), [LocalFolder(str(tmp_path))])
@@ -549,9 +513,7 @@ def test_a_log_is_followed_by_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_log_of_another_machine_has_nothing_to_say(tmp_path: Path) -> None:
-    """
-    A missing log file is not an error: the driver may run elsewhere.
-    """
+    """A missing log file is not an error: the driver may run elsewhere."""
     assert [] == LogFollower(None, [LocalFolder(str(tmp_path))]).new_lines()
     assert (
         [] == LogFollower(str(tmp_path / "missing.log"), [LocalFolder(str(tmp_path))]).new_lines()
@@ -559,9 +521,7 @@ def test_a_log_of_another_machine_has_nothing_to_say(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
-    """
-    A line longer than what is read at once comes in pieces, and the next line follows.
-    """
+    """A line longer than what is read at once comes in pieces, and the next line follows."""
     path = tmp_path / "driver.log"
     path.write_text("x" * (3 << 20) + "\nend\n")
     follower = LogFollower(str(path), [LocalFolder(str(tmp_path))])
@@ -575,9 +535,7 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
 def test_the_drivers_log_is_read_to_its_end_before_the_event(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    What the driver has written last stands in the task's log, however long its log is.
-    """
+    """What the driver has written last stands in the task's log, however long its log is."""
     log = job.root / "runs" / RUN / "logs" / "driver.log"
     log.parent.mkdir(parents=True)
     log.write_text("a line\n" * 40_000 + "the last words\n")
@@ -600,9 +558,7 @@ def test_the_drivers_log_is_read_to_its_end_before_the_event(
 def test_no_other_file_is_read_for_a_log(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Whoever can write a submission cannot have Airflow show its own files in a task's log.
-    """
+    """Whoever can write a submission cannot have Airflow show its own files in a task's log."""
     secret = tmp_path / "airflow.cfg"
     secret.write_text("fernet_key = secret\n")
     job.submit(process=ELSEWHERE, log=secret)

@@ -249,9 +249,7 @@ def test_each_route_lets_in_who_may(page: Page, user: str | None) -> None:
 
 
 def test_another_dags_user_does_not_find_this_one_in_the_list(page: Page) -> None:
-    """
-    It has only the jobs of the DAGs that the user may see.
-    """
+    """It has only the jobs of the DAGs that the user may see."""
     mine = page.call("GET", "jobs", "stranger").json()["jobs"]
     assert ["other"] == [job["task"]["dag_id"] for job in mine]
     seen = page.call("GET", "jobs", "viewer").json()["jobs"]
@@ -259,9 +257,7 @@ def test_another_dags_user_does_not_find_this_one_in_the_list(page: Page) -> Non
 
 
 def test_the_list_needs_the_right_to_task_instances(page: Page) -> None:
-    """
-    The right to read a DAG alone shows no stream of it.
-    """
+    """The right to read a DAG alone shows no stream of it."""
     assert [] == page.call("GET", "jobs", "without tasks").json()["jobs"]
     assert page.call("GET", "jobs", "without logs").json()["jobs"]
 
@@ -298,9 +294,7 @@ def test_lines_of_a_log_need_the_right_to_logs(page: Page) -> None:
 
 
 def test_a_viewer_may_look_and_not_act(page: Page) -> None:
-    """
-    Each action needs the right to change DAG runs, and the page knows who has it.
-    """
+    """Each action needs the right to change DAG runs, and the page knows who has it."""
     actions = [(m, p.removeprefix("/api/")) for m, p in routes_of(page) if "/actions/" in p]
 
     codes = [page.call(m, p, "viewer", json={"token": 1}).status_code for m, p in actions]
@@ -321,9 +315,7 @@ def test_a_viewer_may_look_and_not_act(page: Page) -> None:
     ids=str,
 )
 def test_an_action_from_another_site_is_refused(page: Page, headers: dict[str, str]) -> None:
-    """
-    What a form of another page can make a browser send is not enough, whoever is signed in.
-    """
+    """What a form of another page can make a browser send is not enough, whoever is signed in."""
     path, body = f"{address('running')}/actions/cancel", json.dumps({"token": 1})
 
     sent = {"Content-Type": "application/json", **headers}
@@ -333,9 +325,7 @@ def test_an_action_from_another_site_is_refused(page: Page, headers: dict[str, s
 
 
 def test_an_action_needs_the_header_of_the_page(page: Page) -> None:
-    """
-    A form cannot send a header of its own.
-    """
+    """A form cannot send a header of its own."""
     headers = {"Authorization": f"Bearer {page.tokens['editor']}"}
     path = f"/api/{address('running')}/actions/cancel"
 
@@ -415,9 +405,7 @@ def test_the_list_has_every_slice_of_a_task(page: Page, tmp_path: Path) -> None:
 
 
 def test_a_slice_with_a_directory_named_after_it_needs_no_other(page: Page, tmp_path: Path) -> None:
-    """
-    The first slice of a backfill is one before the second has begun, also one with a key.
-    """
+    """The first slice of a backfill is one before the second has begun, also one with a key."""
     with create_session() as session:
         first = (Slice("eu"), "deferred", PageJob(tmp_path / "eu" / "job").url)
         put_slices(session, "regions", "load", [first, (Slice("us"), None, None)])
@@ -431,9 +419,7 @@ def test_a_slice_with_a_directory_named_after_it_needs_no_other(page: Page, tmp_
 
 
 def test_the_list_has_every_job_trouble_first(page: Page) -> None:
-    """
-    Each job is there once, found by the index and read from its rendered template.
-    """
+    """Each job is there once, found by the index and read from its rendered template."""
     answer = page.call("GET", "jobs").json()
 
     jobs = {job["task"]["task_id"]: job for job in answer["jobs"]}
@@ -444,9 +430,7 @@ def test_the_list_has_every_job_trouble_first(page: Page) -> None:
 
 
 def test_a_row_says_how_a_stream_goes(page: Page) -> None:
-    """
-    Rate, backlog, watermark, state, last commit, savepoint and the times of the last batches.
-    """
+    """Rate, backlog, watermark, state, last commit, savepoint and the times of the last batches."""
     row = next(
         job
         for job in page.call("GET", "jobs").json()["jobs"]
@@ -466,16 +450,12 @@ def test_a_row_says_how_a_stream_goes(page: Page) -> None:
 
 
 def test_a_task_of_before_the_index_is_found_by_its_address(page: Page) -> None:
-    """
-    Only the list needs the XCom.
-    """
+    """Only the list needs the XCom."""
     assert "finished" == page.get("before", "overview")["job"]["state"]
 
 
 def test_a_task_without_a_job_directory_says_so(page: Page) -> None:
-    """
-    So does one that there is not.
-    """
+    """So does one that there is not."""
     homeless = page.call("GET", f"{address('homeless')}/overview")
     nobody = page.call("GET", f"{address('nobody')}/overview")
 
@@ -515,9 +495,7 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
 
 @pytest.mark.parametrize("reason", ["no batch in 10 minutes", ""])
 def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) -> None:
-    """
-    Of the newest one; a job that nobody has upgraded has none.
-    """
+    """Of the newest one; a job that nobody has upgraded has none."""
     assert page.get("finished", "overview")["upgrade"] is None
     directory = JobDirectory(page.jobs["finished"].storage)
     for number, step in ((1, UpgradeStep.ROLLED_BACK), (2, UpgradeStep.REJECTED)):
@@ -585,9 +563,7 @@ def test_the_log_of_an_upgrades_driver_is_found_where_it_was_submitted(page: Pag
     ids=["no JSON", "no object", "no list", "odd members", "odd hours"],
 )
 def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> None:
-    """
-    Its driver may be of another version: what is not understood is left out.
-    """
+    """Its driver may be of another version: what is not understood is left out."""
     page.jobs["running"].run.storage.put("history/daily.json", content)
 
     overview = page.get("running", "overview")
@@ -596,17 +572,13 @@ def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> No
 
 
 def test_a_job_without_history_is_shown_without(page: Page) -> None:
-    """
-    Its driver may be of a version that writes none.
-    """
+    """Its driver may be of a version that writes none."""
     assert [] == page.get("failed", "overview")["histories"]
     assert [] == page.get("failed", "batches")["histories"]
 
 
 def test_runs_say_who_drove_them(page: Page) -> None:
-    """
-    Lease, attempts, and the application with its address, which only newer drivers record.
-    """
+    """Lease, attempts, and the application with its address, which only newer drivers record."""
     runs = page.get("running", "runs")
 
     assert "live" == runs["lease"]["liveness"] or "unknown" == runs["lease"]["liveness"]
@@ -662,9 +634,7 @@ def test_a_job_is_opened_by_the_connection_of_the_rendered_fields(page: Page) ->
 
 
 def test_the_page_learns_how_often_to_ask(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    It is Airflow's configuration that says so; a wrong value is one line.
-    """
+    """It is Airflow's configuration that says so; a wrong value is one line."""
     assert {"refresh_s": 5.0} == page.call("GET", "settings").json()
     monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__REFRESH_S", "30")
     assert {"refresh_s": 30.0} == page.call("GET", "settings").json()
@@ -674,9 +644,7 @@ def test_the_page_learns_how_often_to_ask(page: Page, monkeypatch: pytest.Monkey
 
 
 def test_an_address_that_is_none_is_no_link(page: Page) -> None:
-    """
-    Who can write a job directory must not make a browser run a script.
-    """
+    """Who can write a job directory must not make a browser run a script."""
     job = page.jobs["running"]
     raw = json.loads(job.run.storage.read("attempts/1.json"))
     job.run.storage.put("attempts/1.json", json.dumps({**raw, "ui_url": "javascript:x"}).encode())
@@ -686,9 +654,7 @@ def test_an_address_that_is_none_is_no_link(page: Page) -> None:
 
 
 def test_the_end_of_a_drivers_log_is_shown(page: Page) -> None:
-    """
-    Of a file in the folder of the run's logs, and of no other.
-    """
+    """Of a file in the folder of the run's logs, and of no other."""
     log = page.get("failed", "log", spark_run_id="r1", driver_id="driver")
     assert ["reading flights", "CAST_INVALID_INPUT: row 4711"] == log["lines"]
 
@@ -719,9 +685,7 @@ def test_a_log_elsewhere_is_not_said_to_exist(page: Page) -> None:
 
 
 def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
-    """
-    The same cause of several attempts is one failure, whatever numbers are in its text.
-    """
+    """The same cause of several attempts is one failure, whatever numbers are in its text."""
     page.jobs["failed"].fail("again", attempt=2)
 
     (cause,) = page.get("failed", "failures")["failures"]
@@ -732,9 +696,7 @@ def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
 
 
 def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None:
-    """
-    Its process's exit code says what its attempt could not.
-    """
+    """Its process's exit code says what its attempt could not."""
     job = page.jobs["running"]
     job.submit("driver")
     job.end("driver", -9, "Killed")
@@ -745,9 +707,7 @@ def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None
 
 
 def test_savepoints_are_listed_newest_first(page: Page) -> None:
-    """
-    With their origin, age and size; what is not complete says so.
-    """
+    """With their origin, age and size; what is not complete says so."""
     job = page.jobs["running"]
     job.savepoint("manual-1", seconds_ago=5)
     job.storage.at("savepoints/half").put("writer.1.json", b"{")
@@ -765,9 +725,7 @@ def test_savepoints_are_listed_newest_first(page: Page) -> None:
 
 
 def test_a_savepoint_is_kept_for_those_who_open_it_with_the_same_credentials(page: Page) -> None:
-    """
-    With other ones the same address may be another store's, so it is read once more.
-    """
+    """With other ones the same address may be another store's, so it is read once more."""
     job = page.jobs["running"]
     directory, savepoints = JobDirectory(job.storage), SavepointCache(SystemClock())
     mine, theirs = (StoreCredentials(named=n, key=n, secret=n) for n in ("mine", "theirs"))
@@ -786,9 +744,7 @@ def test_a_savepoint_is_kept_for_those_who_open_it_with_the_same_credentials(pag
 
 
 def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
-    """
-    With what its files take and its columns; a job that keeps none says so.
-    """
+    """With what its files take and its columns; a job that keeps none says so."""
     page.jobs["running"].state()
 
     query, operator, _ = page.get("running", "tabs/state")["sections"]
@@ -819,9 +775,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_tab_comes_from_another_package(page: Page, outside: None) -> None:
-    """
-    One that fails is listed, shows its error in one line, and leaves the other tabs alone.
-    """
+    """One that fails is listed, shows its error in one line, and leaves the other tabs alone."""
     run_id = page.get("running", "runs")["runs"][0]["run_id"]
     listed = {tab["name"]: tab["title"] for tab in page.get("running", "tabs")["tabs"]}
     (section,) = page.get("running", "tabs/places")["sections"]
@@ -858,9 +812,7 @@ def test_the_tab_of_the_documentation_reads_a_job(page: Page) -> None:
 
 
 def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:
-    """
-    Folder by folder, as they are stored.
-    """
+    """Folder by folder, as they are stored."""
     root = page.get("running", "folder")
     inside = page.get("running", "folder", path="runs/r1")
     document = page.get("running", "document", path="runs/r1/run.json")
@@ -887,9 +839,7 @@ def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:
     ],
 )
 def test_a_path_out_of_the_listing_is_not_found(page: Page, path: str) -> None:
-    """
-    Neither dots, nor absolute paths, nor symbolic links lead out of a job directory.
-    """
+    """Neither dots, nor absolute paths, nor symbolic links lead out of a job directory."""
     root = page.jobs["running"].root
     secrets = root.parent / "secrets"
     secrets.mkdir()
@@ -906,9 +856,7 @@ def test_a_path_out_of_the_listing_is_not_found(page: Page, path: str) -> None:
 
 @pytest.mark.parametrize("name", ["..", "../x", IMG, "", "r2"])
 def test_a_run_out_of_the_listing_is_not_found(page: Page, name: str) -> None:
-    """
-    Nor is a driver of another run.
-    """
+    """Nor is a driver of another run."""
     query = {"spark_run_id": name, "driver_id": "driver"}
 
     log = page.call("GET", f"{address('failed')}/log", params=query)
@@ -918,9 +866,7 @@ def test_a_run_out_of_the_listing_is_not_found(page: Page, name: str) -> None:
 
 
 def test_a_strange_name_comes_as_it_is(page: Page) -> None:
-    """
-    It is data in JSON, and no page is made of it on the server.
-    """
+    """It is data in JSON, and no page is made of it on the server."""
     answer = page.call("GET", f"{address(IMG)}/overview")
 
     assert IMG == answer.json()["job"]["job"]
@@ -928,9 +874,7 @@ def test_a_strange_name_comes_as_it_is(page: Page) -> None:
 
 
 def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
-    """
-    The other jobs of the list are shown as well.
-    """
+    """The other jobs of the list are shown as well."""
     page.jobs["failed"].run.storage.put("run.json", b"{")
 
     jobs = {j["task"]["task_id"]: j for j in page.call("GET", "jobs").json()["jobs"]}
@@ -961,9 +905,7 @@ def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
 
 
 def test_a_reason_begins_with_what_has_failed(page: Page) -> None:
-    """
-    And says where; the class of the failure is among the failures.
-    """
+    """And says where; the class of the failure is among the failures."""
     reason = page.get("failed", "overview")["job"]["reason"]
 
     assert reason.startswith("[CAST_INVALID_INPUT] The value 'abc' cannot be cast to BIGINT")
@@ -971,9 +913,7 @@ def test_a_reason_begins_with_what_has_failed(page: Page) -> None:
 
 
 def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Page) -> None:
-    """
-    Not what its driver has reported before it was drained.
-    """
+    """Not what its driver has reported before it was drained."""
     job = page.jobs["finished"].at_work()
     operators = [{"id": 0, "name": "0", "kind": "stateStoreSave", "state_rows": 0, "late_rows": 3}]
     end = "9999-12-31T23:59:59.999Z"
@@ -993,9 +933,7 @@ def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Pag
 
 
 def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:
-    """
-    Nobody waits for the driver, which nobody would see otherwise.
-    """
+    """Nobody waits for the driver, which nobody would see otherwise."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import update
@@ -1013,9 +951,7 @@ def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -
 
 
 def test_a_stop_is_a_request_to_the_driver_that_the_user_saw(page: Page) -> None:
-    """
-    It is the same document that the command line puts; its answer can be asked for.
-    """
+    """It is the same document that the command line puts; its answer can be asked for."""
     answer = page.act("running", "stop", token=1, savepoint="before-upgrade")
 
     (request,) = page.jobs["running"].requests()
@@ -1040,9 +976,7 @@ def test_an_action_for_another_lease_is_refused(page: Page, action: str) -> None
 
 
 def test_a_drain_needs_the_jobs_name(page: Page) -> None:
-    """
-    It ends the job for good.
-    """
+    """It ends the job for good."""
     without = page.act("running", "drain", token=1)
     wrong = page.act("running", "drain", token=1, confirmed="flight")
     right = page.act("running", "drain", token=1, confirmed="flights")
@@ -1052,26 +986,20 @@ def test_a_drain_needs_the_jobs_name(page: Page) -> None:
 
 
 def test_a_cancel_is_a_request_as_well(page: Page) -> None:
-    """
-    The driver that the user saw gets it.
-    """
+    """The driver that the user saw gets it."""
     assert page.act("running", "cancel", token=1).is_success
     assert ["driver"] == page.jobs["running"].cancels()
 
 
 def test_nothing_is_ended_where_nothing_runs(page: Page) -> None:
-    """
-    The job has no lease that somebody holds.
-    """
+    """The job has no lease that somebody holds."""
     answer = page.act("failed", "stop", token=None)
 
     assert (409, []) == (answer.status_code, page.jobs["failed"].requests())
 
 
 def test_a_savepoint_is_verified_and_disposed_of_by_its_name(page: Page) -> None:
-    """
-    To dispose of it, its name is typed.
-    """
+    """To dispose of it, its name is typed."""
     name = "periodic-20260101T000000-abc"
     verified = page.act("running", "verify", token=1, savepoint=name)
     refused = page.act("running", "dispose", token=1, savepoint=name)
@@ -1084,9 +1012,7 @@ def test_a_savepoint_is_verified_and_disposed_of_by_its_name(page: Page) -> None
 
 @pytest.mark.parametrize("name", ["..", "../../failed", IMG, "", "nobody"])
 def test_a_savepoint_out_of_the_listing_is_not_touched(page: Page, name: str) -> None:
-    """
-    Not even when its name is typed.
-    """
+    """Not even when its name is typed."""
     before = page.jobs["failed"].documents()
     for action in ("verify", "dispose"):
         answer = page.act("running", action, token=1, savepoint=name, confirmed=name)
@@ -1098,9 +1024,7 @@ def test_a_savepoint_out_of_the_listing_is_not_touched(page: Page, name: str) ->
 
 
 def test_a_damaged_savepoint_is_said_to_be(page: Page) -> None:
-    """
-    That is an answer and no error.
-    """
+    """That is an answer and no error."""
     name = "periodic-20260101T000000-abc"
     page.jobs["running"].storage.delete(f"savepoints/{name}/queries/daily/metadata")
 
@@ -1111,9 +1035,7 @@ def test_a_damaged_savepoint_is_said_to_be(page: Page) -> None:
 
 
 def test_every_action_is_in_the_audit_log(page: Page) -> None:
-    """
-    With the user, the task and what was sent.
-    """
+    """With the user, the task and what was sent."""
     from airflow.models.log import Log
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -1226,9 +1148,7 @@ def test_who_asks_for_the_same_waits_for_one_read() -> None:
 
 
 def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What is not read in time waits for its turn at the next look, and comes first there.
-    """
+    """What is not read in time waits for its turn at the next look, and comes first there."""
     from airflow_provider.plugins.service import NOT_YET, StreamService
     from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 
@@ -1258,9 +1178,7 @@ def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Its row says so, and the view of the job as well.
-    """
+    """Its row says so, and the view of the job as well."""
     from airflow_provider.plugins.app import make_app
     from airflow_provider.plugins.job_summaries import JobSummaries
     from airflow_provider.plugins.service import StreamService
@@ -1301,9 +1219,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     ],
 )
 def test_what_hangs_together_is_one_place(job_dir: str, place: str | None) -> None:
-    """
-    A bucket, or the first folders of a path, where filesystems are mounted.
-    """
+    """A bucket, or the first folders of a path, where filesystems are mounted."""
     expected = place or job_dir.rpartition("/")[0]
 
     assert expected == place_of(job_dir)
@@ -1325,9 +1241,7 @@ def test_the_plugin_names_the_page_and_its_application() -> None:
 
 
 def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
-    """
-    Every process of Airflow imports it, and only the API server needs more.
-    """
+    """Every process of Airflow imports it, and only the API server needs more."""
     code = (
         "import sys, airflow_provider.plugins.spark_streams as it; "
         "it.SparkStreamsPlugin(); "
@@ -1343,9 +1257,7 @@ def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
 
 
 def test_static_files_are_kept_for_ever_under_their_version(page: Page) -> None:
-    """
-    Under another version they are not, and nothing else is served.
-    """
+    """Under another version they are not, and nothing else is served."""
     kept = page.client.get(f"/static/{content_version()}/app.js")
     old = page.client.get("/static/old/app.js")
     outside = page.client.get("/static/x/..%2f..%2fapp.py")
@@ -1359,9 +1271,7 @@ def test_static_files_are_kept_for_ever_under_their_version(page: Page) -> None:
 
 
 def test_nothing_on_the_page_comes_from_elsewhere() -> None:
-    """
-    No module imports from an address, and only one touches the host's globals.
-    """
+    """No module imports from an address, and only one touches the host's globals."""
     ours = {
         name: content.decode()
         for name, (_, content) in static_files().items()
@@ -1374,18 +1284,14 @@ def test_nothing_on_the_page_comes_from_elsewhere() -> None:
 
 
 def test_colours_are_the_hosts() -> None:
-    """
-    So the page is legible in both of its themes.
-    """
+    """So the page is legible in both of its themes."""
     style = static_files()["streams.css"][1].decode()
 
     assert [] == re.findall(r"#[0-9a-fA-F]{3,8}\b|rgba?\(|hsla?\(", style)
 
 
 def test_the_api_describes_itself(page: Page) -> None:
-    """
-    Each answer has a type, and the page of all routes needs no script.
-    """
+    """Each answer has a type, and the page of all routes needs no script."""
     document = page.call("GET", "openapi.json").json()
     docs = page.call("GET", "docs")
 

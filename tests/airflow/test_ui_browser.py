@@ -166,9 +166,7 @@ def test_every_plot_is_drawn_and_says_its_last_value(browser: Browser) -> None:
 
 
 def test_a_plot_says_what_came_last(browser: Browser, jobs: dict[str, PageJob]) -> None:
-    """
-    Also at a cursor that stands still while the page refreshes.
-    """
+    """Also at a cursor that stands still while the page refreshes."""
     storage = jobs["running"].run.storage
     before = storage.read("history/daily.json")
     history = json.loads(before)
@@ -186,9 +184,7 @@ def test_a_plot_says_what_came_last(browser: Browser, jobs: dict[str, PageJob]) 
 
 
 def test_what_the_lines_of_plots_mark_can_be_read(browser: Browser) -> None:
-    """
-    In a list below them, and at the cursor.
-    """
+    """In a list below them, and at the cursor."""
     shown = browser.open(**of("running", "overview"))
     shown.get_by_text("Vertical lines").click()
     shown.get_by_text("savepoint periodic-20260101T000299").wait_for()
@@ -280,9 +276,7 @@ def test_the_focus_stays_while_the_address_follows(browser: Browser) -> None:
     "path", ["../running/job.json", "runs/../../failed/job.json", "/etc/hosts.json", IMG]
 )
 def test_a_path_that_leads_out_shows_nothing(browser: Browser, path: str) -> None:
-    """
-    Whatever the address says.
-    """
+    """Whatever the address says."""
     shown = browser.open(**of("running", "raw", path=path))
 
     shown.get_by_text("there is no such thing").first.wait_for()
@@ -291,9 +285,7 @@ def test_a_path_that_leads_out_shows_nothing(browser: Browser, path: str) -> Non
 
 
 def test_from_a_red_task_to_its_cause_in_three_clicks(browser: Browser) -> None:
-    """
-    The tab with the details of the task, its link to the stream, the stream's failures.
-    """
+    """The tab with the details of the task, its link to the stream, the stream's failures."""
     page = browser.page
     page.goto(f"{browser.airflow}/dags/page/runs/one/tasks/failed")
     page.get_by_role("link", name="Details").click()
@@ -305,9 +297,7 @@ def test_from_a_red_task_to_its_cause_in_three_clicks(browser: Browser) -> None:
 
 
 def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
-    """
-    The stream, its failures.
-    """
+    """The stream, its failures."""
     shown = browser.open()
     shown.get_by_role("link", name="failed", exact=True).click()
     shown.get_by_role("tab", name="Failures").click()
@@ -318,9 +308,7 @@ def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
 
 
 def test_a_driver_is_asked_from_the_page(browser: Browser, jobs: dict[str, PageJob]) -> None:
-    """
-    The dialog says what will happen, and then what the driver has answered.
-    """
+    """The dialog says what will happen, and then what the driver has answered."""
     before = len(jobs["running"].requests())
     shown = browser.open(**of("running", "overview"))
     shown.get_by_role("button", name="Stop …", exact=True).click()
@@ -334,9 +322,7 @@ def test_a_driver_is_asked_from_the_page(browser: Browser, jobs: dict[str, PageJ
 
 
 def test_a_drain_asks_for_the_name(browser: Browser, jobs: dict[str, PageJob]) -> None:
-    """
-    Its button can be pressed when the name is typed, and not before.
-    """
+    """Its button can be pressed when the name is typed, and not before."""
     before = len(jobs["running"].requests())
     shown = browser.open(**of("running", "overview"))
     shown.get_by_role("button", name="Drain …").click()
@@ -400,9 +386,7 @@ def test_the_slices_of_a_backfill_are_a_grid_and_a_table(browser: Browser) -> No
 def test_the_links_of_a_task_lead_to_the_page(
     airflow_services: Airflow, jobs: dict[str, PageJob]
 ) -> None:
-    """
-    Also those of a task that is deferred.
-    """
+    """Also those of a task that is deferred."""
     path = "/dags/page/dagRuns/one/taskInstances/running/links"
 
     links = wait_for(

@@ -113,9 +113,7 @@ def stream_of(job_dir: str, **arguments: Any) -> SparkStreamingOperator:
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
     old: Job, wrong: dict[str, Any], said: str
 ) -> None:
-    """
-    The error names the argument, what it was, and what it may be.
-    """
+    """The error names the argument, what it was, and what it may be."""
     with pytest.raises(ConfigError) as raised:
         operator_of(old, **wrong)
 
@@ -123,9 +121,7 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
 
 
 def test_it_is_stored_with_its_dag() -> None:
-    """
-    Airflow serialises what is templated.
-    """
+    """Airflow serialises what is templated."""
     with DAG("flights", schedule=None) as dag:
         SparkUpgradeOperator(
             task_id="u", job="j:f", job_dir="/1", new_job_dir="/{{ params.n }}", params={"a": 1}
@@ -178,9 +174,7 @@ def test_a_driver_receives_all_that_was_requested(old: Job) -> None:
 
 
 def test_an_accepted_upgrade_is_the_result(old: Job) -> None:
-    """
-    No driver is submitted; XCom and the outlets get what adopts the new version.
-    """
+    """No driver is submitted; XCom and the outlets get what adopts the new version."""
     record = put(old, UpgradeStep.ACCEPTED)
     outlet = Asset("versions")
     events: Any = OutletEvents(outlet)
@@ -228,9 +222,7 @@ def test_what_cannot_be_tried_is_an_error(old: Job, entry: str, prepare: Any, sa
 
 @pytest.mark.parametrize("step", [None, UpgradeStep.STOPPING, UpgradeStep.REJECTED])
 def test_a_driver_without_a_lease_is_adopted(old: Job, step: UpgradeStep | None) -> None:
-    """
-    While it checks, stops the old version or takes rows back; the trigger goes on elsewhere.
-    """
+    """While it checks, stops the old version or takes rows back; the trigger goes on elsewhere."""
     upgrade = upgrade_of(old)
     upgrade.submit("driver", process=identify_this())
     if step is not None:
@@ -246,9 +238,7 @@ def test_a_driver_without_a_lease_is_adopted(old: Job, step: UpgradeStep | None)
 
 
 def test_a_kill_ends_the_driver_only_if_that_is_asked_for(old: Job) -> None:
-    """
-    It listens in the new directory; the default lets the upgrade go on.
-    """
+    """It listens in the new directory; the default lets the upgrade go on."""
     upgrade = upgrade_of(old)
     upgrade.submit("driver", process=identify_this())
     put(old, UpgradeStep.TRIAL)
@@ -318,9 +308,7 @@ RECORD = UpgradeRecord(id="u", by="d1", to="/new", entry="j:f", old_run_id="r1",
 def test_how_an_upgrade_stands(
     step: UpgradeStep | None, changed: dict[str, Any], run_state: RunState
 ) -> None:
-    """
-    Only the record decides it; a driver without a lease is at work as long as its process is.
-    """
+    """Only the record decides it; a driver without a lease is at work as long as its process is."""
     record = dataclasses.replace(RECORD, step=step) if step is not None else None
     seen = {"submission": a_submission("d1"), "record": record, **changed}
 
@@ -442,9 +430,7 @@ def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
 
 
 def test_the_version_in_force_is_where_accepted_upgrades_lead(old: Job) -> None:
-    """
-    A rejected upgrade leads nowhere, and *before* stops where a repeated task has begun.
-    """
+    """A rejected upgrade leads nowhere, and *before* stops where a repeated task has begun."""
     first = Version(old.url, "jobs.py:old", "stream")
     assert first == version_in_force(first)
     for step in (UpgradeStep.TRIAL, UpgradeStep.ROLLED_BACK):

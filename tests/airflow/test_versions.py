@@ -51,25 +51,19 @@ def test_every_module_of_the_airflow_side_can_be_imported(room: str) -> None:
 
 @pytest.mark.parametrize("name", airflow_versions.__all__)
 def test_each_name_of_airflow_is_found(name: str) -> None:
-    """
-    Wherever this version has it.
-    """
+    """Wherever this version has it."""
     assert getattr(airflow_versions, name) is not None
 
 
 def test_a_name_that_airflow_does_not_have_is_said_to_be_missing() -> None:
-    """
-    With the version that does not have it.
-    """
+    """With the version that does not have it."""
     with pytest.raises(AttributeError, match=rf"Airflow {airflow.__version__} has no 'x'"):
         airflow_versions.find_name("x", ["airflow.sdk", "airflow.no_such_module"])
 
 
 @pytest.mark.skipif(hasattr(airflow.sdk, "RetryPolicy"), reason="Airflow has retry policies")
 def test_a_retry_policy_is_refused_where_airflow_has_none() -> None:
-    """
-    One line when the DAG is parsed, which names the way out.
-    """
+    """One line when the DAG is parsed, which names the way out."""
     with pytest.raises(ConfigError, match="has no retry policies; leave retry_policy= out"):
         FailureRetryPolicy()
 
@@ -88,9 +82,7 @@ def test_a_retry_policy_is_refused_where_airflow_has_none() -> None:
 def test_a_task_that_waits_no_more_was_killed(
     monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], expected: Any
 ) -> None:
-    """
-    Its state tells: marked, cleared and not waiting again yet, or gone with its DAG run.
-    """
+    """Its state tells: marked, cleared and not waiting again yet, or gone with its DAG run."""
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
 
     assert expected is asyncio.run(is_killed(TI))
@@ -126,9 +118,7 @@ def test_where_a_trigger_is_only_cancelled_the_tasks_state_decides(
 
 
 def test_a_trigger_that_has_fired_ends_no_driver(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
-    """
-    Airflow cleans up after each trigger, and then the task waits no more, too.
-    """
+    """Airflow cleans up after each trigger, and then the task waits no more, too."""
     monkeypatch.setattr(spark_streaming, "tells_triggers_of_kills", lambda: False)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {})
     generation = SparkStreamingHook().claim(job.url, job.run_id)

@@ -63,9 +63,7 @@ async def event_of(trigger: SparkWatermarkTrigger) -> dict[str, Any]:
 
 
 def test_an_hour_is_complete_when_a_batch_with_its_watermark_is_published(stream: Stream) -> None:
-    """
-    A batch that is planned, or committed and not published, completes nothing yet.
-    """
+    """A batch that is planned, or committed and not published, completes nothing yet."""
     stream.commit_hour(0).commit_hour(1, published=False)
     stream.spark.plan(2, watermark_ms=3 * 3_600_000)
 
@@ -76,9 +74,7 @@ def test_an_hour_is_complete_when_a_batch_with_its_watermark_is_published(stream
 
 
 def test_what_is_complete_needs_no_waiting(stream: Stream) -> None:
-    """
-    The result says up to when the output is complete, deferrable or not.
-    """
+    """The result says up to when the output is complete, deferrable or not."""
     stream.commit_hour(0).commit_hour(1)
 
     told = [sensor_of(stream, TWO, deferrable=way).execute({}) for way in (True, False)]
@@ -87,9 +83,7 @@ def test_what_is_complete_needs_no_waiting(stream: Stream) -> None:
 
 
 def test_it_waits_in_the_triggerer_until_the_batch_is_published(stream: Stream) -> None:
-    """
-    The event comes with the batch, and the task ends with what it says.
-    """
+    """The event comes with the batch, and the task ends with what it says."""
     stream.commit_hour(0)
     sensor = sensor_of(stream, TWO)
     trigger = deferred(sensor)
@@ -107,9 +101,7 @@ def test_it_waits_in_the_triggerer_until_the_batch_is_published(stream: Stream) 
 
 
 def test_every_query_that_counts_has_to_be_there(stream: Stream) -> None:
-    """
-    One that has not begun keeps it waiting; one that was not named does not.
-    """
+    """One that has not begun keeps it waiting; one that was not named does not."""
     stream.commit_hour(0)
 
     waiting = deferred(sensor_of(stream, ONE, queries=["q", "later"]))
@@ -120,9 +112,7 @@ def test_every_query_that_counts_has_to_be_there(stream: Stream) -> None:
 
 
 def test_where_no_job_is_yet_it_waits(tmp_path: Path) -> None:
-    """
-    The stream may be started later, and nothing is written into its place.
-    """
+    """The stream may be started later, and nothing is written into its place."""
     sensor = SparkWatermarkSensor(task_id="s", job_dir=str(tmp_path / "job"), up_to=ONE)
 
     deferred(sensor)
@@ -158,9 +148,7 @@ def test_a_moment_that_is_none_fails_for_good(stream: Stream) -> None:
 
 
 def test_names_that_are_none_are_refused_when_the_dag_is_parsed(stream: Stream) -> None:
-    """
-    A text is not a list of names, and a path is no name.
-    """
+    """A text is not a list of names, and a path is no name."""
     with pytest.raises(ConfigError, match="give a list of names"):
         sensor_of(stream, ONE, queries="q")
     with pytest.raises(ConfigError, match="query"):
@@ -168,9 +156,7 @@ def test_names_that_are_none_are_refused_when_the_dag_is_parsed(stream: Stream) 
 
 
 def test_it_gives_up_in_time(stream: Stream) -> None:
-    """
-    In a worker it ends with Airflow's own error after its timeout.
-    """
+    """In a worker it ends with Airflow's own error after its timeout."""
     stream.commit_hour(0)
 
     with pytest.raises(AirflowSensorTimeout):
@@ -180,9 +166,7 @@ def test_it_gives_up_in_time(stream: Stream) -> None:
 def test_a_storage_that_is_away_is_looked_at_again(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    An outage is no event; damage is one, and fails the task for good.
-    """
+    """An outage is no event; damage is one, and fails the task for good."""
     trigger = deferred(sensor_of(stream, ONE))
     fails = iter([True, True, False])
     listing = LocalStorage.list

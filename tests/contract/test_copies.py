@@ -80,9 +80,7 @@ class CopyContract:
 
     @pytest.mark.slow
     def test_a_source_that_is_gone_is_named(self, source, target, tmp_path):
-        """
-        An object that was removed meanwhile is a missing file, by its address.
-        """
+        """An object that was removed meanwhile is a missing file, by its address."""
         names = filled(source)
         source.delete("offsets/7")
 
@@ -94,9 +92,7 @@ class CopyContract:
 
     @pytest.mark.slow
     def test_a_source_of_another_size_is_named(self, source, target, tmp_path):
-        """
-        An object that is shorter than was said is found out.
-        """
+        """An object that is shorter than was said is found out."""
         names = filled(source)
         source.put("offsets/7", b"short")
 
@@ -129,9 +125,7 @@ class CopyContract:
         assert 6 == copy_files(target.url, str(here), names).kept_files
 
     def test_local_sources_that_are_not_what_was_said(self, target, tmp_path):
-        """
-        A local file that is gone or has another size is named, and is not sent.
-        """
+        """A local file that is gone or has another size is named, and is not sent."""
         (tmp_path / "short").write_bytes(b"short")
 
         with pytest.raises(FileNotFoundError) as gone:
@@ -150,9 +144,7 @@ class StoreCopyContract(CopyContract):
     """What is added where the store itself copies."""
 
     def test_a_store_copies_by_itself(self, source, target, server: StoreServer):
-        """
-        Within a store no byte of an object comes to this machine or leaves it.
-        """
+        """Within a store no byte of an object comes to this machine or leaves it."""
         names = filled(source)
         server.requests()
 
@@ -168,9 +160,7 @@ class StoreCopyContract(CopyContract):
 
     @pytest.mark.slow
     def test_a_second_call_keeps_what_is_there(self, source, target, server: StoreServer):
-        """
-        What has arrived is not copied again; what is missing or of another size is.
-        """
+        """What has arrived is not copied again; what is missing or of another size is."""
         names = filled(source)
         copy_files(source.url, target.url, names)
         server.requests()
@@ -187,9 +177,7 @@ class StoreCopyContract(CopyContract):
         assert contents(source) == contents(target)
 
     def test_a_local_source_that_goes_while_it_is_sent(self, target, tmp_path, monkeypatch):
-        """
-        A file that is removed at the last moment is sent whole: it was opened before.
-        """
+        """A file that is removed at the last moment is sent whole: it was opened before."""
         (tmp_path / "file").write_bytes(b"12345")
         send = Bucket.send
 
@@ -204,9 +192,7 @@ class StoreCopyContract(CopyContract):
 
     @pytest.mark.slow
     def test_a_refused_copy_ends_the_rest(self, source, target, server: StoreServer):
-        """
-        When the store forbids a copy, no further one begins, and the error names the object.
-        """
+        """When the store forbids a copy, no further one begins, and the error names the object."""
         names = [(f"{number}", 1) for number in range(80)]
         source.put("79", b"1")
         server.requests()
@@ -227,9 +213,7 @@ class TestS3Copies(StoreCopyContract):
         return s3
 
     def test_a_small_object_is_one_request(self, source, target, server: StoreServer):
-        """
-        An object is copied by one request, without a look at it first.
-        """
+        """An object is copied by one request, without a look at it first."""
         filled(source)
         server.requests()
 
@@ -251,9 +235,7 @@ class TestS3Copies(StoreCopyContract):
         assert all(map(is_listing, server.requests()))
 
     def test_5_gib_are_asked_for(self, source, target, server: StoreServer):
-        """
-        The largest object that S3 copies by one request is not refused here.
-        """
+        """The largest object that S3 copies by one request is not refused here."""
         source.put("state/0/1/9.snapshot", b"in truth it is small")
         server.requests()
 
@@ -264,9 +246,7 @@ class TestS3Copies(StoreCopyContract):
 
     @pytest.mark.slow
     def test_the_way_out_for_large_files(self, source, target, gcs, tmp_path, monkeypatch):
-        """
-        What the store does not copy itself arrives by way of a folder, and in another store.
-        """
+        """What the store does not copy itself arrives by way of a folder, and in another store."""
         monkeypatch.setattr(S3Bucket, "largest_copy_bytes", LARGE - 1)
         names = filled(source)
         other = open_storage(f"{gcs.url}/{uuid.uuid4().hex}")
@@ -282,9 +262,7 @@ class TestS3Copies(StoreCopyContract):
 
     @pytest.mark.slow
     def test_from_bucket_to_bucket(self, source, server: StoreServer):
-        """
-        The store copies from one of its buckets to another, which has its own name.
-        """
+        """The store copies from one of its buckets to another, which has its own name."""
         server.ask("PUT", "/other-bucket")
         other = open_storage(source.url.replace(BUCKET, "other-bucket"))
         names = filled(source)
@@ -310,9 +288,7 @@ class TestGcsCopies(StoreCopyContract):
         monkeypatch.setattr(buckets_module, "_SENT_AT_ONCE_BYTES", 2**20)
 
     def test_a_large_object_is_rewritten_until_it_is_done(self, source, target, server):
-        """
-        The store is asked again, with what it answered, until it has rewritten all.
-        """
+        """The store is asked again, with what it answered, until it has rewritten all."""
         filled(source)
         server.requests()
 
@@ -338,9 +314,7 @@ class TestAzureCopies(StoreCopyContract):
 
     @pytest.mark.slow
     def test_a_copy_that_takes_time_is_waited_for(self, source, target, server: StoreServer):
-        """
-        Until the store has ended a copy there is an empty blob; the call returns after that.
-        """
+        """Until the store has ended a copy there is an empty blob; the call returns after that."""
         filled(source)
         server.requests()
 
@@ -352,9 +326,7 @@ class TestAzureCopies(StoreCopyContract):
 
     @pytest.mark.slow
     def test_a_source_that_goes_while_it_is_copied(self, source, target, server, copy_large):
-        """
-        A copy that the store had begun and could not end names the source that is gone.
-        """
+        """A copy that the store had begun and could not end names the source that is gone."""
         path = f"/account/{BUCKET}/{source._key(self.large)}"
 
         with pytest.raises(FileNotFoundError) as raised:
@@ -394,9 +366,7 @@ class TestAzureCopies(StoreCopyContract):
         assert source.read(self.large) == target.read(self.large)
 
     def test_another_account_is_another_store(self, source, target):
-        """
-        Blobs of another account are not the store's to copy, since it may not read them.
-        """
+        """Blobs of another account are not the store's to copy, since it may not read them."""
         another = "AccountName=another;AccountKey={};BlobEndpoint=http://127.0.0.1/another;"
         bucket = AzureBucket(
             BUCKET, lambda: AzureBlobFileSystem(connection_string=another.format(ACCOUNT_KEY))
@@ -409,9 +379,7 @@ class TestAzureCopies(StoreCopyContract):
 @pytest.mark.slow
 @pytest.mark.parametrize(("there", "here"), [("s3", "gcs"), ("gcs", "azure"), ("azure", "s3")])
 def test_from_store_to_store(request, there, here):
-    """
-    Between stores the files pass this machine, and arrive whole or not at all.
-    """
+    """Between stores the files pass this machine, and arrive whole or not at all."""
     source, target = (
         open_storage(f"{request.getfixturevalue(name).url}/{uuid.uuid4().hex}")
         for name in (there, here)

@@ -143,9 +143,7 @@ def test_a_paused_worker_gets_the_run_of_the_next_try(livy, job_dir, tmp_path):
 
 
 def test_a_worker_outlives_lost_answers(livy, job_dir):
-    """
-    An answer that is lost is asked for again by the same worker, with the same token.
-    """
+    """An answer that is lost is asked for again by the same worker, with the same token."""
     livy.lose_reply()
     record = submit_once(livy.url, job_dir, "finish")
 
@@ -155,9 +153,7 @@ def test_a_worker_outlives_lost_answers(livy, job_dir):
 
 
 def test_a_server_that_dies_in_between_comes_back_with_the_run(livy, job_dir, monkeypatch):
-    """
-    While Livy is dead its batch goes on; the next try finds it by its name.
-    """
+    """While Livy is dead its batch goes on; the next try finds it by its name."""
     monkeypatch.setattr(submit, "AGAIN", RetryPolicy(first_s=0.1, failures=2))
     assert CRASHED == start(livy, job_dir, "launch.submitted", "hold").wait(60)
     livy.go_away()
@@ -177,9 +173,7 @@ def test_a_server_that_dies_in_between_comes_back_with_the_run(livy, job_dir, mo
 
 
 def test_a_driver_that_its_cluster_starts_twice_works_once(livy, job_dir, tmp_path):
-    """
-    A second process of the same driver ends with the lease's exit code, and writes nothing.
-    """
+    """A second process of the same driver ends with the lease's exit code, and writes nothing."""
     submit_once(livy.url, job_dir, "work")
     published = tmp_path / "published"
     deadline = time.monotonic() + 60

@@ -82,9 +82,7 @@ def bytes_in(url: str) -> int:
 
 
 def test_a_second_savepoint_copies_only_what_changed(place, server):
-    """
-    What the first one holds is named and not copied; none of it passes through this machine.
-    """
+    """What the first one holds is named and not copied; none of it passes through this machine."""
     checkpoint = place.at("checkpoint")
     write(checkpoint, 0, 1)
     first = take(checkpoint, f"{place.url}/savepoints/first")
@@ -104,9 +102,7 @@ def test_a_second_savepoint_copies_only_what_changed(place, server):
 
 
 def test_what_others_share_outlives_its_savepoint(place):
-    """
-    Disposing of the first leaves what the second needs; disposing of that leaves nothing.
-    """
+    """Disposing of the first leaves what the second needs; disposing of that leaves nothing."""
     checkpoint = place.at("checkpoint")
     write(checkpoint, 0)
     root = place.at("savepoints")
@@ -123,9 +119,7 @@ def test_what_others_share_outlives_its_savepoint(place):
 
 
 def test_what_is_no_savepoint_stays_in_a_store(place):
-    """
-    Job directories, files and folders of others beside savepoints are as they were.
-    """
+    """Job directories, files and folders of others beside savepoints are as they were."""
     checkpoint = place.at("checkpoint")
     write(checkpoint, 0)
     take(checkpoint, f"{place.url}/first")
@@ -145,9 +139,7 @@ def test_what_is_no_savepoint_stays_in_a_store(place):
 
 
 def test_files_stay_while_it_is_not_known_who_shares_them(place):
-    """
-    A damaged savepoint may name them; when it can be read again, they go with the next call.
-    """
+    """A damaged savepoint may name them; when it can be read again, they go with the next call."""
     checkpoint, root = place.at("checkpoint"), place.at("savepoints")
     write(checkpoint, 0)
     take(checkpoint, f"{root.url}/first")
@@ -168,9 +160,7 @@ def test_files_stay_while_it_is_not_known_who_shares_them(place):
 
 
 def test_a_name_whose_files_others_need_is_not_taken_again(place):
-    """
-    A new savepoint of the old name would remove them.
-    """
+    """A new savepoint of the old name would remove them."""
     checkpoint, root = place.at("checkpoint"), place.at("savepoints")
     write(checkpoint, 0)
     take(checkpoint, f"{root.url}/first")
@@ -183,9 +173,7 @@ def test_a_name_whose_files_others_need_is_not_taken_again(place):
 
 
 def test_a_reader_holds_what_lies_in_a_store(place):
-    """
-    While a savepoint is restored nobody removes it.
-    """
+    """While a savepoint is restored nobody removes it."""
     checkpoint = place.at("checkpoint")
     write(checkpoint, 0)
     saved = take(checkpoint, f"{place.url}/savepoints/first")
@@ -200,9 +188,7 @@ def test_a_reader_holds_what_lies_in_a_store(place):
 
 
 def test_moved_from_a_disk_to_a_store_and_back(place, tmp_path):
-    """
-    A savepoint restores from wherever its folder was copied to, when all before it is gone.
-    """
+    """A savepoint restores from wherever its folder was copied to, when all before it is gone."""
     checkpoint = open_storage(str(tmp_path / "checkpoint"))
     write(checkpoint, 0, 1)
     taken = take(checkpoint, str(tmp_path / "savepoint"))
@@ -242,9 +228,7 @@ def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypat
 
 
 def test_restored_inside_the_store(copying_server):
-    """
-    A job directory in the store is set to a savepoint there by the store's own copies.
-    """
+    """A job directory in the store is set to a savepoint there by the store's own copies."""
     server = copying_server
     place = open_storage(f"{server.url}/{uuid.uuid4().hex}")
     checkpoint = place.at("checkpoint")

@@ -28,9 +28,7 @@ with using_spark(None, "shipping", sys.argv[1], {"spark.executor.memory": "512m"
 
 
 def test_executors_run_what_the_driver_has_sent(tmp_path):
-    """
-    What a sink runs on executors comes out of the runtime's zip, and not from their machine.
-    """
+    """What a sink runs on executors comes out of the runtime's zip, and not from their machine."""
     cluster = Cluster(tmp_path / "cluster")
     try:
         cluster.worker()

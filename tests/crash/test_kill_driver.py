@@ -245,9 +245,7 @@ FEW = ("sink.precommitted", "drain.intended", "final.sealed", "final.put")
 
 
 def test_a_failpoint_is_of_a_run_or_of_another_test():
-    """
-    One that is new is of a run only if a driver passes it.
-    """
+    """One that is new is of a run only if a driver passes it."""
     known = (*OF_A_RUN, *NOT_IN_A_RUN)
     assert [] == [point for point in failpoints.ALL if not point.startswith(known)]
 

@@ -30,9 +30,7 @@ def read_hours(folder):
 
 
 def test_a_script_killed_five_times_is_exact(place, drivers):
-    """
-    The same command resumes it each time; no row is missing or twice, and its last lines run.
-    """
+    """The same command resumes it each time; no row is missing or twice, and its last lines run."""
     write_flights(place.input, 0, 1, 2, 3, 4)
     conf = {
         **CONF,

@@ -110,9 +110,7 @@ def job(request) -> str:
 def test_a_rename_that_a_dead_driver_has_left_behind_changes_nothing(
     place, drivers, shim, job, manager
 ):
-    """
-    It lands when the next driver has run the batch with other offsets, and has ended.
-    """
+    """It lands when the next driver has run the batch with other offsets, and has ended."""
     story = Story(place, drivers, shim, job, manager)
     story.arrives("2", "r00", "r01")
     first = story.held()

@@ -249,9 +249,7 @@ def test_a_warm_run_is_no_more_open_than_a_cold_one(place, drivers, request, opt
 
 @pytest.mark.whole
 def test_a_run_that_does_not_fit_starts_cold(place, drivers, pool):
-    """
-    Another heap can be given to a JVM only when it starts: the run says so, and starts one.
-    """
+    """Another heap can be given to a JVM only when it starts: the run says so, and starts one."""
     write_events(place.input, EVENTS)
     standby = pool.standby()
 
@@ -265,9 +263,7 @@ def test_a_run_that_does_not_fit_starts_cold(place, drivers, pool):
 
 @pytest.mark.whole
 def test_the_death_of_the_pool_leaves_its_drivers(place, drivers, pool):
-    """
-    A pool that is killed takes its idle standby with it, and not the driver of a run.
-    """
+    """A pool that is killed takes its idle standby with it, and not the driver of a run."""
     write_events(place.input, EVENTS)
     gate = place.root / "gate"
     pool.standby()

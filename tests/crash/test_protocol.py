@@ -50,9 +50,7 @@ def check_at_rest(root: Path, expected: Counter[str]) -> None:
 
 @pytest.mark.parametrize("point", [*STEPS, *(f"{p}:3" for p in STEPS if p != "lease.acquired")])
 def test_a_driver_dies_at_every_step(tmp_path, point):
-    """
-    After a death at any step of the first or a later epoch, one more start makes all exact.
-    """
+    """After a death at any step of the first or a later epoch, one more start makes all exact."""
     assert failpoints.CRASH_EXIT == run(tmp_path, "drive", "r1", str(EPOCHS), dies_at=point)
     assert all(seen <= rows(0, EPOCHS) for seen in visible(tmp_path))
 
@@ -77,9 +75,7 @@ def test_a_driver_dies_again_while_it_recovers(tmp_path, again):
 
 
 def test_a_driver_dies_while_it_folds_old_records(tmp_path):
-    """
-    Records of earlier runs are folded into ranges; a death in there folds nothing twice.
-    """
+    """Records of earlier runs are folded into ranges; a death in there folds nothing twice."""
     assert 0 == run(tmp_path, "drive", "r1", str(EPOCHS))
     upto = str(EPOCHS + 3)
     assert failpoints.CRASH_EXIT == run(tmp_path, "drive", "r2", upto, dies_at="recover.folded")

@@ -188,9 +188,7 @@ def test_a_rewind_dies_at_every_step(processes, point):
 
 
 def test_one_rewind_dies_at_every_step_in_turn(processes):
-    """
-    Each process goes on where the one before it died, and dies one step later.
-    """
+    """Each process goes on where the one before it died, and dies one step later."""
     died = [point for point in DEATHS if processes.rewind("r2", dies_at=point)]
 
     assert list(DEATHS) == died

@@ -54,9 +54,7 @@ DEATHS = [
 
 
 def test_every_failpoint_of_savepoints_is_died_at():
-    """
-    The list of deaths below and the source agree.
-    """
+    """The list of deaths below and the source agree."""
     points = {p for p in failpoints.ALL if p.startswith(("savepoint.", "restore.", "rewrite."))}
 
     assert points == {point for _, point in DEATHS}
@@ -124,9 +122,7 @@ def savepoints_of(place: Path):
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize(("action", "point"), DEATHS)
 def test_a_death_at_any_step(crowded, action, point, again):
-    """
-    Complete or not there at all, the original as it was, and completed when asked again.
-    """
+    """Complete or not there at all, the original as it was, and completed when asked again."""
     place = crowded
     before = checkpoint_of(place / "job")
 

@@ -103,9 +103,7 @@ def errors(root: Path, number: int) -> list[str]:
 
 
 def test_every_failpoint_of_an_upgrade_is_passed():
-    """
-    The paths below and the source agree.
-    """
+    """The paths below and the source agree."""
     points = {point for point in failpoints.ALL if point.startswith("upgrade.")}
     assert points == {point for path in PATHS.values() for point in path} - set(LEASES)
 
@@ -159,9 +157,7 @@ def test_the_same_command_goes_on_wherever_it_dies(tmp_path, processes):
 
 
 def test_of_two_commands_at_once_one_upgrades(tmp_path, processes):
-    """
-    While one is at work the other ends at once with 5, in one line, and begins nothing.
-    """
+    """While one is at work the other ends at once with 5, in one line, and begins nothing."""
     root = tmp_path
     World(LocalStorage(str(root))).begin()
     pids = [processes.start(root, number, is_good=True) for number in (1, 2, 3)]

@@ -67,9 +67,7 @@ def answer(driver: Driver, since: tuple[int, int], note: Callable[[str, object],
 
 
 def test_batch(place: Place, drivers: Drivers) -> None:
-    """
-    A run in BATCH reads all there is once, and publishes it.
-    """
+    """A run in BATCH reads all there is once, and publishes it."""
     write_events(place.input, *some_files())
 
     succeed(drivers.run("tumbling_window", {}, "--mode=batch"))
@@ -79,9 +77,7 @@ def test_batch(place: Place, drivers: Drivers) -> None:
 
 @pytest.mark.parametrize("store", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
 def test_drain(place: Place, drivers: Drivers, store: str) -> None:
-    """
-    A stream with windows is drained: each window is written, the last ones too.
-    """
+    """A stream with windows is drained: each window is written, the last ones too."""
     write_events(place.input, *some_files())
     provider = f"org.apache.spark.sql.execution.streaming.state.{store}"
 
@@ -98,9 +94,7 @@ def test_drain(place: Place, drivers: Drivers, store: str) -> None:
 
 
 def test_join(place: Place, drivers: Drivers) -> None:
-    """
-    An outer join is drained: what has found no other row is written, and nothing is kept.
-    """
+    """An outer join is drained: what has found no other row is written, and nothing is kept."""
     shown, clicked = place.root / "shown", place.root / "clicked"
     write_events(shown, [(0, "a", 1), (1, "b", 1)], [(20, "c", 1)])
     write_events(clicked, [(2, "a", 0)], [(21, "c", 0)])
@@ -113,9 +107,7 @@ def test_join(place: Place, drivers: Drivers) -> None:
 
 
 def test_kill_and_resume(place: Place, drivers: Drivers) -> None:
-    """
-    A driver that is killed in the middle loses and repeats nothing: the same command goes on.
-    """
+    """A driver that is killed in the middle loses and repeats nothing: the same command goes on."""
     write_events(place.input, *some_files())
     commits = place.job_dir / "queries" / "out" / "checkpoint" / "commits"
 
@@ -226,9 +218,7 @@ def test_file_of_sql(place: Place, drivers: Drivers) -> None:
 def test_query_and_diff_of_state(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
-    """
-    State is queried and compared, by JVMs in which no stream has run.
-    """
+    """State is queried and compared, by JVMs in which no stream has run."""
     url = suspended(place, drivers)
     checkpoint = CheckpointLogs(open_storage(str(place.checkpoint())))
     first, last = checkpoint.batches("commits")[0], checkpoint.position().last_commit
@@ -255,9 +245,7 @@ def test_query_and_diff_of_state(
 def test_sql_of_pipelines(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
-    """
-    A file of SQL with flows and streams is run, or refused with its line, and writes nothing.
-    """
+    """A file of SQL with flows and streams is run, or refused with its line, and writes nothing."""
     text = (
         "CREATE FLOW out AS INSERT INTO parquet.`${output}` BY NAME SELECT k, v FROM STREAM events"
     )
@@ -272,9 +260,7 @@ def test_sql_of_pipelines(
 def test_sql_with_a_watermark(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
-    """
-    A file of SQL with a watermark is drained, or refused with its line, and writes nothing.
-    """
+    """A file of SQL with a watermark is drained, or refused with its line, and writes nothing."""
     text = (
         "INSERT INTO parquet.`${output}`"
         " SELECT unix_timestamp(window.start) AS start, k, count(*) AS n, sum(v) AS total"
@@ -311,9 +297,7 @@ def test_other_partitions(
 def test_transform_with_state(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
-    """
-    Timers of transformWithState emit in the drain, or the job is refused and writes nothing.
-    """
+    """Timers of transformWithState emit in the drain, or the job is refused and writes nothing."""
     write_events(place.input, *some_files())
 
     driver = drivers.run("timers_in_pandas", ONE_BY_ONE)
@@ -328,9 +312,7 @@ def test_transform_with_state(
 def test_sources_in_python(
     place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
-    """
-    A source written in Python is read to its end, or the job is refused and writes nothing.
-    """
+    """A source written in Python is read to its end, or the job is refused and writes nothing."""
     driver = drivers.run("paging", {})
     if not answer(driver, (4, 0), record_property):
         assert not place.job_dir.exists()

@@ -70,9 +70,7 @@ def run(spark, place, mode, name, *, timers=False, **asked):
     [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.whole) for seed in range(2, 8))],
 )
 def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
-    """
-    For each stateful operator; with a watermark that moves some of them would drop rows.
-    """
+    """For each stateful operator; with a watermark that moves some of them would drop rows."""
     shuffled(place.input, seed, files=files)
     shuffled(place.root / "others", seed + 100, files=files)
 
@@ -87,9 +85,7 @@ def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
 
 @pytest.mark.whole
 def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
-    """
-    The shuffled files of the test above are late for all of them, so that it can fail.
-    """
+    """The shuffled files of the test above are late for all of them, so that it can fail."""
     shuffled(place.input, 1)
     shuffled(place.root / "others", 101)
 
@@ -100,9 +96,7 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
 
 
 def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, place):
-    """
-    Also one on a computed column. A run without an end is refused before anything is written.
-    """
+    """Also one on a computed column. A run without an end is refused before anything is written."""
     shuffled(place.input, 3)
     params = {"files_per_batch": "1"}
     entry = f"{JOBS}:own_watermark"

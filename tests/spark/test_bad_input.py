@@ -74,9 +74,7 @@ def command(
 def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
     spark, ready, job, asked, words
 ):
-    """
-    The error names the thing and the way out; neither job directory nor output is made.
-    """
+    """The error names the thing and the way out; neither job directory nor output is made."""
     before = paths_under(ready.root)
 
     with pytest.raises(ConfigError) as refused:
@@ -88,9 +86,7 @@ def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
 
 
 def test_an_input_that_cannot_be_read_is_named(spark, place):
-    """
-    A path that does not exist is an error of the source of that name, not an empty input.
-    """
+    """A path that does not exist is an error of the source of that name, not an empty input."""
     with pytest.raises(AbsentInputError) as absent:
         place.run(spark, "tumbling_window")
 
@@ -102,9 +98,7 @@ def test_an_input_that_cannot_be_read_is_named(spark, place):
 
 
 def test_a_run_that_does_not_wait_for_its_input_is_refused(spark, place):
-    """
-    With missing_input="fail" the same is exit code 2, so that nobody tries again.
-    """
+    """With missing_input="fail" the same is exit code 2, so that nobody tries again."""
     with pytest.raises(ConfigError) as refused:
         place.run(spark, "tumbling_window", missing_input="fail")
 
@@ -115,9 +109,7 @@ def test_a_run_that_does_not_wait_for_its_input_is_refused(spark, place):
 
 @pytest.mark.parametrize("mode", ["streaming", "automatic"])
 def test_a_bounded_pattern_that_matches_nothing_is_no_empty_input(spark, place, mode):
-    """
-    Of 'hour=*' Spark makes a stream without rows; the run waits for a file instead.
-    """
+    """Of 'hour=*' Spark makes a stream without rows; the run waits for a file instead."""
     place.input.mkdir()
     params = {"input": f"{place.input}/hour=07*"}
 
@@ -135,9 +127,7 @@ def test_a_bounded_pattern_that_matches_nothing_is_no_empty_input(spark, place, 
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named(spark, ready, entry, words):
-    """
-    The error says which module or file, and what Python said.
-    """
+    """The error says which module or file, and what Python said."""
     (ready.root / "broken.py").write_text("def job(ctx:\n", encoding="utf-8")
     ask = RunSpec(job_dir=str(ready.job_dir), entry=entry.format(root=ready.root))
 
@@ -150,9 +140,7 @@ def test_a_module_that_cannot_be_imported_is_named(spark, ready, entry, words):
 
 @pytest.mark.whole
 def test_an_error_found_by_spark_has_exit_code_2_and_is_one_json_document(ready):
-    """
-    From a shell, too, a job's mistake ends with 2; with ``--json`` stdout tells programs why.
-    """
+    """From a shell, too, a job's mistake ends with 2; with ``--json`` stdout tells programs why."""
     entry = f"{JOBS}:missing_param"
     root = str(Path(airflow_provider.__file__).parents[1])
     environment = {

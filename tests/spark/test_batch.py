@@ -259,9 +259,7 @@ def test_a_batch_run_is_finished_and_drained(spark, place):
 
 
 def test_an_empty_input_gives_an_empty_output(spark, place):
-    """
-    A folder without files is read in BATCH too: no row, and a schema for readers.
-    """
+    """A folder without files is read in BATCH too: no row, and a schema for readers."""
     place.input.mkdir()
 
     final = place.run(spark, "tumbling_window", mode="automatic")
@@ -271,9 +269,7 @@ def test_an_empty_input_gives_an_empty_output(spark, place):
 
 
 def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
-    """
-    Where a checkpoint is there AUTOMATIC takes STREAMING, and BATCH is refused.
-    """
+    """Where a checkpoint is there AUTOMATIC takes STREAMING, and BATCH is refused."""
     write_events(place.input, EVENTS[:2])
     suspended = {"until": "available", "at_end": "suspend", "mode": "automatic"}
     first = place.run(spark, "tumbling_window", run_id="one", **suspended)
@@ -299,9 +295,7 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
     ],
 )
 def test_what_cannot_be_had_in_batch_is_refused(spark, place, job, complaint):
-    """
-    BATCH by name names the query or source and the way out, and writes nothing.
-    """
+    """BATCH by name names the query or source and the way out, and writes nothing."""
     write_events(place.input, EVENTS)
 
     with pytest.raises(ConfigError, match=complaint):
@@ -378,9 +372,7 @@ def test_what_is_committed_counts_although_the_input_changes(spark, place):
 
 
 def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
-    """
-    A stop ends the Spark job at once, nothing is published, and the same command goes on.
-    """
+    """A stop ends the Spark job at once, nothing is published, and the same command goes on."""
     write_events(place.input, EVENTS)
     gate, stop = place.root / "gate", threading.Event()
     asked = {"params": {"gate": str(gate)}, "mode": "batch"}
@@ -406,9 +398,7 @@ def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
 
 
 def test_a_batch_run_is_replayed(spark, place):
-    """
-    A run that takes a BATCH run's place takes its rows back first, and writes them anew once.
-    """
+    """A run that takes a BATCH run's place takes its rows back first, and writes them anew once."""
     write_events(place.input, EVENTS)
     first = place.run(spark, "tumbling_window", run_id="r1", mode="automatic")
     write_events(place.input, [(44, "d", 5)], first=1)
@@ -422,9 +412,7 @@ def test_a_batch_run_is_replayed(spark, place):
 
 
 def test_the_mode_of_the_first_attempt_stays(spark, place):
-    """
-    A later attempt is in BATCH because the first was; one that asks for STREAMING is refused.
-    """
+    """A later attempt is in BATCH because the first was; one that asks for STREAMING is refused."""
     write_events(place.input, EVENTS)
 
     with failing_at("sink.precommitted"), pytest.raises(RunFailedError, match="sink.precommitted"):

@@ -96,9 +96,7 @@ DEATHS = (
 def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
     spark, place, parted, monkeypatch
 ):
-    """
-    The same ask goes on; before its end there is no savepoint, and never any output.
-    """
+    """The same ask goes on; before its end there is no savepoint, and never any output."""
     params = {"input": parted["past"]["input"]}
 
     def die_at(point):
@@ -129,9 +127,7 @@ def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
 
 
 def test_an_empty_history_is_corrected_by_the_next_command(spark, place, parted):
-    """
-    It has left nothing, so nothing has to be removed by hand.
-    """
+    """It has left nothing, so nothing has to be removed by hand."""
     (place.root / "empty").mkdir()
     with pytest.raises(ConfigError, match="history has no row for it"):
         bootstrap(spark, place, "tumbling_window", {"input": str(place.root / "empty")})
@@ -198,9 +194,7 @@ def test_what_would_be_read_twice_is_refused_or_goes_on_where_history_ended(spar
 
 
 def test_queries_that_read_each_other_need_their_output(spark, place, parted):
-    """
-    Discarded output would leave the second one nothing to read; kept, it goes on after it.
-    """
+    """Discarded output would leave the second one nothing to read; kept, it goes on after it."""
     params = {"input": parted["past"]["input"]}
     with pytest.raises(ConfigError, match="bootstrap with --output keep"):
         bootstrap(spark, place, "chain", params)
@@ -214,9 +208,7 @@ def test_queries_that_read_each_other_need_their_output(spark, place, parted):
 
 @pytest.mark.whole  # Flink's example, of both kinds of state below
 def test_accounts_and_rates_of_before_are_used_by_the_live_stream(spark, place):
-    """
-    Flink's example: three accounts from a table, the rates of their currencies from history.
-    """
+    """Flink's example: three accounts from a table, the rates of their currencies from history."""
     accounts = place.root / "accounts.json"
     rows = [("ann", "usd", 10), ("bob", "usd", 20), ("eve", "eur", 5)]
     fields = ("account", "k", "balance")

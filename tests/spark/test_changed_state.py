@@ -210,9 +210,7 @@ def test_each_change_can_be_asked_for(spark, bases, tmp_path, change):
 @pytest.mark.whole
 @pytest.mark.parametrize("change", UNFIT, ids=lambda c: c.job)
 def test_what_does_not_fit_may_start_over(spark, bases, tmp_path, change):
-    """
-    When it is asked for, a query whose state does not fit starts over without it.
-    """
+    """When it is asked for, a query whose state does not fit starts over without it."""
     place = a_copy(bases[change.base], tmp_path / "over")
     write_events(place.input, LATER, first=1)
     final = run_job(ask(place, change.job, allow_non_restored_state=True), spark=spark)

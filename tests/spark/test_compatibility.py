@@ -103,9 +103,7 @@ def test_fewer_partitions(spark, place):
     ids=["aggregation", "join", "sessions", "timers"],
 )
 def test_a_job_begins_with_other_partitions(spark, place, job, store, partitions):
-    """
-    Windows, both sides of a join, sessions and timers end as if never stopped.
-    """
+    """Windows, both sides of a join, sessions and timers end as if never stopped."""
     before, after = partitions
     conf = partitioned(before, store)
     params = {"shown": str(place.input), "clicked": str(place.input)}
@@ -123,9 +121,7 @@ def test_a_job_begins_with_other_partitions(spark, place, job, store, partitions
 
 
 def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spark, place):
-    """
-    State in memory and HDFS, a job without state, no partition at all: said without a trace.
-    """
+    """State in memory and HDFS, a job without state, no partition at all: said without a trace."""
     savepoint = suspended(spark, place, conf=partitioned(2, HDFS))
     new = place.root / "new"
     for begin in (
@@ -171,9 +167,7 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
 
 
 def test_another_job_is_refused_before_anything_is_written(spark, place):
-    """
-    Queries of other names, sources or operators would get each other's positions and state.
-    """
+    """Queries of other names, sources or operators would get each other's positions and state."""
     savepoint = suspended(spark, place, conf=ROCKSDB)
     operators = "expected the stateful operators 0 stateStoreSave, found"
 
@@ -204,9 +198,7 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
 
 
 def test_a_query_that_does_not_fit_may_begin_anew(spark, place):
-    """
-    When it is allowed, it reads all its input, and none of the savepoint's state.
-    """
+    """When it is allowed, it reads all its input, and none of the savepoint's state."""
     savepoint = suspended(spark, place, "deduplication", conf=ROCKSDB)
     shutil.rmtree(place.output)
 

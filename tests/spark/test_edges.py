@@ -74,9 +74,7 @@ def test_an_empty_input_is_finished_at_once(spark, place):
 
 
 def test_a_file_without_rows_is_an_input_too(spark, place):
-    """
-    A batch without rows gives readers the schema of an output without rows.
-    """
+    """A batch without rows gives readers the schema of an output without rows."""
     write_events(place.input, [])
 
     final = place.run(spark, "tumbling_window")
@@ -92,9 +90,7 @@ def test_a_file_without_rows_is_an_input_too(spark, place):
 
 
 def test_one_row(spark, place):
-    """
-    The only window of the only row is flushed.
-    """
+    """The only window of the only row is flushed."""
     write_events(place.input, FEW[:1])
 
     final = place.run(spark, "tumbling_window")
@@ -111,9 +107,7 @@ def test_one_row(spark, place):
     ],
 )
 def test_the_number_of_batches_does_not_show(spark, place, params, batches):
-    """
-    The same files read as one batch or as several give the same output and the same counts.
-    """
+    """The same files read as one batch or as several give the same output and the same counts."""
     write_events(place.input, FEW, MORE, LAST)
 
     final = place.run(spark, "tumbling_window", params=params)
@@ -126,9 +120,7 @@ def test_the_number_of_batches_does_not_show(spark, place, params, batches):
 
 
 def test_a_query_without_state_needs_no_drain(spark, place):
-    """
-    Without state there is nothing to flush: the last batch that read input is the last batch.
-    """
+    """Without state there is nothing to flush: the last batch that read input is the last batch."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "no_state", params=ONE_BY_ONE)
@@ -161,9 +153,7 @@ def test_rows_that_are_late_are_read_and_dropped(spark, place):
 
 
 def test_several_queries_finish_together(spark, place):
-    """
-    Each query has its own checkpoint, output and end; the final checkpoint tells of both.
-    """
+    """Each query has its own checkpoint, output and end; the final checkpoint tells of both."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "two_queries")
@@ -177,9 +167,7 @@ def test_several_queries_finish_together(spark, place):
 
 
 def test_several_sinks_share_every_epoch(spark, place):
-    """
-    Two sinks of one query get the same rows, computed once.
-    """
+    """Two sinks of one query get the same rows, computed once."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "two_sinks", params=ONE_BY_ONE)
@@ -196,9 +184,7 @@ def test_several_sinks_share_every_epoch(spark, place):
 
 
 def test_partitions_become_folders(spark, place):
-    """
-    Every reader finds the partition column of ``partition_by`` again.
-    """
+    """Every reader finds the partition column of ``partition_by`` again."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "partitioned", params=ONE_BY_ONE)
@@ -222,9 +208,7 @@ def test_partitions_become_folders(spark, place):
     [pytest.param("parquet", marks=pytest.mark.whole), "json", "csv", "orc"],
 )
 def test_every_format_is_written(spark, place, file_format):
-    """
-    Spark reads back each format that the sink writes, without options but a schema.
-    """
+    """Spark reads back each format that the sink writes, without options but a schema."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "in_format", params={"format": file_format})
@@ -236,9 +220,7 @@ def test_every_format_is_written(spark, place, file_format):
 
 
 def test_a_source_united_with_itself(spark, place):
-    """
-    A DataFrame used twice has two places in Spark's log, and each row takes both ways.
-    """
+    """A DataFrame used twice has two places in Spark's log, and each row takes both ways."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "united_with_itself")
@@ -249,9 +231,7 @@ def test_a_source_united_with_itself(spark, place):
 
 
 def test_a_source_joined_with_itself(spark, place):
-    """
-    Both sides of a self-join are the same source, and both are drained.
-    """
+    """Both sides of a self-join are the same source, and both are drained."""
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "joined_with_itself")
@@ -262,9 +242,7 @@ def test_a_source_joined_with_itself(spark, place):
 
 
 def test_two_sources_of_different_length(spark, place):
-    """
-    A source that ended long ago in event time does not hold the other one's windows back.
-    """
+    """A source that ended long ago in event time does not hold the other one's windows back."""
     write_events(place.input, FEW)
     write_events(place.root / "other", MORE, LAST)
     params = {**ONE_BY_ONE, "other": str(place.root / "other")}
@@ -281,9 +259,7 @@ def test_two_sources_of_different_length(spark, place):
 
 
 def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
-    """
-    What a run suspends, the next one continues: together they give what one run gives.
-    """
+    """What a run suspends, the next one continues: together they give what one run gives."""
     write_events(place.input, FEW, MORE)
     first = place.run(spark, "tumbling_window", run_id="one", until="available", at_end="suspend")
     held = state_of(spark, place.checkpoint())
@@ -333,9 +309,7 @@ def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog
 
 
 def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):
-    """
-    Asking without a run id after a suspended run begins another one.
-    """
+    """Asking without a run id after a suspended run begins another one."""
     write_events(place.input, FEW)
     asked = {"until": "available", "at_end": "suspend"}
     first = place.run(spark, "tumbling_window", **asked)
@@ -368,9 +342,7 @@ def test_a_finished_run_returns_at_once(spark, place):
 
 
 def test_a_drained_job_refuses_another_run(spark, place):
-    """
-    Another run on a drained job is refused before it leaves a trace, with the way out.
-    """
+    """Another run on a drained job is refused before it leaves a trace, with the way out."""
     write_events(place.input, FEW)
     place.run(spark, "tumbling_window", run_id="first")
     before = files_under(place.root)
@@ -385,9 +357,7 @@ def test_a_drained_job_refuses_another_run(spark, place):
 
 
 def test_a_run_is_not_continued_with_other_parameters(spark, place):
-    """
-    The same run id with other parameters is refused and names what differs.
-    """
+    """The same run id with other parameters is refused and names what differs."""
     write_events(place.input, FEW)
     stop = threading.Event()
     stop.set()
@@ -422,9 +392,7 @@ def test_the_job_finishes_before_its_last_rows_are_published(spark, place):
 
 
 def test_a_suspended_run_closes_without_finishing(spark, place):
-    """
-    Without a drain there is no last row, so only ``on_close`` is called.
-    """
+    """Without a drain there is no last row, so only ``on_close`` is called."""
     write_events(place.input, FEW)
 
     place.run(
@@ -435,9 +403,7 @@ def test_a_suspended_run_closes_without_finishing(spark, place):
 
 
 def test_a_cancelled_attempt_closes_and_resumes(spark, place):
-    """
-    ``on_close`` is called by a cancelled attempt as well, and the same ask goes on.
-    """
+    """``on_close`` is called by a cancelled attempt as well, and the same ask goes on."""
     write_events(place.input, FEW)
     stop = threading.Event()
     stop.set()
@@ -453,9 +419,7 @@ def test_a_cancelled_attempt_closes_and_resumes(spark, place):
 
 
 def test_a_driver_that_died_while_it_planned_the_first_batch(spark, place):
-    """
-    What it was writing is removed: Spark would refuse to start the query beside it.
-    """
+    """What it was writing is removed: Spark would refuse to start the query beside it."""
     write_events(place.input, FEW)
     begin_identity(open_storage(str(place.job_dir)), SystemClock())
     offsets = place.checkpoint() / "offsets"

@@ -16,9 +16,7 @@ NUMBERS = [(n,) for n in range(3000)]
 
 @pytest.mark.whole
 def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, place):
-    """
-    A simple reader of 700 rows at a time is read until it has no more.
-    """
+    """A simple reader of 700 rows at a time is read until it has no more."""
     final = place.run(spark, "paging")
 
     assert NUMBERS == read_with_pandas(place.output)

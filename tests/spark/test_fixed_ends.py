@@ -152,9 +152,7 @@ def test_a_drained_run_that_fails_drains_what_it_first_found(spark, place):
     ],
 )
 def test_a_query_that_is_started_again_ends_where_it_did(spark, place, point):
-    """
-    A restart in an attempt is a start like any other: it lists more files, and reads no more.
-    """
+    """A restart in an attempt is a start like any other: it lists more files, and reads no more."""
     write_events(place.input, *FIRST)
     arrive = Arrivals(place.input)
 
@@ -209,9 +207,7 @@ def test_a_file_that_is_gone_before_it_is_read_is_missed(spark, place):
     ids=["one_by_one", "all_at_once"],
 )
 def test_files_end_at_a_time(spark, place, params):
-    """
-    Those that were modified before it are read; the others are for a run with a later one.
-    """
+    """Those that were modified before it are read; the others are for a run with a later one."""
     write_events(place.input, *FIRST)
     how: dict[str, Any] = {"conf": COMPACTS, **SUSPEND}
 
@@ -281,9 +277,7 @@ def test_a_source_in_python_ends_where_it_did(spark, place, targets):
 
 @pytest.mark.whole
 def test_spark_s_own_rate_ends_where_it_did(spark, place):
-    """
-    Rows of each second arrive all the time; a run ends, at the second of its first attempt.
-    """
+    """Rows of each second arrive all the time; a run ends, at the second of its first attempt."""
     place.run(spark, "rated", run_id="r0", **SUSPEND)
     time.sleep(1.1)
     for point in ("ends.recorded", "sink.precommitted"):
@@ -300,9 +294,7 @@ def test_spark_s_own_rate_ends_where_it_did(spark, place):
 
 @pytest.mark.whole
 def test_sources_that_end_beside_others_end_where_they_did(spark, place):
-    """
-    A history that grows while the query catches up with it is read as it was at first.
-    """
+    """A history that grows while the query catches up with it is read as it was at first."""
     past = place.root / "past"
     write_events(past, *FIRST[:2])
     write_events(place.input, [(3, "a", 1), (41, "b", 2)])
@@ -320,9 +312,7 @@ def test_sources_that_end_beside_others_end_where_they_did(spark, place):
 
 @pytest.mark.whole
 def test_a_run_that_takes_the_place_of_another_has_its_own_ends(spark, place):
-    """
-    What is undone binds nobody: the run that is replayed reads what is there now.
-    """
+    """What is undone binds nobody: the run that is replayed reads what is there now."""
     write_events(place.input, *FIRST[:2])
     how: dict[str, Any] = {"params": ONE_BY_ONE, "replayable_runs": 2, **SUSPEND}
     place.run(spark, "unpaced", run_id="r1", **how)
@@ -336,9 +326,7 @@ def test_a_run_that_takes_the_place_of_another_has_its_own_ends(spark, place):
 
 
 def test_an_end_that_nothing_can_hold_is_refused(spark, place):
-    """
-    A sink of Spark's own shows rows at once, and a batch job reads all; nothing is written.
-    """
+    """A sink of Spark's own shows rows at once, and a batch job reads all; nothing is written."""
     write_events(place.input, *FIRST)
     params = {"ends": "2026-01-01T00:00:02+00:00"}
 

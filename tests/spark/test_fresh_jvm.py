@@ -45,9 +45,7 @@ for read in (operators, table, stored):
 
 
 def test_state_is_read_where_no_stream_has_run(spark, tmp_path):
-    """
-    What a new application of Spark's reads first may be state: its rows, a table, a store.
-    """
+    """What a new application of Spark's reads first may be state: its rows, a table, a store."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.csv").write_text("a\nb\na\n")
     checkpoint = tmp_path / "checkpoint"

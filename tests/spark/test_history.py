@@ -30,9 +30,7 @@ def history_of(place, query="out"):
 
 
 def test_a_history_misses_no_batch(spark, place):
-    """
-    Many batches end between two looks of the driver, and each is recorded with its rows.
-    """
+    """Many batches end between two looks of the driver, and each is recorded with its rows."""
     write_events(place.input, *([(n, "a", n)] * (n % 3 + 1) for n in range(FAST)))
     final = place.run(spark, "no_state", params=ONE_BY_ONE)
 
@@ -95,9 +93,7 @@ def test_attempts_go_on_in_one_history(spark, place):
 
 
 def test_a_batch_run_is_one_batch(spark, place):
-    """
-    A BATCH run has one entry per query: its rows, and how long they took.
-    """
+    """A BATCH run has one entry per query: its rows, and how long they took."""
     write_events(place.input, [(1, "a", 1), (2, "a", 1)], [(13, "a", 3)])
     place.run(spark, "tumbling_window", mode="batch")
 
@@ -108,9 +104,7 @@ def test_a_batch_run_is_one_batch(spark, place):
 
 
 def test_a_foreign_history_is_replaced(spark, place, caplog):
-    """
-    Whatever lies in its place, the job runs, and says so once.
-    """
+    """Whatever lies in its place, the job runs, and says so once."""
     write_events(place.input, [(1, "a", 1)])
     path = place.job_dir / "runs" / "r1" / "history" / "out.json"
     path.parent.mkdir(parents=True)

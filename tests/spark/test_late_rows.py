@@ -57,9 +57,7 @@ def counted(place):
 
 
 def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
-    """
-    Of 2,000 rows 400 come late: the documents, the status and the log have the number.
-    """
+    """Of 2,000 rows 400 come late: the documents, the status and the log have the number."""
     with caplog.at_level(logging.WARNING):
         final = copied.run(spark, "w", params=ONE_BY_ONE, **WINDOWS)
 
@@ -83,9 +81,7 @@ def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
     "point", [pytest.param("sink.precommitted", marks=pytest.mark.whole), "drain.intended"]
 )
 def test_late_rows_are_counted_once_over_deaths_of_drivers(spark, copied, point):
-    """
-    A batch that is run again counts once, and what earlier drivers have counted stays.
-    """
+    """A batch that is run again counts once, and what earlier drivers have counted stays."""
     with failing_at(point, times=1), pytest.raises(RunFailedError):
         copied.run(spark, "w", run_id="r", params=ONE_BY_ONE, **WINDOWS)
 
@@ -95,9 +91,7 @@ def test_late_rows_are_counted_once_over_deaths_of_drivers(spark, copied, point)
 
 
 def test_nothing_is_late_in_batch(spark, copied):
-    """
-    A batch job reads everything at once, so it counts 2,000 rows and no late one.
-    """
+    """A batch job reads everything at once, so it counts 2,000 rows and no late one."""
     final = copied.run(spark, "w", mode="batch", **WINDOWS)
 
     assert 2000 == counted(copied)
@@ -185,9 +179,7 @@ def names_in_order(place):
 
 
 def test_files_are_read_by_name_also_by_a_run_that_is_resumed(spark, copied, caplog):
-    """
-    Of copied files a driver warns. By name no row is late, whichever driver reads them.
-    """
+    """Of copied files a driver warns. By name no row is late, whichever driver reads them."""
     names_in_order(copied)
     by_name = {"params": {**ONE_BY_ONE, "read_order": "name"}, **WINDOWS}
     with caplog.at_level(logging.INFO):

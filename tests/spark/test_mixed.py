@@ -170,9 +170,7 @@ def test_slices_end_a_source_once_and_then_go_on_without_it(spark, place):
 
 
 def test_a_silent_source_does_not_stop_the_others_and_may_speak_again(spark, place):
-    """
-    After its time a source that has had no row is gone on without; its later rows count.
-    """
+    """After its time a source that has had no row is gone on without; its later rows count."""
     silent = place.root / "silent"
     write_events(silent, [(1, "s", 1)])
     write_events(place.input, *LIVE[:3])
@@ -226,9 +224,7 @@ def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
     ],
 )
 def test_what_cannot_end_is_refused(spark, place, job, params, message):
-    """
-    A source that no marker could speak for is refused, with the way out; nothing is written.
-    """
+    """A source that no marker could speak for is refused, with the way out; nothing is written."""
     write_events(place.input, *LIVE[:1])
     params = {"silent": str(place.input), **params}
 

@@ -25,9 +25,7 @@ def staged(place):
 
 
 def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, place):
-    """
-    What a driver in a long pause staged after the job had ended is removed; no row changes.
-    """
+    """What a driver in a long pause staged after the job had ended is removed; no row changes."""
     write_events(place.input, EVENTS)
     place.run(spark, "tumbling_window")
     before = read_with_pandas(place.output)
@@ -81,9 +79,7 @@ def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
 
 
 def test_a_place_without_a_job_is_refused(tmp_path, capsys):
-    """
-    There is nothing to clean up where no job ever ran; nothing is written.
-    """
+    """There is nothing to clean up where no job ever ran; nothing is written."""
     assert UnknownJobError.exit_code == main.main(["cleanup", str(tmp_path / "none")])
     assert "none" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())

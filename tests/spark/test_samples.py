@@ -82,9 +82,7 @@ CHOSEN = {("outer_join", "batch"), ("window_over_window", "streaming")}
     ],
 )
 def test_a_job_gives_in_memory_what_plain_python_gives(in_memory, job, mode):
-    """
-    Each stateful operator is drained as in a run, and a batch job gives the same.
-    """
+    """Each stateful operator is drained as in a run, and a batch job gives the same."""
     result = in_memory(getattr(jobs, job), samples_of(job), mode=mode)
 
     assert TRUTHS[job]() == rows(result)
@@ -155,9 +153,7 @@ def test_late_rows_can_fail_the_run_or_be_kept(in_memory):
 
 
 def test_a_run_that_is_suspended_keeps_what_is_not_complete(in_memory):
-    """
-    With at_end='suspend' a window that is open at the end is not written.
-    """
+    """With at_end='suspend' a window that is open at the end is not written."""
     events = {"events": [sample(ON_TIME), sample(LATER)]}
 
     result = in_memory(jobs.tumbling_window, events, at_end="suspend")
@@ -206,9 +202,7 @@ SIZES = {"fine": 10, "coarse": 30, "top": 60}
 
 @pytest.mark.whole
 def test_a_query_in_the_middle_of_a_chain_can_have_a_sample_of_its_own(in_memory):
-    """
-    A source that another query writes is a source as any other when rows are given for it.
-    """
+    """A source that another query writes is a source as any other when rows are given for it."""
     given = [{"start": START, "k": "x", "n": 1, "total": 5}]
 
     result = in_memory(jobs.chain, {**samples_of("tumbling_window"), "coarse": given})
@@ -227,9 +221,7 @@ def test_a_rolling_result_is_the_last_of_each_key(in_memory, mode):
 
 
 def test_the_output_of_a_complete_query_is_its_last_table(in_memory):
-    """
-    In output mode complete each batch has the whole table, and the last one counts.
-    """
+    """In output mode complete each batch has the whole table, and the last one counts."""
 
     def job(ctx: JobContext) -> None:
         counted = jobs.events(ctx).groupBy("k").count()
@@ -242,9 +234,7 @@ def test_the_output_of_a_complete_query_is_its_last_table(in_memory):
 
 
 def test_functions_in_python_and_initial_states_are_those_of_the_test(in_memory):
-    """
-    Spark's workers get what the job's module defines, and an initial state is a sample, too.
-    """
+    """Spark's workers get what the job's module defines, and an initial state is a sample, too."""
     doubled = in_memory(batch_jobs.doubled, samples_of("tumbling_window"))
     accounts = [{"k": "eur", "account": "x", "balance": 5}]
     rates = [{"time": "2026-01-01", "k": "eur", "v": 2}]
@@ -328,9 +318,7 @@ ON_EVENTS = {"events": sample(ON_TIME)}
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_mistake_is_one_line(in_memory, job, inputs, asked, said):
-    """
-    Samples that do not fit are refused with the source; the job's mistakes as in a run.
-    """
+    """Samples that do not fit are refused with the source; the job's mistakes as in a run."""
     with pytest.raises(ConfigError, match=said) as raised:
         in_memory(job, inputs, **asked)
 
@@ -365,9 +353,7 @@ def test_a_preview_takes_rows_of_the_sources_themselves(spark, tmp_path):
 
 
 def test_a_preview_of_what_cannot_be_a_batch_job_is_drained(spark, tmp_path):
-    """
-    Timers of so many rows as are asked for are set off at the end.
-    """
+    """Timers of so many rows as are asked for are set off at the end."""
     params = {**PARAMS, "input": str(write_events(tmp_path / "input", *EVENTS))}
 
     timers = preview(f"{jobs.__file__}:timers", params=params, spark=spark, rows=3)
@@ -384,8 +370,6 @@ def test_a_preview_of_what_cannot_be_a_batch_job_is_drained(spark, tmp_path):
     ],
 )
 def test_a_source_that_is_no_table_is_refused_with_the_way_out(spark, job, asked, said):
-    """
-    What only a stream can read, or is not there, needs a sample.
-    """
+    """What only a stream can read, or is not there, needs a sample."""
     with pytest.raises(ConfigError, match=said):
         preview(job, params=PARAMS, spark=spark, **asked)

@@ -106,9 +106,7 @@ def test_timers_go_over(spark, place):
 
 
 def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):
-    """
-    Spark's own reader finds the state in the savepoint's folder.
-    """
+    """Spark's own reader finds the state in the savepoint's folder."""
     write_events(place.input, FIRST)
     place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
     savepoint = savepoint_of(place)
@@ -120,9 +118,7 @@ def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):
 
 
 def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, place):
-    """
-    Its windows are flushed: beginning from it would repeat them.
-    """
+    """Its windows are flushed: beginning from it would repeat them."""
     write_events(place.input, FIRST)
     place.run(spark, "tumbling_window")
     savepoint = savepoint_of(place)
@@ -237,9 +233,7 @@ def test_savepoints_of_a_running_query_are_consistent(spark, running, tmp_path):
 
 
 def test_a_restored_copy_runs_beside_the_original(spark, running, tmp_path):
-    """
-    The copy counts on from where it was taken, while the original runs on.
-    """
+    """The copy counts on from where it was taken, while the original runs on."""
     source = checkpoint_source(str(running))
     savepoint = take_savepoint(source, str(tmp_path / "savepoint"), aligned_timeout_s=10)
     restore_job(str(tmp_path / "fork"), savepoint.url)

@@ -55,9 +55,7 @@ SAMPLES: Mapping[str, Callable[[Path], None]] = {
 def test_a_job_of_a_page_ends_with_its_final_checkpoint(
     block: Block, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What a page shows is imported; a job reads sample data, and every row is in its output.
-    """
+    """What a page shows is imported; a job reads sample data, and every row is in its output."""
     monkeypatch.setenv("KAFKA_PASSWORD", "secret")
     if "/data/" in block.text:
         stored_job(spark, tmp_path)

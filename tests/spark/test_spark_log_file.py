@@ -24,9 +24,7 @@ KNOWN = (
 
 
 def test_log4j_takes_the_configuration_and_leaves_out_what_is_known(tmp_path: Path) -> None:
-    """
-    It says nothing of its own on the terminal, and writes every warning but the known ones.
-    """
+    """It says nothing of its own on the terminal, and writes every warning but the known ones."""
     log, printed = tmp_path / "spark.log", tmp_path / "printed"
     with printed.open("wb") as stream:
         port = launch_gateway(

@@ -59,9 +59,7 @@ def test_a_suspended_run_goes_on(spark, place):
 
 
 def test_one_query_has_one_kind_of_sink(spark, place):
-    """
-    A query cannot be written in two phases and in one at the same time.
-    """
+    """A query cannot be written in two phases and in one at the same time."""
     write_events(place.input, EVENTS)
 
     with pytest.raises(ConfigError, match="one of Spark.s own sinks cannot share epochs"):

@@ -14,9 +14,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("with_pyarrow", [True, False])
 @pytest.mark.parametrize("file_format", ["parquet", "json"])
 def test_rows_are_counted(spark, tmp_path, monkeypatch, file_format, with_pyarrow):
-    """
-    From Parquet's footers, with or without pyarrow, and by Spark for formats that have none.
-    """
+    """From Parquet's footers, with or without pyarrow, and by Spark for formats that have none."""
     if not with_pyarrow:
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     rows = spark.range(1_000).repartition(3)
@@ -32,9 +30,7 @@ def test_rows_are_counted(spark, tmp_path, monkeypatch, file_format, with_pyarro
 
 @pytest.mark.parametrize("with_pyarrow", [True, False])
 def test_no_rows_are_counted_too(spark, tmp_path, monkeypatch, with_pyarrow):
-    """
-    A frame without rows leaves a file that tells the schema.
-    """
+    """A frame without rows leaves a file that tells the schema."""
     if not with_pyarrow:
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
 
@@ -73,9 +69,7 @@ def test_a_task_of_an_earlier_staging_is_not_heard(spark, tmp_path):
 
 
 def test_what_an_earlier_run_of_the_batch_has_left_is_removed(spark, tmp_path):
-    """
-    It would be in the way until the epoch is published, and longer than that if it never is.
-    """
+    """It would be in the way until the epoch is published, and longer than that if it never is."""
     folder = tmp_path / "staged"
     stagings = [stage_files(spark.range(rows), str(folder), "json") for rows in (5, 3)]
 

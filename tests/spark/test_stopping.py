@@ -248,9 +248,7 @@ def test_stopping_that_fails_names_the_savepoint(spark, place):
 
 
 def test_what_cannot_be_stopped_is_said_at_once(spark, place):
-    """
-    No job, no driver, a job that has ended, a savepoint whose folder is taken, a second stop.
-    """
+    """No job, no driver, a job that has ended, a savepoint whose folder is taken, a second stop."""
     with pytest.raises(UnknownJobError, match=r"no job there \(no job.json\)"):
         request_stop(str(place.job_dir), CLOCK)
 

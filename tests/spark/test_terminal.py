@@ -150,9 +150,7 @@ def check_screen(terminal: Terminal, *, is_over: bool) -> None:
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_line_is_torn_at_a_start_a_kill_and_a_resume(folder, columns):
-    """
-    Two processes: one is killed while it reads, the other one resumes the run and ends it.
-    """
+    """Two processes: one is killed while it reads, the other one resumes the run and ends it."""
     first = Terminal(folder, columns, "--mode", "streaming")
     with first.running() as process:
         first.wait_for("· batch 1", process)
@@ -168,9 +166,7 @@ def test_no_line_is_torn_at_a_start_a_kill_and_a_resume(folder, columns):
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_batch_job_shows_its_tasks_on_a_terminal(folder, columns):
-    """
-    A bar of stages and tasks while it runs, and the summary at its end.
-    """
+    """A bar of stages and tasks while it runs, and the summary at its end."""
     terminal = Terminal(folder, columns, "--mode", "batch")
     with terminal.running() as process:
         assert EXIT_OK == process.wait(DEADLINE_S)

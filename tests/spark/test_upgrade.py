@@ -323,9 +323,7 @@ def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, dri
 
 @pytest.mark.whole
 def test_an_upgrade_that_is_accepted_dies_around_its_decision(spark, place, old, drivers):
-    """
-    Before it is recorded the new version is tried once more, and after that it is resumed.
-    """
+    """Before it is recorded the new version is tried once more, and after that it is resumed."""
     job, short = "shorter_delay", "15 seconds"
     undecided = command(place, drivers, job, dies_at="upgrade.decided", probation=short)
     feed_when_stopped(place, undecided)

@@ -22,17 +22,13 @@ def ctx() -> JobContext:
 
 
 def test_a_parameter_is_there(ctx):
-    """
-    Parameters are read by name, and the run's facts are attributes.
-    """
+    """Parameters are read by name, and the run's facts are attributes."""
     assert "/in" == ctx.params["input"]
     assert ("r1", "STREAMING", None) == (ctx.run_id, ctx.mode, ctx.interval)
 
 
 def test_a_missing_parameter_is_explained(ctx):
-    """
-    A parameter that was not given is named, with those that were and how to give it.
-    """
+    """A parameter that was not given is named, with those that were and how to give it."""
     with pytest.raises(ConfigError) as raised:
         ctx.params["output"]
     assert "the job needs a parameter 'output' (given: b, input); pass --param output=VALUE" == str(
@@ -69,26 +65,20 @@ def sink_of_version(version: int) -> FakeSink:
     ],
 )
 def test_a_query_that_cannot_be_is_refused(ctx, *, name, df, to, more, complaint):
-    """
-    A wrong name, DataFrame, mode or sink is refused where it is written.
-    """
+    """A wrong name, DataFrame, mode or sink is refused where it is written."""
     with pytest.raises(ConfigError, match=complaint):
         ctx.write(name, df, to=to, **more)
     assert () == ctx.queries
 
 
 def test_a_source_needs_a_name_that_is_one(ctx):
-    """
-    A source's name is refused like a query's.
-    """
+    """A source's name is refused like a query's."""
     with pytest.raises(ConfigError, match=r"^source '../x': use letters"):
         ctx.read("../x", format="csv")
 
 
 def test_finish_callbacks_are_called_in_order(ctx):
-    """
-    What was registered first is called first; an error ends the calling.
-    """
+    """What was registered first is called first; an error ends the calling."""
     called = []
     ctx.on_finish(lambda: called.append(1))
     ctx.on_finish(lambda: called.append(2))
@@ -101,9 +91,7 @@ def test_finish_callbacks_are_called_in_order(ctx):
 
 
 def test_every_close_callback_is_called(ctx):
-    """
-    A close callback that fails does not keep the others from being called.
-    """
+    """A close callback that fails does not keep the others from being called."""
     called = []
     ctx.on_close(lambda: called.append(1))
     ctx.on_close(lambda: 1 / 0)

@@ -76,9 +76,7 @@ def job(tmp_path):
 
 
 def test_where_nothing_has_run(job):
-    """
-    A job directory that the slice is the first to use.
-    """
+    """A job directory that the slice is the first to use."""
     assert None is job.refusal(context())
 
 
@@ -94,18 +92,14 @@ def test_where_its_own_run_has_been_in_whatever_state(job):
 
 
 def test_where_runs_of_the_same_slice_have_ended(job):
-    """
-    By another DAG run, or another task.
-    """
+    """By another DAG run, or another task."""
     job.run("manual", context("manual__1", run_type="manual"))
 
     assert None is job.refusal(context())
 
 
 def test_what_is_no_backfill_may_do_everything(job):
-    """
-    A scheduled or a manual run goes on with a live job.
-    """
+    """A scheduled or a manual run goes on with a live job."""
     job.run("live", final=False, until="stopped")
 
     for kind in ("scheduled", "manual", "asset_triggered"):
@@ -118,9 +112,7 @@ def test_what_is_no_backfill_may_do_everything(job):
 
 
 def test_a_directory_that_all_runs_are_given(job):
-    """
-    Also before anything has run in it: the first backfill would begin the live job.
-    """
+    """Also before anything has run in it: the first backfill would begin the live job."""
     assert "every run of this task uses this job directory" in job.refusal(
         context(), is_shared=True
     )
@@ -142,18 +134,14 @@ def test_a_directory_that_all_runs_are_given(job):
     ],
 )
 def test_a_directory_in_which_something_else_has_run(job, owner, state, said):
-    """
-    A person's command, another slice, live or of a backfill, a run that may go on.
-    """
+    """A person's command, another slice, live or of a backfill, a run that may go on."""
     job.run("own", context()).run("other", owner, **state)
 
     assert said in job.refusal(context())
 
 
 def test_its_own_run_that_a_schedule_began_without_an_end(job):
-    """
-    A live stream's DAG run does not become a slice because a backfill clears it.
-    """
+    """A live stream's DAG run does not become a slice because a backfill clears it."""
     job.run("own", context(run_type="scheduled"), final=False, until="stopped")
 
     assert "goes on until it is stopped" in job.refusal(context())
@@ -162,18 +150,14 @@ def test_its_own_run_that_a_schedule_began_without_an_end(job):
 
 
 def test_a_run_of_a_given_name_is_known_by_its_record_alone(job):
-    """
-    Every DAG run's task may be given the same run id.
-    """
+    """Every DAG run's task may be given the same run id."""
     job.run("live", context("scheduled__1", day=3, run_type="scheduled"))
 
     assert "was for 20260104T" in job.refusal(context(), run_id=None)
 
 
 def test_a_driver_that_was_submitted_and_has_not_come_up(job):
-    """
-    It will; an empty folder of a run is nothing.
-    """
+    """It will; an empty folder of a run is nothing."""
     job.directory.run("nothing").storage.put("tries.json", b"{}")
     assert None is job.refusal(context())
 
@@ -182,9 +166,7 @@ def test_a_driver_that_was_submitted_and_has_not_come_up(job):
 
 
 def test_a_lease_of_nobody_who_is_known(job):
-    """
-    Such as that of a driver which has not recorded its run yet, or of a restore.
-    """
+    """Such as that of a driver which has not recorded its run yet, or of a restore."""
     held = LeaseRecord(
         token=1,
         run_id="restore",
@@ -201,9 +183,7 @@ def test_a_lease_of_nobody_who_is_known(job):
 
 
 def test_a_checkpoint_that_was_put_there(tmp_path):
-    """
-    As by a fork of a savepoint, for a job that is to begin.
-    """
+    """As by a fork of a savepoint, for a job that is to begin."""
     EpochBench(tmp_path / "job", FakeSink()).begun().published(1)
     shutil.rmtree(tmp_path / "job" / "leases")
 

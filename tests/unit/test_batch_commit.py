@@ -45,9 +45,7 @@ def log_of(job: JobDirectoryBuilder, query: str = "q", mode: str = "BATCH"):
 
 
 def test_nothing_is_committed_before_the_run_is(job):
-    """
-    Before the commit there is no batch; with it there is one, epoch 0, and nothing to drain.
-    """
+    """Before the commit there is no batch; with it there is one, epoch 0, and nothing to drain."""
     log = log_of(job)
     before = (log.position(), log.is_committed(0))
     commit(job)
@@ -63,9 +61,7 @@ def test_nothing_is_committed_before_the_run_is(job):
 
 
 def test_the_first_commit_stays(job):
-    """
-    A driver that was overtaken cannot replace the commit.
-    """
+    """A driver that was overtaken cannot replace the commit."""
     commit(job)
     late = BatchCommit(run_id="r1", token=99, at="later")
     job.directory.run("r1").put_batch_commit(late)
@@ -74,9 +70,7 @@ def test_the_first_commit_stays(job):
 
 
 def test_a_stream_asks_its_checkpoint(job):
-    """
-    In STREAMING Spark's own logs decide, whatever lies beside them.
-    """
+    """In STREAMING Spark's own logs decide, whatever lies beside them."""
     commit(job)
 
     log = log_of(job, mode="STREAMING")
@@ -85,9 +79,7 @@ def test_a_stream_asks_its_checkpoint(job):
 
 
 def test_a_query_that_the_run_does_not_know_is_refused(job):
-    """
-    A program that was changed between two attempts cannot add a query.
-    """
+    """A program that was changed between two attempts cannot add a query."""
     with pytest.raises(CheckpointError, match=r"no query 'other' \(it has: q\).*another run id"):
         log_of(job, "other")
 
@@ -108,9 +100,7 @@ def test_a_committed_run_ends_the_job(job):
 
 
 def test_a_final_checkpoint_in_batch_is_verified_against_the_commit(job):
-    """
-    It holds with the commit and the epoch's record, and not without one of them.
-    """
+    """It holds with the commit and the epoch's record, and not without one of them."""
     final = a_final()
     final = type(final)(**{**vars(final), "mode": "BATCH"})
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)
@@ -167,9 +157,7 @@ def batch(tmp_path, sink):
 
 
 def test_an_attempt_that_died_before_the_commit_is_run_again(batch, sink):
-    """
-    What it staged is never published; what the next attempt stages takes its place.
-    """
+    """What it staged is never published; what the next attempt stages takes its place."""
     batch.opened().pre_commit(FakeFrame("old"), 0, counted(1))
     again = batch.opened()
     again.commit_ready()
@@ -185,9 +173,7 @@ def test_an_attempt_that_died_before_the_commit_is_run_again(batch, sink):
 
 
 def test_from_the_commit_on_what_was_staged_counts(batch, sink):
-    """
-    The next attempt publishes it, not before it is asked to, and runs nothing.
-    """
+    """The next attempt publishes it, not before it is asked to, and runs nothing."""
     batch.opened().pre_commit(FakeFrame("a"), 0, counted(1))
     batch.commit(1)
     again = batch.opened()
@@ -206,9 +192,7 @@ def position_of(batch: BatchBench) -> int:
 
 
 def test_a_commit_by_a_driver_that_was_overtaken_counts_once(batch, sink):
-    """
-    If its successor stages as well, that one's rows are published and no others.
-    """
+    """If its successor stages as well, that one's rows are published and no others."""
     batch.opened().pre_commit(FakeFrame("old"), 0, counted(1))
     second = batch.opened()
     batch.commit(1)
@@ -218,9 +202,7 @@ def test_a_commit_by_a_driver_that_was_overtaken_counts_once(batch, sink):
 
 
 def test_a_commit_by_a_driver_that_was_overtaken_is_not_lost(batch, sink):
-    """
-    If its successor dies before it has staged, the one after it publishes what was committed.
-    """
+    """If its successor dies before it has staged, the one after it publishes what was committed."""
     batch.opened().pre_commit(FakeFrame("old"), 0, counted(1))
     batch.opened()
     batch.commit(1)

@@ -98,9 +98,7 @@ def test_a_batch_is_what_spark_reports_of_it():
     ["1970-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z", "+294247-01-10T04:00:54.775Z", None],
 )
 def test_a_watermark_that_is_no_event_time_has_no_distance(watermark):
-    """
-    Before the first event, in a drain, and without a watermark.
-    """
+    """Before the first event, in a drain, and without a watermark."""
     report = a_report(eventTime={"watermark": watermark} if watermark else {})
 
     assert (watermark, None) == (
@@ -111,9 +109,7 @@ def test_a_watermark_that_is_no_event_time_has_no_distance(watermark):
 
 @pytest.mark.parametrize("rate", [None, float("nan"), float("inf"), "Infinity"])
 def test_a_rate_over_no_time_is_not_known(rate):
-    """
-    Spark divides by zero before it knows how long a batch took.
-    """
+    """Spark divides by zero before it knows how long a batch took."""
     report = a_report(inputRowsPerSecond=rate)
 
     assert None is entry_of(BatchReport(report), 1).input_rate
@@ -134,9 +130,7 @@ def grown(count: int, *, every_s: int = 1, **values: Any) -> BatchHistory:
 
 
 def test_older_batches_are_folded_by_the_hour():
-    """
-    The last three hundred stay as they are; of the others an hour keeps sums and extremes.
-    """
+    """The last three hundred stay as they are; of the others an hour keeps sums and extremes."""
     history = grown(FULL + 70, every_s=60, state_rows=5)
 
     assert [*range(70, FULL + 70)] == [batch.batch for batch in history.batches]
@@ -150,9 +144,7 @@ def test_older_batches_are_folded_by_the_hour():
 
 
 def test_hours_are_kept_for_a_week():
-    """
-    An hour older than the last 168 that had batches is let go.
-    """
+    """An hour older than the last 168 that had batches is let go."""
     history = grown(FULL + HOURS + 5, every_s=3600)
 
     assert HOURS == len(history.hours)
@@ -160,9 +152,7 @@ def test_hours_are_kept_for_a_week():
 
 
 def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
-    """
-    With a watermark, state and pacing, that is what fits into the largest document.
-    """
+    """With a watermark, state and pacing, that is what fits into the largest document."""
     times = {"addBatch": 12345, "commitBatch": 123, "commitOffsets": 123, "latestOffset": 123}
     history = grown(
         FULL + 2 * HOURS,
@@ -184,9 +174,7 @@ def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
 
 
 def test_large_batches_are_folded_sooner():
-    """
-    Texts and objects are cut, and the document stays as small as ever.
-    """
+    """Texts and objects are cut, and the document stays as small as ever."""
     many = {f"{n:03}" * 60: n for n in range(100)}
     history = grown(FULL, backlog=many, limits=many, reason="because " * 100)
 
@@ -197,9 +185,7 @@ def test_large_batches_are_folded_sooner():
 
 
 def test_a_batch_is_one_line_without_what_is_null():
-    """
-    A person can read the document line by line, and any reader of JSON all of it.
-    """
+    """A person can read the document line by line, and any reader of JSON all of it."""
     data = grown(2).to_bytes()
 
     assert 2 == sum(line.startswith(b'{"batch":') for line in data.splitlines())
@@ -254,9 +240,7 @@ def new_of(reports: BatchReports, query: Reported) -> list[int]:
 
 
 def test_each_batch_is_new_once():
-    """
-    Those since the last look, however many; JSON is made of no other.
-    """
+    """Those since the last look, however many; JSON is made of no other."""
     query, reports = Reported(), BatchReports()
     assert [] == new_of(reports, query)
 
@@ -270,9 +254,7 @@ def test_each_batch_is_new_once():
 
 
 def test_a_query_that_waits_hides_no_batch():
-    """
-    It reports as well, under the number of the batch to come, which is none yet.
-    """
+    """It reports as well, under the number of the batch to come, which is none yet."""
     query, reports = Reported(), BatchReports()
     query.waited(0)
     assert [] == new_of(reports, query)
@@ -286,9 +268,7 @@ def test_a_query_that_waits_hides_no_batch():
 
 
 def test_a_later_start_reports_its_own_batches():
-    """
-    Spark's list is a new one then; those before the start are not expected again.
-    """
+    """Spark's list is a new one then; those before the start are not expected again."""
     first, second, reports = Reported(), Reported(), BatchReports()
     first.ran(4, 5)
     reports.starts(3)
@@ -301,9 +281,7 @@ def test_a_later_start_reports_its_own_batches():
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_batch_that_was_stopped_after_its_commit_is_known_all_the_same(is_committed):
-    """
-    Spark has not reported it; one that was not committed will run again.
-    """
+    """Spark has not reported it; one that was not committed will run again."""
     query, reports = Reported(), BatchReports()
     query.ran(0)
     reports.staged(own_report(0, BEGAN, 1.5, 10))
@@ -326,9 +304,7 @@ def test_a_batch_that_was_stopped_after_its_commit_is_known_all_the_same(is_comm
 
 
 def test_a_storage_that_is_away_hides_a_last_batch_at_worst():
-    """
-    The query has ended, and its end is not to fail for that.
-    """
+    """The query has ended, and its end is not to fail for that."""
 
     def away(_: int) -> bool:
         raise OSError
@@ -341,9 +317,7 @@ def test_a_storage_that_is_away_hides_a_last_batch_at_worst():
 
 
 def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
-    """
-    Also when the next one has ended before anybody looks.
-    """
+    """Also when the next one has ended before anybody looks."""
     query, reports = Reported(), BatchReports()
     query.ran(0, 1, 2)
     reports.note(0, pacing={"decision": "grows"})
@@ -357,9 +331,7 @@ def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
 
 
 def test_without_a_jvm_nothing_is_new():
-    """
-    Others notice that it is gone.
-    """
+    """Others notice that it is gone."""
     query = Reported()
     query.ran(0)
     query.is_gone = True
@@ -398,9 +370,7 @@ def end(writer: HistoryWriter, storage: Any, *queries: Query) -> None:
 
 
 def test_a_history_costs_a_put_every_ten_seconds(clock, storage):
-    """
-    And one read, at the first; of a query without new batches nothing is put.
-    """
+    """And one read, at the first; of a query without new batches nothing is put."""
     counted, query = CountingStorage(storage), Query()
     writer = HistoryWriter(clock, 1)
     for clock.time in range(60):
@@ -415,9 +385,7 @@ def test_a_history_costs_a_put_every_ten_seconds(clock, storage):
 
 
 def test_the_end_of_an_attempt_puts_what_is_left(clock, storage):
-    """
-    The next attempt goes on with it.
-    """
+    """The next attempt goes on with it."""
     for attempt in (1, 2):
         query, writer = Query(), HistoryWriter(clock, attempt)
         for batch in range(3):
@@ -434,9 +402,7 @@ def test_the_end_of_an_attempt_puts_what_is_left(clock, storage):
     [b"", b"{}", b'{"version": 99}', b'{"version": 1, "query": "other", "updated": "x"}'],
 )
 def test_what_is_no_history_is_replaced(clock, storage, caplog, data):
-    """
-    A damaged document, and one of a later version, cost a warning.
-    """
+    """A damaged document, and one of a later version, cost a warning."""
     storage.put(history_path("q"), data)
     query = Query()
     query.ran = [0]
@@ -448,9 +414,7 @@ def test_what_is_no_history_is_replaced(clock, storage, caplog, data):
 
 
 def test_a_history_that_cannot_be_put_is_said_once_and_stops_nothing(clock, tmp_path, caplog):
-    """
-    On a full disk, say; when there is room again, nothing is missing.
-    """
+    """On a full disk, say; when there is room again, nothing is missing."""
     (tmp_path / "run").write_bytes(b"no folder")
     storage, query, writer = LocalStorage(str(tmp_path / "run")), Query(), HistoryWriter(clock, 1)
     for batch in range(4):
@@ -466,9 +430,7 @@ def test_a_history_that_cannot_be_put_is_said_once_and_stops_nothing(clock, tmp_
 
 
 def test_a_report_that_nobody_understands_stops_nothing(clock, storage, caplog):
-    """
-    Of another version of Spark, say; other queries have their history all the same.
-    """
+    """Of another version of Spark, say; other queries have their history all the same."""
     odd, query = Query("odd"), Query()
     odd.new_batches = lambda: [BatchReport({"batchId": 1})]  # type: ignore[method-assign]
     query.ran = [0]
@@ -483,9 +445,7 @@ def test_a_report_that_nobody_understands_stops_nothing(clock, storage, caplog):
 
 @pytest.mark.parametrize("batches", [0, 3, 40, 41, 700])
 def test_the_last_batches_are_read_without_the_others(batches):
-    """
-    They are those of the whole document, whatever a text holds that looks like its layout.
-    """
+    """They are those of the whole document, whatever a text holds that looks like its layout."""
     reason = '],"hours":[\n"batches":[\n'
     found = add_batches(
         BatchHistory(query="out", updated=NOW),
@@ -502,7 +462,5 @@ def test_the_last_batches_are_read_without_the_others(batches):
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'{"batches":[{},{}],"hours":[]}', b"\xff"])
 def test_a_document_of_another_layout_is_left_as_it_is(document):
-    """
-    Such as one of another version, or a damaged one.
-    """
+    """Such as one of another version, or a damaged one."""
     assert document == without_older(document, 1)

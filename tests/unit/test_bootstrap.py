@@ -49,9 +49,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_job_that_has_begun_is_not_touched(job, capsys):
-    """
-    A bootstrap makes a first state; the command says what changes the state that there is.
-    """
+    """A bootstrap makes a first state; the command says what changes the state that there is."""
     before = content_of(job)
 
     code = main.main(["state", "bootstrap", str(job), "--entry", "job.py:f"])
@@ -62,9 +60,7 @@ def test_a_job_that_has_begun_is_not_touched(job, capsys):
 
 
 def test_what_was_begun_from_another_history_is_not_mixed_with_this_one(tmp_path):
-    """
-    Neither a bootstrap that did not end, nor a savepoint that was made of something else.
-    """
+    """Neither a bootstrap that did not end, nor a savepoint that was made of something else."""
     ask = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="job.py:f", params={"day": "1"})
     record = BootstrapRecord(savepoint=ask.target, digest="other", began="then")
     record.put(open_storage(f"{ask.job_dir}/bootstraps/bootstrap"), "bootstrap.json")
@@ -76,9 +72,7 @@ def test_what_was_begun_from_another_history_is_not_mixed_with_this_one(tmp_path
 
 
 def test_a_savepoint_in_the_way(job, tmp_path):
-    """
-    One that this ask has not made is somebody else's.
-    """
+    """One that this ask has not made is somebody else's."""
     saved = str(tmp_path / "saved")
     assert EXIT_OK == main.main(["savepoint", "take", str(job), "--to", saved])
 
@@ -101,9 +95,7 @@ def scratch(tmp_path):
 
 
 def test_history_without_a_row_leaves_nothing(scratch, tmp_path):
-    """
-    A command with other parameters is not told that another bootstrap began.
-    """
+    """A command with other parameters is not told that another bootstrap began."""
     check_has_rows(scratch, ["q"], output="discard")
 
     with pytest.raises(ConfigError, match="query 'p': history has no row .*check the parameters"):
@@ -143,9 +135,7 @@ def query(*sources, marked=(), operators=()):
 
 
 def test_each_source_is_reset_kept_or_internal():
-    """
-    Markers are reset with the source that they are of; what another query writes stays read.
-    """
+    """Markers are reset with the source that they are of; what another query writes stays read."""
     table = source("table", "/table")
     chained = source("chained", "/out", is_internal=True)
     seam = plan_seam([query(source(), table, chained)], ["table"], output="keep")
@@ -156,9 +146,7 @@ def test_each_source_is_reset_kept_or_internal():
 
 
 def test_a_source_that_is_read_twice_goes_with_all_others():
-    """
-    Spark may keep one folder for both places, so those behind it would be taken for others.
-    """
+    """Spark may keep one folder for both places, so those behind it would be taken for others."""
     twice = [query(source(), source(), source("table", "/table"))]
 
     assert [0, 1, 2] == plan_seam(twice, [], output="discard").places_to_reset(["events"] * 3)
@@ -177,9 +165,7 @@ def test_a_source_that_is_read_twice_goes_with_all_others():
     ],
 )
 def test_history_and_a_live_job_that_do_not_fit(live, kept, said):
-    """
-    The message names the source, and the way out.
-    """
+    """The message names the source, and the way out."""
     history = [query(source())]
 
     with pytest.raises(ConfigError, match=said):
@@ -187,18 +173,14 @@ def test_history_and_a_live_job_that_do_not_fit(live, kept, said):
 
 
 def test_history_and_a_live_job_that_fit():
-    """
-    Another place, or the same one further on.
-    """
+    """Another place, or the same one further on."""
     history = [query(source())]
     for live, kept in ((query(source(path="/live")), ()), (query(source()), ("events",))):
         check_seam(history, [live], plan_seam(history, kept, output="discard"))
 
 
 def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
-    """
-    They may need what the history's parameters do not have.
-    """
+    """They may need what the history's parameters do not have."""
     monkeypatch.setattr("airflow_provider.runtime.queries.context.check_query", lambda *_: None)
     monkeypatch.setattr(
         "airflow_provider.runtime.queries.context.sources_of", lambda *_: (source(),)

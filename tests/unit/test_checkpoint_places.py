@@ -105,9 +105,7 @@ def test_what_an_undone_driver_writes_late_counts_nowhere(job):
 
 
 def test_each_restore_has_a_place_of_its_own(job):
-    """
-    Of any number of them only the newest counts, and is there.
-    """
+    """Of any number of them only the newest counts, and is there."""
     savepoint = save(job)
     for number in (1, 2, 3):
         restore_job(job.storage.url, savepoint.url, clock=job.clock)
@@ -116,9 +114,7 @@ def test_each_restore_has_a_place_of_its_own(job):
 
 
 def test_a_query_that_is_not_restored_stays_where_it_is(job):
-    """
-    Also when others of its job are, again and again.
-    """
+    """Also when others of its job are, again and again."""
     directory = directory_of(job)
     CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
     for _ in range(2):
@@ -138,9 +134,7 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
 
 
 def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_have(job):
-    """
-    What is open stays as it is, and can be ended without partitions.
-    """
+    """What is open stays as it is, and can be ended without partitions."""
     savepoint = save(job)
     opened = begin(job, savepoint, OpenFence())
 
@@ -185,9 +179,7 @@ def test_a_restorer_that_wakes_up_writes_beside_its_successor(job):
 
 
 def test_whoever_goes_on_keeps_what_is_restored(job):
-    """
-    A query whose restore is complete is not copied again.
-    """
+    """A query whose restore is complete is not copied again."""
     savepoint = save(job)
     looks = iter([None, None])
 
@@ -251,9 +243,7 @@ def test_no_run_is_undone_behind_the_back_of_the_next_driver(job, monkeypatch):
 
 
 def test_no_number_is_taken_from_a_driver_that_has_ended(job):
-    """
-    It can begin no restore, so a start leaves no record.
-    """
+    """It can begin no restore, so a start leaves no record."""
     take_lease(job.storage, job.clock, run_id="r8").release()
     lease = take_lease(job.storage, job.clock, run_id="r9")
     relocate(directory_of(job), lease, job.clock)
@@ -262,9 +252,7 @@ def test_no_number_is_taken_from_a_driver_that_has_ended(job):
 
 
 def test_numbers_that_were_only_taken_are_not_read(job):
-    """
-    However many drivers were taken for dead, the last restore is found by two reads.
-    """
+    """However many drivers were taken for dead, the last restore is found by two reads."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)
     first = Restores(directory_of(job)).last()
     leases = []
@@ -284,9 +272,7 @@ def test_numbers_that_were_only_taken_are_not_read(job):
 
 @pytest.mark.parametrize("dies_after", ["intent", "retired", "copied"])
 def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_after):
-    """
-    Its savepoint was removed by hand when it had died: the job is not refused for ever.
-    """
+    """Its savepoint was removed by hand when it had died: the job is not refused for ever."""
     older, newer = save(job, "older"), save(job, "newer")
     died = RuntimeError("killed")
     if dies_after == "retired":
@@ -313,9 +299,7 @@ def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_a
 
 
 def test_a_folder_that_a_person_has_made_is_left_alone(job):
-    """
-    A copy beside the checkpoint may be called as a place would be.
-    """
+    """A copy beside the checkpoint may be called as a place would be."""
     savepoint = save(job)
     mine = CheckpointBuilder(job.spark.root.parent / "checkpoint-1").begin().run(7)
 
@@ -328,9 +312,7 @@ def test_a_folder_that_a_person_has_made_is_left_alone(job):
 
 
 def test_strange_names_beside_the_records_are_not_read(job):
-    """
-    Nor removed: an editor's copy, a file of NFS.
-    """
+    """Nor removed: an editor's copy, a file of NFS."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)
     for name in (".nfs0001", "1.json~", "x.json", "²"):
         job.storage.put(f"restores/{name}", b"strange")
@@ -344,9 +326,7 @@ def test_strange_names_beside_the_records_are_not_read(job):
 
 
 def test_a_copied_record_is_damage(job):
-    """
-    Nobody knows which checkpoints count when one restore lies under two numbers.
-    """
+    """Nobody knows which checkpoints count when one restore lies under two numbers."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)
     job.storage.put("restores/2.json", job.storage.read("restores/1.json"))
 
@@ -357,9 +337,7 @@ def test_a_copied_record_is_damage(job):
 
 
 def test_a_directory_of_an_older_version_goes_on_where_it_is(job):
-    """
-    Its restores were made in the one place that there was; the next one is made beside it.
-    """
+    """Its restores were made in the one place that there was; the next one is made beside it."""
     savepoint = save(job)
     done = finish(job, begin(job, savepoint, OpenFence()), OpenFence())
     raw = {**done.to_dict(), "version": 1}
@@ -374,9 +352,7 @@ def test_a_directory_of_an_older_version_goes_on_where_it_is(job):
 
 
 def test_a_restore_names_the_runs_that_it_undoes(job):
-    """
-    When it begins: a run that is there when a paused driver goes on is not meant.
-    """
+    """When it begins: a run that is there when a paused driver goes on is not meant."""
     savepoint, directory = save(job), directory_of(job)
     directory.run("r1").put_record(a_run("r1"))
     directory.run("r1").put_final(a_final("r1", batch=1))
@@ -395,9 +371,7 @@ def test_a_restore_names_the_runs_that_it_undoes(job):
 
 
 def test_nothing_is_saved_of_a_job_that_is_being_set_back(job):
-    """
-    Its queries stand at different times.
-    """
+    """Its queries stand at different times."""
     savepoint = save(job)
     begin(job, savepoint, OpenFence())
 
@@ -407,9 +381,7 @@ def test_nothing_is_saved_of_a_job_that_is_being_set_back(job):
 
 
 def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
-    """
-    What was read before and after is never one savepoint.
-    """
+    """What was read before and after is never one savepoint."""
     savepoint = save(job)
 
     def copy(source, target, files):
@@ -426,9 +398,7 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
 
 
 def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
-    """
-    Its id is looked at again when all is copied; then it is saved anew, as it is now.
-    """
+    """Its id is looked at again when all is copied; then it is saved anew, as it is now."""
     other = "11111111-2222-3333-4444-555555555555"
 
     def copy(source, target, files):

@@ -89,7 +89,5 @@ IDLE, IN_FLIGHT = seen(5, 5), seen(6, 5)
     ],
 )
 def test_what_is_taken(first, now, waited_s, timeout_s, expected):
-    """
-    The state after the newest batch that is whole, and nothing that its sinks do not have.
-    """
+    """The state after the newest batch that is whole, and nothing that its sinks do not have."""
     assert expected == choose(first, now, waited_s=waited_s, aligned_timeout_s=timeout_s)

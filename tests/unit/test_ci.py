@@ -38,9 +38,7 @@ def pairs() -> set[tuple[str, str]]:
 
 
 def test_a_commit_is_checked_by_the_commands_of_make_check():
-    """
-    The hooks for commits run what `make check` runs, in its order, on the whole checkout.
-    """
+    """The hooks for commits run what `make check` runs, in its order, on the whole checkout."""
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
 
@@ -54,9 +52,7 @@ def test_a_commit_is_checked_by_the_commands_of_make_check():
 
 
 def test_the_workflow_makes_what_decides_whether_a_change_lands():
-    """
-    The workflow's last steps are the targets of `.ci/run`, one each, in the same order.
-    """
+    """The workflow's last steps are the targets of `.ci/run`, one each, in the same order."""
     (command,) = re.findall(r"(?m)^exec make (.+)$", (ROOT / ".ci/run").read_text())
     targets = command.split()
 
@@ -66,9 +62,7 @@ def test_the_workflow_makes_what_decides_whether_a_change_lands():
 
 
 def test_the_workflow_runs_on_every_python_of_the_set_up():
-    """
-    A Python that the set-up takes is checked, and no other.
-    """
+    """A Python that the set-up takes is checked, and no other."""
     spec = importlib.util.spec_from_file_location("setup_env", ROOT / "scripts/setup_env.py")
     setup_env = importlib.util.module_from_spec(present(spec))
     present(present(spec).loader).exec_module(setup_env)
@@ -79,9 +73,7 @@ def test_the_workflow_runs_on_every_python_of_the_set_up():
 
 
 def test_the_workflow_runs_on_pysparks_that_the_package_allows():
-    """
-    Every PySpark of the matrix fits pyproject.toml, and each pinned one is among them.
-    """
+    """Every PySpark of the matrix fits pyproject.toml, and each pinned one is among them."""
     (wanted,) = re.findall(r'"(pyspark[<>=~!][^"]*)"', PYPROJECT)
     allowed = packaging.Requirement(wanted).specifier
     pinned = re.findall(r"(?m)^pyspark==([^;\s]+)", (ROOT / "constraints.txt").read_text())
@@ -136,9 +128,7 @@ def test_the_workflow_tries_every_spark_that_is_promised():
 
 
 def test_every_test_runs_somewhere():
-    """
-    What the check of a commit leaves out, for it takes too long, runs every night.
-    """
+    """What the check of a commit leaves out, for it takes too long, runs every night."""
     (job,) = NIGHTLY["jobs"].values()
 
     assert ["test-all", "soak"] == job["strategy"]["matrix"]["target"]
@@ -148,9 +138,7 @@ def test_every_test_runs_somewhere():
 
 
 def test_the_workflows_may_only_read():
-    """
-    A workflow's token can do nothing but read the code, and stays in no checkout.
-    """
+    """A workflow's token can do nothing but read the code, and stays in no checkout."""
     for workflow in (WORKFLOW, NIGHTLY):
         assert {"contents": "read"} == workflow["permissions"]
         for job in workflow["jobs"].values():
@@ -160,9 +148,7 @@ def test_the_workflows_may_only_read():
 
 
 def test_the_coverage_of_the_protocol_is_of_modules_that_exist():
-    """
-    Each line of the list names a module, once: one that has moved is not left out unseen.
-    """
+    """Each line of the list names a module, once: one that has moved is not left out unseen."""
     text = (ROOT / "coverage-protocol.toml").read_text()
     listed = re.findall(r'(?m)^  "(airflow_provider/.+)",$', text)
     found = [{str(path.relative_to(ROOT)) for path in ROOT.glob(each)} for each in listed]

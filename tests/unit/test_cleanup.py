@@ -48,18 +48,14 @@ def test_what_a_drain_has_flushed_waits_for_its_run(job):
 
 
 def test_what_a_finished_drain_has_flushed_is_published(job):
-    """
-    When the run that drains has ended there is nothing left to wait for.
-    """
+    """When the run that drains has ended there is nothing left to wait for."""
     job.finished("r2")
 
     assert [None, None] == [held_back(job, "p"), held_back(job, "q")]
 
 
 def test_a_job_that_reads_holds_nothing_back(job):
-    """
-    While a query still reads, every epoch that Spark has committed is published.
-    """
+    """While a query still reads, every epoch that Spark has committed is published."""
     job.storage.delete("queries/p/drains")
 
     assert [None, None] == [held_back(job, "p"), held_back(job, "q")]
@@ -67,9 +63,7 @@ def test_a_job_that_reads_holds_nothing_back(job):
 
 @pytest.mark.parametrize(("ended", "expected"), [(False, -1), (True, None)])
 def test_a_batch_run_shows_nothing_before_its_end(job, ended, expected):
-    """
-    In BATCH all output waits for finish().
-    """
+    """In BATCH all output waits for finish()."""
     if ended:
         job.finished("r2")
     batch = a_run("r2", mode="batch")

@@ -88,9 +88,7 @@ def printed(capsys) -> dict[str, Any]:
 
 
 def test_an_interrupted_command_ends_with_one_line(monkeypatch, capsys):
-    """
-    Before Spark runs there is nothing to cancel, and no stack of Python's is shown.
-    """
+    """Before Spark runs there is nothing to cancel, and no stack of Python's is shown."""
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
@@ -200,9 +198,7 @@ def test_what_is_mistyped_is_named_with_what_is_meant(argv, said, capsys):
 def test_a_run_that_cannot_be_is_refused_before_anything_is_written(
     job, capsys, options, complaint
 ):
-    """
-    A wrong value ends with code 2 and one line that names it, and no directory is made.
-    """
+    """A wrong value ends with code 2 and one line that names it, and no directory is made."""
     argv = ["run", str(job.root), "--entry", __file__ + ":nothing", *options]
 
     assert EXIT_USAGE == main(argv)
@@ -219,17 +215,13 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_written(
     [("hdfs://host/job", "the scheme 'hdfs'"), ("memory://job", "this process's memory")],
 )
 def test_a_job_on_storage_that_does_not_serve_is_refused(capsys, url, complaint):
-    """
-    A job directory that two drivers could own, or that Spark cannot reach, ends with code 2.
-    """
+    """A job directory that two drivers could own, or that Spark cannot reach, ends with code 2."""
     assert EXIT_USAGE == main(["run", url, "--entry", __file__ + ":nothing"])
     assert complaint in capsys.readouterr().err
 
 
 def test_with_json_an_error_is_json_too(job, capsys):
-    """
-    With ``--json`` a script finds the error's name, its code and its class on stdout.
-    """
+    """With ``--json`` a script finds the error's name, its code and its class on stdout."""
     argv = ["run", str(job.root), "--entry", "nowhere.py:f", "--json"]
 
     assert EXIT_USAGE == main(argv)
@@ -246,9 +238,7 @@ def test_with_json_an_error_is_json_too(job, capsys):
 
 
 def test_a_finished_run_returns_at_once(job, capsys):
-    """
-    Asked again, a FINISHED run prints its final checkpoint, and Spark is never started.
-    """
+    """Asked again, a FINISHED run prints its final checkpoint, and Spark is never started."""
     job.begin().request_run().ran(0).finished()
     argv = ["run", str(job.root), "--entry", "gone.py:f", "--param", "input=/in"]
 
@@ -286,9 +276,7 @@ def test_a_finished_run_does_not_stand_for_another_one(job, capsys, options, tol
 
 
 def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
-    """
-    A FINISHED run whose checkpoint was tampered with ends with code 4.
-    """
+    """A FINISHED run whose checkpoint was tampered with ends with code 4."""
     job.begin().request_run().ran(0, published=False).finished()
 
     argv = ["run", str(job.root), "--entry", "a.py:f", "--run-id", "r1", "--param", "input=/in"]
@@ -297,9 +285,7 @@ def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
 
 
 def test_a_drained_job_refuses_another_run(job, capsys):
-    """
-    Another run of a drained job ends with code 2 and the reason.
-    """
+    """Another run of a drained job ends with code 2 and the reason."""
     job.begin().request_run().ran(0).finished()
     argv = ["run", str(job.root), "--entry", __file__ + ":nothing", "--run-id", "r2"]
 
@@ -308,9 +294,7 @@ def test_a_drained_job_refuses_another_run(job, capsys):
 
 
 def test_a_directory_of_a_newer_format_is_refused(job, capsys):
-    """
-    A job directory that a newer version wrote ends with code 2 and is not touched.
-    """
+    """A job directory that a newer version wrote ends with code 2 and is not touched."""
     job.storage.put("job.json", b'{"version": 99}')
 
     assert EXIT_USAGE == main(["run", str(job.root), "--entry", __file__ + ":nothing"])
@@ -322,18 +306,14 @@ def test_a_directory_of_a_newer_format_is_refused(job, capsys):
 
 
 def test_status_of_no_job(job, capsys):
-    """
-    A place without a job ends with code 2 and is not made.
-    """
+    """A place without a job ends with code 2 and is not made."""
     assert EXIT_USAGE == main(["status", str(job.root)])
     assert "no job there (no job.json); check the path" in capsys.readouterr().err
     assert not job.root.exists()
 
 
 def test_status_of_a_new_job(job, capsys):
-    """
-    A job without runs is shown as such.
-    """
+    """A job without runs is shown as such."""
     job.begin()
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -341,9 +321,7 @@ def test_status_of_a_new_job(job, capsys):
 
 
 def test_status_of_a_finished_run(job, capsys):
-    """
-    A finished run is shown with its outcome, its attempts and its rows.
-    """
+    """A finished run is shown with its outcome, its attempts and its rows."""
     job.begin().request_run().ran(0).finished()
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -389,9 +367,7 @@ def test_status_says_what_has_ended(job, capsys):
 
 
 def test_status_says_what_was_lost_before_the_run_has_ended(job, capsys):
-    """
-    In the words of the end, from what the driver reports.
-    """
+    """In the words of the end, from what the driver reports."""
     job.begin().request_run()
     a_progress(lost_rows=1200).put(job.directory.run("r1").storage, "progress.json")
 
@@ -458,9 +434,7 @@ def test_strange_names_are_passed_over(job, capsys):
     ids=errno.errorcode.get,
 )
 def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, code):
-    """
-    The path, what the system says and the way out; no traceback, and the exit code that fits.
-    """
+    """The path, what the system says and the way out; no traceback, and the exit code that fits."""
     job.begin()
 
     def refuse(storage, path, **_):
@@ -475,9 +449,7 @@ def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, c
 
 
 def test_status_as_json(job, capsys):
-    """
-    A script gets every run with its final checkpoint or its last failure and progress.
-    """
+    """A script gets every run with its final checkpoint or its last failure and progress."""
     job.begin().request_run("r1", started="2026-01-01T00:00:00.000Z").ran(0).suspended("r1")
     job.request_run("r2", started="2026-01-02T00:00:00.000Z")
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
@@ -501,9 +473,7 @@ def test_status_as_json(job, capsys):
 
 
 def test_status_of_one_run(job, capsys):
-    """
-    With a run id only that run is shown; an unknown one is refused with those there are.
-    """
+    """With a run id only that run is shown; an unknown one is refused with those there are."""
     job.begin().request_run("r1").request_run("r2")
 
     assert EXIT_OK == main(["status", str(job.root), "--run-id", "r2", "--json"])
@@ -535,9 +505,7 @@ def test_status_tells_rewound_runs_from_others(job, capsys):
 
 
 def test_status_shows_a_failure(job, capsys):
-    """
-    A failed attempt's class and reason, and what was tried before, are shown to people.
-    """
+    """A failed attempt's class and reason, and what was tried before, are shown to people."""
     job.begin().request_run()
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
     restarts = {
@@ -560,9 +528,7 @@ def test_status_shows_a_failure(job, capsys):
 
 
 def test_status_of_a_live_driver(job, live_driver, capsys):
-    """
-    A driver whose heart beats is shown as live, and its run as running.
-    """
+    """A driver whose heart beats is shown as live, and its run as running."""
     job.begin().request_run()
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -572,9 +538,7 @@ def test_status_of_a_live_driver(job, live_driver, capsys):
 
 
 def test_status_says_how_batches_are_paced(job, live_driver, capsys):
-    """
-    A line per paced query: what its last batch took, the target, the decision and the limits.
-    """
+    """A line per paced query: what its last batch took, the target, the decision and the limits."""
     said = {
         "target_s": 10.0,
         "last_batch_s": 9.71,
@@ -615,9 +579,7 @@ def with_batches(job: JobDirectoryBuilder, count: int = 25, run_id: str = "r1") 
 
 
 def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
-    """
-    Their rate, how long they took, the watermark and how far it is behind, state and backlog.
-    """
+    """Their rate, how long they took, the watermark and how far it is behind, state and backlog."""
     job.begin().request_run()
     with_batches(job)
 
@@ -629,9 +591,7 @@ def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
 
 
 def test_status_as_json_has_the_last_batches_of_the_newest_run(job, capsys):
-    """
-    Twenty of each query, also when the run has ended; of older runs none.
-    """
+    """Twenty of each query, also when the run has ended; of older runs none."""
     job.begin().request_run("r1").request_run("r2", token=2)
     with_batches(job)
     with_batches(job, run_id="r2")
@@ -647,9 +607,7 @@ def test_status_as_json_has_the_last_batches_of_the_newest_run(job, capsys):
 
 
 def test_status_reads_no_batches_of_a_run_that_has_ended(job, capsys):
-    """
-    Its final checkpoint says what it has done.
-    """
+    """Its final checkpoint says what it has done."""
     job.begin().request_run().ran(0).finished()
     with_batches(job)
 
@@ -658,9 +616,7 @@ def test_status_reads_no_batches_of_a_run_that_has_ended(job, capsys):
 
 
 def test_a_damaged_history_damages_no_run(job, capsys):
-    """
-    The run is shown as it is, and one line says what is not.
-    """
+    """The run is shown as it is, and one line says what is not."""
     job.begin().request_run()
     with_batches(job)
     job.directory.run("r1").storage.put(history_path("daily"), b"{}")
@@ -673,9 +629,7 @@ def test_a_damaged_history_damages_no_run(job, capsys):
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
 def test_a_watch_needs_time_between_two_looks(job, capsys, seconds):
-    """
-    Zero seconds are a mistake, which costs nothing.
-    """
+    """Zero seconds are a mistake, which costs nothing."""
     job.begin().request_run()
 
     assert EXIT_USAGE == main(["status", str(job.root), f"--watch={seconds}"])
@@ -683,9 +637,7 @@ def test_a_watch_needs_time_between_two_looks(job, capsys, seconds):
 
 
 def test_a_watch_without_a_driver_ends_at_once(job, capsys):
-    """
-    It shows what there is, as status does.
-    """
+    """It shows what there is, as status does."""
     job.begin().request_run()
 
     assert EXIT_OK == main(["status", str(job.root), "--watch"])
@@ -720,9 +672,7 @@ def interrupted() -> None:
 
 
 def test_a_watch_prints_what_is_new_until_the_driver_ends(job, capsys):
-    """
-    Without a terminal, lines: of each progress that differs from the one before.
-    """
+    """Without a terminal, lines: of each progress that differs from the one before."""
 
     def job_ends() -> None:
         watched.lease.release()
@@ -744,9 +694,7 @@ def test_a_watch_prints_what_is_new_until_the_driver_ends(job, capsys):
 
 
 def test_a_watch_ends_with_its_run(job, capsys):
-    """
-    As soon as the final checkpoint is there, whatever becomes of the driver.
-    """
+    """As soon as the final checkpoint is there, whatever becomes of the driver."""
     watched = WatchedJob(job, lambda: with_batches(job, 5), lambda: job.ran(0).finished())
     watched.watch()
 
@@ -754,16 +702,12 @@ def test_a_watch_ends_with_its_run(job, capsys):
 
 
 def test_a_person_ends_a_watch(job):
-    """
-    With the key that interrupts; the job goes on, and the command has done what it was to do.
-    """
+    """With the key that interrupts; the job goes on, and the command has done what it was to do."""
     WatchedJob(job, interrupted).watch()
 
 
 def test_a_watch_draws_on_a_terminal(job, monkeypatch):
-    """
-    In one place, with the last batches of each query.
-    """
+    """In one place, with the last batches of each query."""
     with Screen(columns=180) as screen, screen.stream() as stdout:
         monkeypatch.setattr("sys.stdout", stdout)
         WatchedJob(job, lambda: with_batches(job, 5), lambda: None, interrupted).watch()
@@ -775,9 +719,7 @@ def test_a_watch_draws_on_a_terminal(job, monkeypatch):
 
 
 def test_status_of_a_killed_driver(job, capsys):
-    """
-    A driver that was killed on this machine is shown as dead at once.
-    """
+    """A driver that was killed on this machine is shown as dead at once."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease = take_lease(job.storage, FakeClock(), owner=identify([child.pid]))
     child.kill()
@@ -795,9 +737,7 @@ def test_status_of_a_killed_driver(job, capsys):
 
 
 def test_cancel_without_a_driver(job, capsys):
-    """
-    With nobody to cancel the command ends with code 2 and puts no request.
-    """
+    """With nobody to cancel the command ends with code 2 and puts no request."""
     job.begin()
 
     assert EXIT_USAGE == main(["cancel", str(job.root)])
@@ -806,17 +746,13 @@ def test_cancel_without_a_driver(job, capsys):
 
 
 def test_cancel_of_no_job(job, capsys):
-    """
-    A place without a job is refused.
-    """
+    """A place without a job is refused."""
     assert EXIT_USAGE == main(["cancel", str(job.root)])
     assert "no job there" in capsys.readouterr().err
 
 
 def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
-    """
-    A live driver is asked, answers and lets go; then the command succeeds.
-    """
+    """A live driver is asked, answers and lets go; then the command succeeds."""
     job.begin().request_run()
 
     assert EXIT_OK == main(["cancel", str(job.root)])
@@ -841,9 +777,7 @@ def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
 
 
 def test_checkpoint_show(spark, capsys):
-    """
-    A checkpoint of any query is explained as JSON.
-    """
+    """A checkpoint of any query is explained as JSON."""
     spark.begin().run(0).plan(1)
 
     assert EXIT_OK == main(["checkpoint", "show", str(spark.root)])
@@ -857,18 +791,14 @@ def test_checkpoint_show(spark, capsys):
 
 @pytest.mark.parametrize("action", ["show", "plan-drain"])
 def test_no_checkpoint_there(tmp_path, capsys, action):
-    """
-    A folder that is no checkpoint ends with code 2 and its address.
-    """
+    """A folder that is no checkpoint ends with code 2 and its address."""
     assert EXIT_USAGE == main(["checkpoint", action, str(tmp_path)])
     assert str(tmp_path) in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
 
 def test_checkpoint_plan_drain(spark, capsys):
-    """
-    A stopped query of any origin is drained by one planned batch, and the next step is said.
-    """
+    """A stopped query of any origin is drained by one planned batch, and the next step is said."""
     spark.begin().run(0)
 
     for _ in range(2):
@@ -895,9 +825,7 @@ def test_checkpoint_plan_drain(spark, capsys):
     ],
 )
 def test_a_checkpoint_that_cannot_be_drained(spark, capsys, state, exit_code, complaint):
-    """
-    An open, drained or damaged checkpoint is refused, and nothing is written.
-    """
+    """An open, drained or damaged checkpoint is refused, and nothing is written."""
     spark.begin().run(0)
     if state == "open":
         spark.plan(1)
@@ -938,9 +866,7 @@ def test_a_checkpoint_of_a_job_is_not_drained_by_hand(tmp_path, capsys, has_reco
 
 
 def test_the_command_runs_as_a_module():
-    """
-    ``python -m airflow_provider.runtime.cli.main`` is the command.
-    """
+    """``python -m airflow_provider.runtime.cli.main`` is the command."""
     command = [sys.executable, "-m", "airflow_provider.runtime.cli"]
     run = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
 
@@ -951,9 +877,7 @@ def test_the_command_runs_as_a_module():
 @pytest.mark.slow
 @pytest.mark.parametrize("reads_a_line", [True, False])
 def test_a_reader_that_has_seen_enough_is_no_error(job, reads_a_line):
-    """
-    As ``head -1``, or a pager that was left: no traceback, and the exit code of the command.
-    """
+    """As ``head -1``, or a pager that was left: no traceback, and the exit code of the command."""
     job.begin().request_run()
     for number in range(300):  # more than a pipe holds
         job.request_run(f"run-{number}")
@@ -977,9 +901,7 @@ def nothing(ctx: object) -> None:
 
 
 def test_a_run_that_cannot_be_undone_is_refused_without_spark(job, capsys):
-    """
-    An unknown run, and one on which others have built, are told before a JVM is started.
-    """
+    """An unknown run, and one on which others have built, are told before a JVM is started."""
     job.begin().request_run("r1", started="2026-01-01T00:00:00.000Z")
     job.request_run("r2", started="2026-01-02T00:00:00.000Z")
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)

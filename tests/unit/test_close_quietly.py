@@ -43,9 +43,7 @@ def context() -> JobContext:
 
 
 def test_a_driver_whose_queries_have_stopped_has_ended(storage, context):
-    """
-    After every query was stopped a release says that the driver can do nothing any more.
-    """
+    """After every query was stopped a release says that the driver can do nothing any more."""
     lease = take_lease(storage, FakeClock())
     close_quietly(opened(Query(), Query()), context, lease)
     lease.release()
@@ -74,9 +72,7 @@ def test_a_driver_whose_query_would_not_stop_has_not_certainly_ended(storage, co
 
 
 def test_why_a_query_would_not_stop_is_one_line(storage, context, caplog):
-    """
-    The text of an error of the JVM has its stack, of some hundred lines.
-    """
+    """The text of an error of the JVM has its stack, of some hundred lines."""
     error = RuntimeError("An error occurred.\n: java.lang.X: gone\n\tat org.apache.spark.A.b(A:1)")
 
     close_quietly(opened(Query(error)), context, take_lease(storage, FakeClock()))
@@ -88,9 +84,7 @@ def test_why_a_query_would_not_stop_is_one_line(storage, context, caplog):
 
 
 def test_a_driver_that_is_torn_down_has_not_certainly_ended(storage):
-    """
-    Whatever ends a driver without closing, such as an exit in its code, has stopped nothing.
-    """
+    """Whatever ends a driver without closing, such as an exit in its code, has stopped nothing."""
     lease = take_lease(storage, FakeClock())
     with pytest.raises(SystemExit), lease:
         raise SystemExit
@@ -100,9 +94,7 @@ def test_a_driver_that_is_torn_down_has_not_certainly_ended(storage):
 
 
 def test_an_error_ends_a_driver_as_any_other(storage):
-    """
-    A lease is released when its block ends by an error, which is no reason for doubt.
-    """
+    """A lease is released when its block ends by an error, which is no reason for doubt."""
     lease = take_lease(storage, FakeClock())
     with pytest.raises(ValueError, match="wrong"), lease:
         raise ValueError("wrong")
@@ -111,9 +103,7 @@ def test_an_error_ends_a_driver_as_any_other(storage):
 
 
 def test_what_a_query_has_staged_that_would_not_stop_is_kept(tmp_path, context):
-    """
-    The next driver does not remove the staged files of a batch that Spark may still commit.
-    """
+    """The next driver does not remove the staged files of a batch that Spark may still commit."""
     sink = HandStagedFiles(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
         job.begun()

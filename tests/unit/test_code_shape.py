@@ -77,17 +77,13 @@ def forbidden_in(content: bytes) -> list[str]:
 
 
 def test_there_is_code_to_look_at():
-    """
-    The checks below look at something.
-    """
+    """The checks below look at something."""
     assert CODE
     assert TESTS
 
 
 def test_a_module_can_be_read_in_one_sitting():
-    """
-    No module is longer than 500 lines.
-    """
+    """No module is longer than 500 lines."""
     lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in CODE}
 
     assert {} == {name: count for name, count in lines.items() if count > MODULE_LINES}
@@ -95,9 +91,7 @@ def test_a_module_can_be_read_in_one_sitting():
 
 @pytest.mark.slow
 def test_a_program_begins_when_all_its_names_are_there():
-    """
-    What a module does as a program stands at its end: it would not know the names below.
-    """
+    """What a module does as a program stands at its end: it would not know the names below."""
     programs = {
         name_of(path): position == len(tree.body)
         for path in CODE
@@ -112,9 +106,7 @@ def test_a_program_begins_when_all_its_names_are_there():
 
 @pytest.mark.slow
 def test_a_function_fits_on_a_screen():
-    """
-    No function's body, its docstring apart, is longer than 45 lines.
-    """
+    """No function's body, its docstring apart, is longer than 45 lines."""
     lines = {
         f"{name_of(path)}:{f.name}": body_lines(f) for path in CODE for f in functions_in(path)
     }
@@ -124,9 +116,7 @@ def test_a_function_fits_on_a_screen():
 
 @pytest.mark.slow
 def test_every_test_says_what_it_shows():
-    """
-    Each test function has a docstring.
-    """
+    """Each test function has a docstring."""
     tests = [
         (f"{name_of(path)}:{f.name}", ast.get_docstring(f))
         for path in TESTS
@@ -138,9 +128,7 @@ def test_every_test_says_what_it_shows():
 
 
 def test_the_repository_names_no_machine_and_no_package_index():
-    """
-    No text file contains a package index's address or a path of somebody's machine.
-    """
+    """No text file contains a package index's address or a path of somebody's machine."""
     found = {name_of(path): forbidden_in(path.read_bytes()) for path in committed_files()}
 
     assert {} == {name: needles for name, needles in found.items() if needles}
@@ -148,17 +136,13 @@ def test_the_repository_names_no_machine_and_no_package_index():
 
 @pytest.mark.parametrize("needle", FORBIDDEN, ids=lambda needle: needle.decode().strip("/-"))
 def test_a_forbidden_text_would_be_found(needle):
-    """
-    The search for forbidden texts finds each of them in a text file, and skips binary ones.
-    """
+    """The search for forbidden texts finds each of them in a text file, and skips binary ones."""
     assert forbidden_in(b"see " + needle + b"here")
     assert [] == forbidden_in(b"\0" + needle)
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """
-    Neither at run time nor for types: each module can be read after those that it imports.
-    """
+    """Neither at run time nor for types: each module can be read after those that it imports."""
     graph = grimp.build_graph("airflow_provider", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
 

@@ -42,9 +42,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_command_has_examples_that_it_takes():
-    """
-    None is left out, and each is a command line that the parser knows.
-    """
+    """None is left out, and each is a command line that the parser knows."""
     parser = _parser("spark-stream", "", ())
     commands = dict(commands_of(parser))
 
@@ -63,9 +61,7 @@ def test_every_command_has_examples_that_it_takes():
 
 
 def test_every_command_has_a_section_of_the_page():
-    """
-    And a command of a group a line of its group's.
-    """
+    """And a command of a group a line of its group's."""
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
 
     for command, _ in commands_of(_parser("spark-stream", "", ())):
@@ -78,9 +74,7 @@ def test_every_command_has_a_section_of_the_page():
 
 
 def test_a_command_of_another_program_has_its_name_in_the_examples():
-    """
-    As ``airflow spark-stream``, whose help shows what its users type.
-    """
+    """As ``airflow spark-stream``, whose help shows what its users type."""
     parser = _parser("airflow spark-stream", "ls", ())
 
     assert "  airflow spark-stream ls /data/jobs\n" in dict(commands_of(parser))["ls"].format_help()
@@ -89,9 +83,7 @@ def test_a_command_of_another_program_has_its_name_in_the_examples():
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["ls", "{}"], ["logs", "{}"]], ids=str)
 def test_a_pipe_that_is_closed_makes_no_sound(job, tmp_path, arguments):
-    """
-    Of a help and a list, before the first line is read: exit code 0, and nothing on stderr.
-    """
+    """Of a help and a list, before the first line is read: exit code 0, and nothing on stderr."""
     job.begin().request_run()
     (tmp_path / "job" / "runs" / "r1" / "logs").mkdir()
     argv = [argument.format(job.root) for argument in arguments]
@@ -144,9 +136,7 @@ def test_a_check_writes_nothing_and_says_what_a_run_would_do(job, entry, capsys)
     ],
 )
 def test_a_check_refuses_what_a_run_refuses(job, entry, capsys, options, complaint):
-    """
-    With the same line and exit code, and without a trace.
-    """
+    """With the same line and exit code, and without a trace."""
     file = entry.rpartition(":")[0]
     argv = [str(job.root), "--entry", entry, *(option.format(file) for option in options)]
 
@@ -158,9 +148,7 @@ def test_a_check_refuses_what_a_run_refuses(job, entry, capsys, options, complai
 
 
 def test_a_check_of_a_job_that_is_running_says_so(job, entry, capsys):
-    """
-    Another driver holds the lease, which the check neither takes nor waits for to be free.
-    """
+    """Another driver holds the lease, which the check neither takes nor waits for to be free."""
     job.begin()
     lease = take_lease(job.storage, FakeClock(), heartbeat_s=0.01)
     argv = ["check", str(job.root), "--entry", entry]
@@ -175,9 +163,7 @@ def test_a_check_of_a_job_that_is_running_says_so(job, entry, capsys):
 
 
 def test_init_writes_a_job_that_a_check_accepts(tmp_path, capsys):
-    """
-    The job's file is imported, the DAG and the test are programs; tests/spark runs the test.
-    """
+    """The job's file is imported, the DAG and the test are programs; tests/spark runs the test."""
     folder = tmp_path / "a folder"
 
     assert EXIT_OK == main(["init", str(folder)])
@@ -201,9 +187,7 @@ def test_init_replaces_no_file(tmp_path, capsys, name):
 
 
 def test_init_writes_into_no_file(tmp_path, capsys):
-    """
-    The name of one is refused as a mistake, and it stays as it is.
-    """
+    """The name of one is refused as a mistake, and it stays as it is."""
     (tmp_path / "mine").write_text("mine")
 
     assert EXIT_USAGE == main(["init", str(tmp_path / "mine")])
@@ -247,9 +231,7 @@ def test_a_shell_completes_commands_options_and_runs(job, tmp_path):
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_gets_its_function(capsys, shell):
-    """
-    It registers itself for the command; bash reads it without an error.
-    """
+    """It registers itself for the command; bash reads it without an error."""
     assert EXIT_OK == main(["completion", shell])
     script = capsys.readouterr().out
     assert "spark-stream" in script

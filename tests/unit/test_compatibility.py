@@ -27,9 +27,7 @@ def ended(topology):
 
 @pytest.mark.parametrize("keep", [reading, ended])
 def test_the_same_queries_go_on(keep):
-    """
-    Finished or not; one more that feeds none of the finished is welcome.
-    """
+    """Finished or not; one more that feeds none of the finished is welcome."""
     kept = {"a": keep(COUNTED), "b": keep(PLAIN)}
 
     assert {} == incompatible(kept, {"a": COUNTED, "b": PLAIN, "c": COUNTED})
@@ -56,9 +54,7 @@ def test_the_same_queries_go_on(keep):
     ],
 )
 def test_a_changed_query_is_named_with_both_sides(keep, now, said):
-    """
-    Of one that has finished it is said what is now in front of it.
-    """
+    """Of one that has finished it is said what is now in front of it."""
     assert said in incompatible({"a": keep(COUNTED)}, {"a": now})["a"]
 
 
@@ -74,9 +70,7 @@ def test_a_finished_query_without_state_or_names():
 
 
 def test_a_query_that_is_gone():
-    """
-    It is named, with those that were expected and found.
-    """
+    """It is named, with those that were expected and found."""
     kept = {"a": reading(COUNTED), "b": ended(PLAIN)}
 
     assert {"b": "query 'b' is gone: expected the queries a, b, found a"} == incompatible(
@@ -93,9 +87,7 @@ def test_a_query_that_is_gone():
     ],
 )
 def test_a_new_query_in_front_of_another_one(keep, before, refused):
-    """
-    Refused if that has finished, and both are named.
-    """
+    """Refused if that has finished, and both are named."""
     declared = {"first": PLAIN, "last": COUNTED}
     found = incompatible(
         {"last": keep(COUNTED)}, declared, upstream={"last": ("first",)}, before=before
@@ -107,9 +99,7 @@ def test_a_new_query_in_front_of_another_one(keep, before, refused):
 
 
 def test_what_begins_anew_takes_the_finished_behind_it_along():
-    """
-    All the way down a chain; what still reads is not touched.
-    """
+    """All the way down a chain; what still reads is not touched."""
     chain = {name: Topology((name,), ()) for name in ("one", "two", "three", "beside")}
     kept = {"one": ended(COUNTED), "two": ended(chain["two"]), "three": ended(chain["three"])}
     upstream = {"two": ("one",), "three": ("two",), "beside": ("one",)}

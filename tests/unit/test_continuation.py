@@ -117,9 +117,7 @@ class Lost:
 
 
 def test_what_was_put_down_at_the_first_start_is_kept(job):
-    """
-    The first record of a query id stays, but for a query of which nothing was ever planned.
-    """
+    """The first record of a query id stays, but for a query of which nothing was ever planned."""
     directory = directory_of(job)
     put_topology(directory, "q", QUERY_ID, CHANGED)
     assert AS_IT_WAS == kept_topology(directory, "q")
@@ -129,9 +127,7 @@ def test_what_was_put_down_at_the_first_start_is_kept(job):
 
 
 def test_operators_are_kept_with_the_sources_above_them(job):
-    """
-    As they were planned.
-    """
+    """As they were planned."""
     topology = Topology(
         ("a", "b"), (OperatorShape(0, "dedupe", ("a",)), OperatorShape(1, "x", None))
     )
@@ -151,9 +147,7 @@ def test_operators_are_kept_with_the_sources_above_them(job):
     ],
 )
 def test_without_a_record_the_checkpoint_tells(job, path, data, operators):
-    """
-    The number of sources and the operators, as far as Spark has described them; no names.
-    """
+    """The number of sources and the operators, as far as Spark has described them; no names."""
     job.storage.delete(f"queries/q/topologies/{QUERY_ID}.json")
     job.spark.storage.put(path, data)
     found = present(kept_topology(directory_of(job), "q"))
@@ -177,9 +171,7 @@ def test_a_first_batch_that_was_cut_short_tells_no_operators(job):
 
 
 def test_nothing_is_kept_of_what_was_never_started(job):
-    """
-    Nor of a query of which no batch was planned: it may be changed.
-    """
+    """Nor of a query of which no batch was planned: it may be changed."""
     assert kept_topology(directory_of(job), "other") is None
     for folder in ("offsets", "commits"):
         for batch in ("0", "1"):
@@ -196,9 +188,7 @@ def files_of(job):
 
 
 def test_other_queries_are_refused_without_a_trace(job):
-    """
-    The error names the directory, both sides, and the ways out.
-    """
+    """The error names the directory, both sides, and the ways out."""
     before = files_of(job)
     point(job, AS_IT_WAS).check()
     said = (
@@ -219,9 +209,7 @@ def test_other_queries_are_refused_without_a_trace(job):
 
 
 def test_a_new_query_in_front_of_a_finished_one_is_refused(job):
-    """
-    One that the job had before is not new, though it has no checkpoint.
-    """
+    """One that the job had before is not new, though it has no checkpoint."""
     end_of_data(job, 1)
     start = point(job, AS_IT_WAS, names=("new", "q"), upstream={"q": ("new",)})
     with pytest.raises(ConfigError, match="'q' has finished, and query 'new', which is new"):
@@ -260,9 +248,7 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
 
 @pytest.mark.parametrize("looks", [1, 2])
 def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
-    """
-    Nobody runs the job before the same command, allowed as before, has ended it.
-    """
+    """Nobody runs the job before the same command, allowed as before, has ended it."""
     with pytest.raises(LeaseLostError):
         point(job, allow=True).restore(Lost(looks), job.clock)
 
@@ -277,9 +263,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
 
 
 def test_what_is_committed_is_published_first(job):
-    """
-    Nobody could publish it afterwards.
-    """
+    """Nobody could publish it afterwards."""
     committer = job.recovered()
     job.spark.plan(2)
     committer.pre_commit(SimpleNamespace(rows=["row"]), 2, lambda: 1)
@@ -292,9 +276,7 @@ def test_what_is_committed_is_published_first(job):
 
 
 def test_a_query_that_is_gone_no_longer_counts(job):
-    """
-    Whether the job has ended is asked of the others.
-    """
+    """Whether the job has ended is asked of the others."""
     begin_anew(job, names=("p",))
     directory = directory_of(job)
     directory.checkpoint("p").put("metadata", b'{"id":"p-id"}')
@@ -332,9 +314,7 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
 
 
 def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
-    """
-    What the run had written before has stayed.
-    """
+    """What the run had written before has stayed."""
     begin_anew(job)
     job.spark.begin("another")
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
@@ -344,9 +324,7 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
 
 
 def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
-    """
-    The savepoint that it began with is of rows that are not distinguished from those after.
-    """
+    """The savepoint that it began with is of rows that are not distinguished from those after."""
     directory = directory_of(job)
     starting = {"q": job.spark.logs.position().last_commit}
     record = a_run("r2", starting=starting, started="2026-02-01", replayable=True)
@@ -370,9 +348,7 @@ def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
 
 @pytest.mark.parametrize(("last_read", "mark"), [(1, "finished"), (2, "running")])
 def test_a_savepoint_says_what_had_ended_in_it(job, last_read, mark):
-    """
-    By the batch that was taken, and not by how far the query was when the copy was made.
-    """
+    """By the batch that was taken, and not by how far the query was when the copy was made."""
     end_of_data(job, last_read)
     query = open_savepoint(save(job).url).record.queries["q"]
 
@@ -382,9 +358,7 @@ def test_a_savepoint_says_what_had_ended_in_it(job, last_read, mark):
 
 
 def test_what_had_ended_ends_in_what_is_restored(job):
-    """
-    Also in the job's own directory, where the run that it ended in no longer counts.
-    """
+    """Also in the job's own directory, where the run that it ended in no longer counts."""
     end_of_data(job, 1)
     savepoint = save(job)
     tell(savepoint.url, finished=False)  # of one that was taken before its drain
@@ -405,9 +379,7 @@ def test_what_had_ended_ends_in_what_is_restored(job):
 
 
 def test_a_savepoint_of_an_older_version_has_no_marks(job):
-    """
-    It is read as before: sources without names, and finished or not.
-    """
+    """It is read as before: sources without names, and finished or not."""
     savepoint = save(job)
     tell(savepoint.url, source_marks=None, finished=True)
     query = open_savepoint(savepoint.url).record.queries["q"]

@@ -36,9 +36,7 @@ AZURE = "abfss://lake@account.dfs.core.windows.net"
     ],
 )
 def test_a_folder_is_named_by_its_bucket(url, namespace, name):
-    """
-    Hadoop's scheme and the store's own are one; who reads it is left out.
-    """
+    """Hadoop's scheme and the store's own are one; who reads it is left out."""
     assert (namespace, name) == folder_dataset(url)
 
 
@@ -69,9 +67,7 @@ def test_a_folder_is_named_by_its_bucket(url, namespace, name):
 def test_sparks_readers_and_writers_are_named_by_their_options(
     data_format, path, options, datasets
 ):
-    """
-    What has no address has no name.
-    """
+    """What has no address has no name."""
     assert datasets == list(datasets_of(data_format, path, options))
 
 
@@ -84,9 +80,7 @@ def test_sparks_readers_and_writers_are_named_by_their_options(
     ],
 )
 def test_a_table_is_named_by_its_server(host, port, namespace):
-    """
-    The first server of several, and PostgreSQL's port where none is given.
-    """
+    """The first server of several, and PostgreSQL's port where none is given."""
     assert (namespace, "d.public.t") == table_dataset(host, port, "d", "public", "t")
 
 
@@ -107,9 +101,7 @@ class OfUsers:
 
 
 def test_a_query_says_what_it_reads_and_writes(caplog):
-    """
-    By source and sink, without a password; a sink that cannot say it fails nothing.
-    """
+    """By source and sink, without a password; a sink that cannot say it fails nothing."""
     source = SourceDefinition(
         name="in", format="csv", path="/in", schema=None, options={}, bounded=True, watermark=None
     )

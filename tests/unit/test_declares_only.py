@@ -29,9 +29,7 @@ GUARDED = [
 
 @pytest.mark.parametrize(("owner", "name"), GUARDED, ids=str)
 def test_a_declaration_starts_and_stops_nothing(owner, name):
-    """
-    The call is refused before PySpark has it; behind the declaration it is PySpark's again.
-    """
+    """The call is refused before PySpark has it; behind the declaration it is PySpark's again."""
     before = vars(owner)[name]
 
     with declares_only(), pytest.raises(ConfigError, match="a job's function"):

@@ -90,9 +90,7 @@ def names(root: LocalStorage) -> list[str]:
     ],
 )
 def test_what_is_too_much_or_too_old_goes(root, retention, left):
-    """
-    The newest ones stay, by number and by age, and the newest of all whatever its age.
-    """
+    """The newest ones stay, by number and by age, and the newest of all whatever its age."""
     for hour in range(5):
         make(root, f"s{hour}", hours=hour)
     now = FakeClock(FakeClock().now() + dt.timedelta(hours=4, minutes=30))
@@ -105,9 +103,7 @@ def test_what_is_too_much_or_too_old_goes(root, retention, left):
 
 
 def test_savepoints_of_other_origins_stay(root, clock):
-    """
-    Retention of periodic savepoints takes none that a person has taken.
-    """
+    """Retention of periodic savepoints takes none that a person has taken."""
     make(root, "mine", origin="manual")
     for hour in range(1, 4):
         make(root, f"s{hour}", hours=hour)
@@ -118,9 +114,7 @@ def test_savepoints_of_other_origins_stay(root, clock):
 
 
 def test_the_newest_complete_one_stays_though_a_broken_one_is_newer(root, clock):
-    """
-    What was never completed does not count as a savepoint.
-    """
+    """What was never completed does not count as a savepoint."""
     make(root, "s1", hours=1)
     make(root, "s2", hours=2)
     root.at("s3").put("queries/q/metadata", b"{}")
@@ -140,9 +134,7 @@ def test_the_newest_complete_one_stays_though_a_broken_one_is_newer(root, clock)
     ],
 )
 def test_retention_that_makes_no_sense(asked, said):
-    """
-    It is refused before anything is looked at.
-    """
+    """It is refused before anything is looked at."""
     with pytest.raises(ConfigError, match=said):
         Retention(**asked)
 
@@ -151,9 +143,7 @@ def test_retention_that_makes_no_sense(asked, said):
 
 
 def test_disposing_removes_one_savepoint(root, clock):
-    """
-    The named one goes with its folder, and the others stay.
-    """
+    """The named one goes with its folder, and the others stay."""
     make(root, "s1")
     make(root, "s2")
 
@@ -165,9 +155,7 @@ def test_disposing_removes_one_savepoint(root, clock):
 
 
 def test_a_savepoint_that_somebody_removes_is_left_to_them(root, clock):
-    """
-    Two that remove one savepoint are told apart.
-    """
+    """Two that remove one savepoint are told apart."""
     make(root, "s1")
     claim(root.at("s1"), "remove", clock)
 
@@ -222,9 +210,7 @@ def claimed_by_a_dead_process(place: LocalStorage) -> None:
 
 
 def test_a_claim_ends_with_its_process(root, clock):
-    """
-    A folder that a dead process has claimed can be claimed, with the next number.
-    """
+    """A folder that a dead process has claimed can be claimed, with the next number."""
     claimed_by_a_dead_process(root)
 
     assert 2 == claim(root, "take", clock).token
@@ -235,9 +221,7 @@ def test_a_claim_ends_with_its_process(root, clock):
 
 
 def test_a_claim_from_another_machine_is_believed_for_a_day(root, clock):
-    """
-    Nobody here can know whether a process there lives.
-    """
+    """Nobody here can know whether a process there lives."""
     theirs = SavepointClaimRecord(
         token=1, purpose="take", nonce="n", owner=ELSEWHERE, began=to_iso(clock.now())
     )
@@ -250,9 +234,7 @@ def test_a_claim_from_another_machine_is_believed_for_a_day(root, clock):
 
 
 def test_of_two_claims_one_wins(root, clock):
-    """
-    Whoever is slower by a moment is told, and changes nothing.
-    """
+    """Whoever is slower by a moment is told, and changes nothing."""
     first = claim(root, "take", clock)
     late = dataclasses.replace(first, nonce="late")
 
@@ -264,9 +246,7 @@ def test_of_two_claims_one_wins(root, clock):
 
 
 def test_what_is_no_savepoint_is_said_to_be_none(root, clock):
-    """
-    Nothing there, something else there, and one that is being taken: each is named.
-    """
+    """Nothing there, something else there, and one that is being taken: each is named."""
     root.at("other").put("notes.txt", b"")
     claim(root.at("half"), "take", clock)
 
@@ -280,9 +260,7 @@ def test_what_is_no_savepoint_is_said_to_be_none(root, clock):
 
 
 def test_a_savepoint_of_a_newer_version_is_refused(root):
-    """
-    It is not half read.
-    """
+    """It is not half read."""
     make(root, "s1")
     newer = root.at("s1").read(MANIFEST).replace(b'"version": 1', b'"version": 2')
     root.at("s1").put(MANIFEST, newer)

@@ -49,24 +49,18 @@ def builder() -> Iterator[Any]:
 def test_a_link_is_moved_to_where_the_site_has_the_page(
     builder: Any, text: str, expected: str
 ) -> None:
-    """
-    Links into the repository lead to pages of the site; those of other sites, and code, stay.
-    """
+    """Links into the repository lead to pages of the site; those of other sites, and code, stay."""
     assert expected.encode() == builder.relinked("docs/page.md", text)
 
 
 def test_a_link_to_a_file_without_a_page_is_an_error(builder: Any) -> None:
-    """
-    A link to a file that the site does not have names the page, the link and the way out.
-    """
+    """A link to a file that the site does not have names the page, the link and the way out."""
     with pytest.raises(builder.PageError, match=r"docs/page\.md links \.\./Makefile: .* quote"):
         builder.relinked("docs/page.md", "[a](../Makefile)")
 
 
 def test_a_link_to_a_picture_that_is_not_there_is_an_error(builder: Any) -> None:
-    """
-    Pictures and other files that pages link are there, too.
-    """
+    """Pictures and other files that pages link are there, too."""
     there = {"index.md": b"[a](a/page.md)", "a/page.md": b"![b](../b.png)", "b.png": b""}
     builder.check_links(there)
 
@@ -75,9 +69,7 @@ def test_a_link_to_a_picture_that_is_not_there_is_an_error(builder: Any) -> None
 
 
 def test_every_page_has_a_place_in_the_nav(builder: Any) -> None:
-    """
-    All pages, those of the reference included, are in the nav of mkdocs.yml, each once.
-    """
+    """All pages, those of the reference included, are in the nav of mkdocs.yml, each once."""
     named = list(builder.named_in(builder.navigation()))
 
     assert sorted(name for name in builder.site_files() if name.endswith(".md")) == sorted(named)
@@ -107,9 +99,7 @@ def test_the_reference_has_all_commands_errors_documents_and_metrics(builder: An
 def test_the_page_of_arguments_is_that_of_the_code(
     builder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The site is not built of a page that differs from signatures and docstrings.
-    """
+    """The site is not built of a page that differs from signatures and docstrings."""
     operators = importlib.import_module("docs_operators")
     assert operators.page() == (ROOT / "docs" / "operators.md").read_text()
 
@@ -131,9 +121,7 @@ def test_the_page_of_arguments_is_that_of_the_code(
     ],
 )
 def test_a_dead_link_fails_the_build(tmp_path: Path, text: str, said: str) -> None:
-    """
-    A page or a heading that is not there ends the build with an error that says so.
-    """
+    """A page or a heading that is not there ends the build with an error that says so."""
     config = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0].replace(".work/", "")
     (tmp_path / "mkdocs.yml").write_text(config)
     (tmp_path / "docs").mkdir()

@@ -27,9 +27,7 @@ from airflow_provider.runtime.base.clock import log_formatter
 def test_a_driver_line_has_its_own_level_and_no_second_time(
     line: str, level: int, text: str
 ) -> None:
-    """
-    Airflow adds the time; a warning of a driver is a warning in the task's log.
-    """
+    """Airflow adds the time; a warning of a driver is a warning in the task's log."""
     assert (level, text) == driver_line(line)
 
 

@@ -74,17 +74,13 @@ def test_a_machine_runs_as_many_drivers_as_it_has_cores_and_memory_for(
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
 def test_a_limit_that_is_no_number_is_refused(text: str) -> None:
-    """
-    The error names the variable and what it takes.
-    """
+    """The error names the variable and what it takes."""
     with pytest.raises(ConfigError, match=f"{LIMIT}='{text}'"):
         SlotLimits.parse(text, cores=1, memory_bytes=GIB)
 
 
 def test_a_slot_is_free_when_its_holder_has_let_go(folder: Path) -> None:
-    """
-    One more driver than there are slots waits, and knows for whom.
-    """
+    """One more driver than there are slots waits, and knows for whom."""
     first = take(folder, "runs/r1")
     queue = SlotQueue(folder, ONE, "runs/r2")
 
@@ -96,9 +92,7 @@ def test_a_slot_is_free_when_its_holder_has_let_go(folder: Path) -> None:
 
 
 def test_the_first_to_come_is_the_first_to_go(folder: Path) -> None:
-    """
-    A later driver does not pass an earlier one, also when a slot is free at its look.
-    """
+    """A later driver does not pass an earlier one, also when a slot is free at its look."""
     first = take(folder)
     early, late = SlotQueue(folder, ONE, "early"), SlotQueue(folder, ONE, "late")
     free(first)
@@ -113,9 +107,7 @@ def test_the_first_to_come_is_the_first_to_go(folder: Path) -> None:
 
 
 def test_a_death_in_the_queue_or_with_a_slot_holds_nobody_up(folder: Path) -> None:
-    """
-    After a kill -9 of the holder, and of the one who waits first, the next one goes.
-    """
+    """After a kill -9 of the holder, and of the one who waits first, the next one goes."""
     script = (
         "import sys, time; from pathlib import Path\n"
         "from airflow_provider.runtime.control.launcher import *\n"
@@ -138,9 +130,7 @@ def test_a_death_in_the_queue_or_with_a_slot_holds_nobody_up(folder: Path) -> No
 
 
 def test_a_stream_gives_its_share_of_work_back(folder: Path) -> None:
-    """
-    Many streams run beside bounded jobs: they count for the memory alone.
-    """
+    """Many streams run beside bounded jobs: they count for the memory alone."""
     stream = take(folder, limits=SlotLimits(work=1, life=2))
     present(stream).stop_working()
     bounded = take(folder, limits=SlotLimits(work=1, life=2))
@@ -190,9 +180,7 @@ def test_a_submitted_driver_waits_for_its_slot_and_says_so(
 def test_a_driver_that_waits_can_be_cancelled(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A request to end reaches it in the queue: it starts nothing, and leaves its place.
-    """
+    """A request to end reaches it in the queue: it starts nothing, and leaves its place."""
     monkeypatch.setenv(LIMIT, "1")
     job = JobDirectoryBuilder(tmp_path / "job").begin()
     put_cancel(job.storage, "d1", SystemClock())
@@ -208,9 +196,7 @@ def test_a_driver_that_waits_can_be_cancelled(
 def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A folder of another user, or none, lets the driver start, with a warning in its log.
-    """
+    """A folder of another user, or none, lets the driver start, with a warning in its log."""
     (tmp_path / "pool").write_text("a file", encoding="utf-8")
     monkeypatch.setenv("SPARK_STREAM_POOL", str(tmp_path / "pool"))
     monkeypatch.setenv(LIMIT, "1")
@@ -221,9 +207,7 @@ def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
 
 
 def test_slots_in_a_folder_of_others_are_refused(folder: Path) -> None:
-    """
-    Who may write there could hold every slot, or put a link in its place.
-    """
+    """Who may write there could hold every slot, or put a link in its place."""
     folder.parent.chmod(0o777)
 
     with pytest.raises(ConfigError, match=str(folder.parent)):

@@ -28,9 +28,7 @@ def store(address) -> Storage:
 @pytest.mark.parametrize("mark", ["job.json", "leases/1.json"])
 @pytest.mark.parametrize("inside", ["", "/queries/q/checkpoint", "/savepoints/s1/queries/q"])
 def test_a_checkpoint_of_a_job_in_a_store_is_not_drained_by_hand(address, store, mark, inside):
-    """
-    The address above it that is a job directory is named, however far up it is.
-    """
+    """The address above it that is a job directory is named, however far up it is."""
     store.put(f"team/job/{mark}", b"{}")
 
     with pytest.raises(ConfigError, match=rf"in the job directory {address}/team/job, whose"):
@@ -38,9 +36,7 @@ def test_a_checkpoint_of_a_job_in_a_store_is_not_drained_by_hand(address, store,
 
 
 def test_a_checkpoint_beside_a_job_in_a_store_may_be_drained(address, store):
-    """
-    A job further down, or beside it, is not concerned.
-    """
+    """A job further down, or beside it, is not concerned."""
     store.put("team/job/job.json", b"{}")
 
     check_of_no_job(f"{address}/team")

@@ -33,9 +33,7 @@ CLASSES = {
 
 @pytest.mark.parametrize("night", NIGHTS)
 def test_the_page_about_red_tasks_has_the_words_of_the_commonest_nights(night: str) -> None:
-    """
-    Late input, a full disk and kill -9: what a task says of each, and what happens next.
-    """
+    """Late input, a full disk and kill -9: what a task says of each, and what happens next."""
     failure = NIGHTS[night]
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
 
@@ -61,9 +59,7 @@ def test_the_page_about_red_tasks_has_the_words_of_the_commonest_nights(night: s
 def test_the_exit_code_of_a_driver_without_words_gives_the_class(
     code: int | None, expected: FailureClass
 ) -> None:
-    """
-    The driver's own codes say whether a retry helps; any other is the machine's fault.
-    """
+    """The driver's own codes say whether a retry helps; any other is the machine's fault."""
     failure = silent_failure(code, ("last words", ""), host="worker-7")
 
     assert expected is failure.failure_class
@@ -72,9 +68,7 @@ def test_the_exit_code_of_a_driver_without_words_gives_the_class(
 
 
 def test_every_class_has_a_next_step_in_the_words_of_both_readers() -> None:
-    """
-    Only what a retry cannot help is not resumed by one.
-    """
+    """Only what a retry cannot help is not resumed by one."""
     assert {*FailureClass} == set(AFTER_A_TASK) == set(AFTER_A_COMMAND)
     for steps in (AFTER_A_TASK, AFTER_A_COMMAND):
         resumed = {each for each, step in steps.items() if "resumes the run" in step}

@@ -21,9 +21,7 @@ def said(asked: str | None, until: str, entry: str = "a.py:f", **sources: bool) 
 
 
 def test_a_run_without_an_end_says_which_sources_have_none():
-    """
-    Who has forgotten ``bounded=True`` waits for such a run, and reads what would end it.
-    """
+    """Who has forgotten ``bounded=True`` waits for such a run, and reads what would end it."""
     (line,) = said(None, "stopped", clicks=False, users=True, orders=False)
 
     assert line.startswith(
@@ -36,9 +34,7 @@ def test_a_run_without_an_end_says_which_sources_have_none():
     ("asked", "until"), [("stopped", "stopped"), (None, "end"), ("end", "end")]
 )
 def test_a_run_that_ends_or_was_asked_for_says_nothing(asked, until):
-    """
-    The line is for a default that somebody may not know.
-    """
+    """The line is for a default that somebody may not know."""
     assert [] == said(asked, until, clicks=False)
 
 

@@ -49,9 +49,7 @@ def fold_all(records: EpochRecords, *keep_runs: str) -> None:
 
 
 def test_few_records_stay_as_they_are(records):
-    """
-    The newest epochs keep a record of their own, whatever run they are of.
-    """
+    """The newest epochs keep a record of their own, whatever run they are of."""
     put(records, 0, KEEP_EPOCHS - 1)
     fold_all(records)
 
@@ -60,9 +58,7 @@ def test_few_records_stay_as_they_are(records):
 
 
 def test_what_is_not_kept_becomes_one_document(records):
-    """
-    Of streams a line per driver and run is left, which grows with each fold.
-    """
+    """Of streams a line per driver and run is left, which grows with each fold."""
     put(records, 0, 149)
     fold_all(records)
     put(records, 150, 299, token=2)
@@ -95,9 +91,7 @@ def test_what_may_be_reverted_keeps_its_records_in_few_documents(records):
 
 
 def test_a_run_that_is_no_longer_kept_is_unpacked(records):
-    """
-    When a later run takes its place, its records give way to a line; those of kept runs stay.
-    """
+    """When a later run takes its place, its records give way to a line; those of kept runs stay."""
     put(records, 0, 199)
     fold_all(records, "r1")
     put(records, 200, 399, run_id="r2")
@@ -112,9 +106,7 @@ def test_a_run_that_is_no_longer_kept_is_unpacked(records):
 
 @pytest.mark.parametrize("keep_runs", [(), ("r1",)], ids=["folded", "packed"])
 def test_a_fold_that_was_cut_short_is_folded_again(records, monkeypatch, keep_runs):
-    """
-    The same facts lie there twice, once, and the next fold removes what is too much.
-    """
+    """The same facts lie there twice, once, and the next fold removes what is too much."""
     put(records, 0, 149)
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "delete_all", lambda *_: None)
@@ -160,9 +152,7 @@ def test_a_record_that_vanishes_while_all_are_read(records, monkeypatch):
 
 @pytest.mark.parametrize("keep_runs", [[], ["r1"]], ids=["a stream", "a run that may be undone"])
 def test_a_driver_folds_while_it_runs(tmp_path, keep_runs):
-    """
-    However many batches a driver runs, a few hundred names are left, and a start reads a few.
-    """
+    """However many batches a driver runs, a few hundred names are left, and a start reads a few."""
     sink = FakeSink()
     job = EpochBench(tmp_path / "job", sink)
     job.spark.begin()

@@ -93,9 +93,7 @@ def test_an_epoch_is_published_only_after_sparks_commit(job, sink):
 
 
 def test_an_epoch_that_waits_keeps_its_sinks(job):
-    """
-    Spark's own sink does not take their place before they have published what is committed.
-    """
+    """Spark's own sink does not take their place before they have published what is committed."""
     committer = job.recovered("r1")
     records = EpochRecords(job.committables, QUERY_ID)
     run_epoch(job, committer, 0, "a")
@@ -109,9 +107,7 @@ def test_an_epoch_that_waits_keeps_its_sinks(job):
 
 
 def test_publishing_again_is_nothing(job, sink):
-    """
-    An epoch that was published is not published again.
-    """
+    """An epoch that was published is not published again."""
     committer = job.recovered()
     run_epoch(job, committer, 0, "a")
     committer.commit_ready()
@@ -122,9 +118,7 @@ def test_publishing_again_is_nothing(job, sink):
 
 
 def test_epochs_are_published_in_order(job, sink):
-    """
-    Epochs that waited are published by number, and those past the last commit wait on.
-    """
+    """Epochs that waited are published by number, and those past the last commit wait on."""
     committer = job.recovered()
     for epoch in range(3):
         run_epoch(job, committer, epoch, f"row {epoch}")
@@ -141,9 +135,7 @@ def test_epochs_are_published_in_order(job, sink):
 
 
 def test_an_epoch_without_rows_is_an_epoch(job, sink):
-    """
-    A batch whose output is empty is staged, recorded and published like any other.
-    """
+    """A batch whose output is empty is staged, recorded and published like any other."""
     committer = job.recovered()
     run_epoch(job, committer, 0)
     committer.commit_ready()
@@ -153,9 +145,7 @@ def test_an_epoch_without_rows_is_an_epoch(job, sink):
 
 
 def test_several_sinks_share_every_epoch(tmp_path):
-    """
-    All sinks get the same rows of a batch that is computed once, and are published together.
-    """
+    """All sinks get the same rows of a batch that is computed once, and are published together."""
     first, second = FakeSink("first"), FakeSink("second")
     job = EpochBench(tmp_path / "job", first, second)
     job.spark.begin().plan(0)
@@ -172,9 +162,7 @@ def test_several_sinks_share_every_epoch(tmp_path):
 
 
 def test_one_sink_needs_no_copy(job):
-    """
-    With a single sink the batch's rows are not persisted.
-    """
+    """With a single sink the batch's rows are not persisted."""
     committer = job.recovered()
     job.spark.plan(0)
     frame = FakeFrame("a")
@@ -207,9 +195,7 @@ def test_a_sink_that_cannot_stage_leaves_no_record(tmp_path):
 
 
 def test_a_query_without_metadata_is_refused(tmp_path, sink):
-    """
-    A batch of a checkpoint that has no query id cannot be recorded.
-    """
+    """A batch of a checkpoint that has no query id cannot be recorded."""
     job = EpochBench(tmp_path / "job", sink)
     committer = job.driver()
 
@@ -224,9 +210,7 @@ def test_a_query_without_metadata_is_refused(tmp_path, sink):
 
 
 def test_recovery_of_nothing(job, sink):
-    """
-    A query that has never run has nothing to publish and no last epoch.
-    """
+    """A query that has never run has nothing to publish and no last epoch."""
     committer = job.recovered()
 
     assert committer.last_record() is None
@@ -313,9 +297,7 @@ def test_what_waits_for_the_end_is_kept(job, sink):
 
 
 def test_recovery_twice_is_recovery(job, sink):
-    """
-    A second recovery finds nothing left to do.
-    """
+    """A second recovery finds nothing left to do."""
     first = job.recovered()
     run_epoch(job, first, 0, "a")
     second = job.recovered()
@@ -348,9 +330,7 @@ def test_a_sink_that_the_job_no_longer_has_stops_recovery(tmp_path):
 
 
 def test_a_driver_that_lost_its_lease_stages_nothing(job, sink):
-    """
-    A pre-commit of an overtaken driver fails before it computes a row.
-    """
+    """A pre-commit of an overtaken driver fails before it computes a row."""
     old = job.recovered()
     job.recovered()
     job.spark.plan(0)
@@ -362,9 +342,7 @@ def test_a_driver_that_lost_its_lease_stages_nothing(job, sink):
 
 
 def test_a_driver_overtaken_while_it_stages_records_nothing(job, sink):
-    """
-    When the lease is lost between staging and recording, no record is put.
-    """
+    """When the lease is lost between staging and recording, no record is put."""
     old = job.recovered()
     job.spark.plan(0)
 
@@ -420,9 +398,7 @@ def test_a_driver_overtaken_while_it_publishes_stops_there(job, sink):
 
 
 def test_an_epoch_is_pre_committed_once(job):
-    """
-    A driver records an epoch once: what it has pre-committed is never replaced by itself.
-    """
+    """A driver records an epoch once: what it has pre-committed is never replaced by itself."""
     committer = job.recovered()
     job.spark.plan(0)
     committer.pre_commit(FakeFrame("a"), 0, counted(1))
@@ -434,9 +410,7 @@ def test_an_epoch_is_pre_committed_once(job):
 
 
 def test_a_driver_that_lost_its_lease_records_nothing_about_an_epoch_without_rows(job, tmp_path):
-    """
-    Also where a sink has nothing to publish, an overtaken driver writes nothing.
-    """
+    """Also where a sink has nothing to publish, an overtaken driver writes nothing."""
     files = HandStagedFiles(tmp_path / "out")
     old = job.recovered("r1", files)
     run_epoch(job, old, 0)
@@ -610,9 +584,7 @@ class Forgetful(HandStagedFiles):
 
 
 def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_published(tmp_path):
-    """
-    A start asks each sink that can lose what it has confirmed for the newest published epoch.
-    """
+    """A start asks each sink that can lose what it has confirmed for the newest published epoch."""
     sink = Forgetful(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
         driver = job.begun().published(2).recovered()
@@ -628,9 +600,7 @@ def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_pu
 
 
 def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypatch):
-    """
-    What a line of the history stands for is neither committed again nor reverted.
-    """
+    """What a line of the history stands for is neither committed again nor reverted."""
     monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 2)
     sink = Forgetful(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
@@ -668,9 +638,7 @@ def test_a_late_pre_commit_of_an_overtaken_driver_is_published(job, sink, monkey
 
 
 def test_rows_that_a_source_had_lost_add_up_over_a_run(job):
-    """
-    They stand in each record, so that a driver that comes later goes on counting.
-    """
+    """They stand in each record, so that a driver that comes later goes on counting."""
     committer = job.recovered()
     assert 0 == committer.lost_rows()
     for epoch, lost in enumerate((2, 3)):
@@ -804,9 +772,7 @@ def test_a_late_pre_commit_of_a_published_epoch_is_removed_at_the_end(job, sink)
 
 
 def test_rows_are_counted_over_a_run(job):
-    """
-    Rows read and written add up over the epochs of a run.
-    """
+    """Rows read and written add up over the epochs of a run."""
     committer = job.recovered()
     assert 0 == committer.rows_read()
 
@@ -819,9 +785,7 @@ def test_rows_are_counted_over_a_run(job):
 
 
 def test_rows_are_counted_across_restarts(job):
-    """
-    A restarted attempt counts on from the epochs that hold, without those that were reverted.
-    """
+    """A restarted attempt counts on from the epochs that hold, without those that were reverted."""
     first = job.recovered()
     run_epoch(job, first, 0, "a", "b", read=10)
     job.spark.plan(1)
@@ -836,9 +800,7 @@ def test_rows_are_counted_across_restarts(job):
 
 @pytest.mark.parametrize("published", [True, False])
 def test_a_start_knows_what_was_written_before_it(job, published):
-    """
-    A start with nothing left to run counts the rows of its run, and names the last epoch.
-    """
+    """A start with nothing left to run counts the rows of its run, and names the last epoch."""
     before = job.recovered()
     run_epoch(job, before, 0, "a", "b", read=7)
     if published:
@@ -849,9 +811,7 @@ def test_a_start_knows_what_was_written_before_it(job, published):
 
 
 def test_another_run_counts_from_zero(job):
-    """
-    What an earlier run read and wrote is not counted again.
-    """
+    """What an earlier run read and wrote is not counted again."""
     first = job.recovered("r1")
     run_epoch(job, first, 0, "a", "b", read=10)
     second = job.recovered("r2")
@@ -863,9 +823,7 @@ def test_another_run_counts_from_zero(job):
 
 
 def test_what_is_not_known_stays_unknown(job):
-    """
-    Once a batch's input could not be counted, the run's count is unknown and not too low.
-    """
+    """Once a batch's input could not be counted, the run's count is unknown and not too low."""
     committer = job.recovered()
     job.spark.plan(0)
     committer.pre_commit(FakeFrame("a"), 0, counted(None))

@@ -52,9 +52,7 @@ def test_stretches_that_overlap_or_run_backwards_are_damage(ranges, wrong):
 
 
 def test_a_gap_between_stretches_is_none():
-    """
-    Epochs that wrote nothing have no stretch; those around them do.
-    """
+    """Epochs that wrote nothing have no stretch; those around them do."""
     history = HistoryRecord(query_id=QUERY_ID, ranges=[(0, 3, 1, "r1"), (6, 6, 2, "r1")])
 
     assert history == HistoryRecord.from_dict(history.to_dict(), where="history.json")
@@ -80,9 +78,7 @@ def test_a_pack_that_is_not_one_run_without_a_gap_is_damage(packed, said):
 
 
 def test_a_precommit_that_another_driver_has_published_is_said_to_be_gone(records):
-    """
-    It is an error of this moment, by the record's address, and not a missing file.
-    """
+    """It is an error of this moment, by the record's address, and not a missing file."""
     pending = a_record(3)
     assert records.put_precommit(pending)
     assert pending.sinks == records.precommitted(3, 1).sinks

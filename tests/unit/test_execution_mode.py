@@ -69,9 +69,7 @@ def objections(*queries, plan=TO_THE_END, resumed=None):
     ],
 )
 def test_the_mode_of_a_runs_first_attempt_stays(asked, stored, wanted):
-    """
-    AUTOMATIC decides once for a run; a mode that is asked by name is compared with it later.
-    """
+    """AUTOMATIC decides once for a run; a mode that is asked by name is compared with it later."""
     assert wanted == wanted_mode(asked, stored)
 
 
@@ -107,9 +105,7 @@ def test_nothing_speaks_against_a_bounded_job_over_files(queries):
     ],
 )
 def test_each_operator_that_batch_would_change_is_named(kind, why, refuses):
-    """
-    What would lose rows refuses BATCH; what may give others keeps AUTOMATIC from it.
-    """
+    """What would lose rows refuses BATCH; what may give others keeps AUTOMATIC from it."""
     (found,) = objections(query("daily", does=(*PLAIN, kind)))
 
     assert found[0].startswith("query 'daily': ")
@@ -182,18 +178,14 @@ def test_sources_and_sinks_can_speak_against_it(queries, why, refuses):
     ],
 )
 def test_what_is_to_go_on_is_no_batch(plan, resumed, why):
-    """
-    A run that resumes, or is to be resumed, has state, and BATCH has none.
-    """
+    """A run that resumes, or is to be resumed, has state, and BATCH has none."""
     ((found, refuses),) = objections(plan=plan, resumed=resumed)
 
     assert (True, True) == (why in found, refuses)
 
 
 def test_batch_by_name_is_refused_with_the_first_reason_that_refuses():
-    """
-    A reason that only AUTOMATIC minds does not refuse; the message ends with the way out.
-    """
+    """A reason that only AUTOMATIC minds does not refuse; the message ends with the way out."""
     doubtful = query("a", does=("GlobalLimit",))
     check_batch(find_objections([doubtful], TO_THE_END, None))
 

@@ -59,9 +59,7 @@ def retire(ended: Ended, *, until: int | None = None) -> None:
 
 
 def test_of_an_old_run_stays_what_was_asked_and_how_it_ended(ended, clock):
-    """
-    Airflow may ask for the run again; logs, processes and progress of long ago are of no use.
-    """
+    """Airflow may ask for the run again; logs, processes and progress of long ago are of no use."""
     ended.run("old")
     ended.submit("old", "d1")
     ended.submit("old", "never-came-up")
@@ -111,9 +109,7 @@ def test_a_removal_that_a_full_or_silent_storage_cuts_short_goes_on_at_the_next_
 
 
 def test_leases_are_never_removed(ended):
-    """
-    Where a lease is gone somebody who was paused could take it again, and not be fenced.
-    """
+    """Where a lease is gone somebody who was paused could take it again, and not be fenced."""
     ended.runs(KEEP_LEASES + 45)
     retire(ended)
 
@@ -125,9 +121,7 @@ def test_leases_are_never_removed(ended):
 
 
 def test_a_run_that_can_be_resumed_keeps_its_last_driver(ended):
-    """
-    Whatever its age; drivers before its last one are not asked for any more.
-    """
+    """Whatever its age; drivers before its last one are not asked for any more."""
     for number in (1, 2, 3):
         token = ended.lease("left")
         ended.submit("left", f"d{token}", number)
@@ -141,9 +135,7 @@ def test_a_run_that_can_be_resumed_keeps_its_last_driver(ended):
 
 
 def test_numbers_go_on_after_the_last_one(ended, clock):
-    """
-    The next attempt and the next submission of such a run are not taken for earlier ones.
-    """
+    """The next attempt and the next submission of such a run are not taken for earlier ones."""
     ended.submit("left", "d1", 7)
     ended.write("runs/left/attempts/9.json", an_attempt(9))
     run = ended.directory.run("left")
@@ -159,9 +151,7 @@ def test_numbers_go_on_after_the_last_one(ended, clock):
 
 
 def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
-    """
-    Its last driver is what counts: until that one retires the run keeps its progress.
-    """
+    """Its last driver is what counts: until that one retires the run keeps its progress."""
     ended.run("long")
     ended.runs(KEEP_LEASES)
     ended.write("runs/long/progress.json", a_progress())
@@ -180,9 +170,7 @@ def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
 
 
 def test_a_run_that_was_undone_is_over(ended):
-    """
-    It has no final checkpoint and cannot be resumed; that it no longer counts stays said.
-    """
+    """It has no final checkpoint and cannot be resumed; that it no longer counts stays said."""
     ended.run("undone", ended=False)
     ended.submit("undone", "d1")
     ended.write("runs/undone/rewound.json", RewoundRecord(run_id="undone", savepoint=None, at=NOW))
@@ -212,9 +200,7 @@ def test_a_driver_that_went_on_under_later_leases_is_retired_with_its_last(ended
 
 
 def test_a_start_removes_a_bounded_part(tmp_path):
-    """
-    The first one after years as much as any other, until nothing old is left.
-    """
+    """The first one after years as much as any other, until nothing old is left."""
     costs = []
     for count in (25, 90):
         ended = Ended(JobDirectoryBuilder(tmp_path / str(count))).runs(KEEP_LEASES + count)
@@ -228,9 +214,7 @@ def test_a_start_removes_a_bounded_part(tmp_path):
 
 
 def test_a_young_job_costs_nothing(ended):
-    """
-    Before there are so many leases nothing is looked at.
-    """
+    """Before there are so many leases nothing is looked at."""
     ended.runs(3)
     ended.counted.taken()
     retire_old(ended.directory, KEEP_LEASES)
@@ -239,9 +223,7 @@ def test_a_young_job_costs_nothing(ended):
 
 
 def test_what_nobody_here_has_made_stays(ended, clock):
-    """
-    Files of other names, of other contents, and folders of the right names.
-    """
+    """Files of other names, of other contents, and folders of the right names."""
     ended.run("old")
     ended.submit("old", "d1")
     root = ended.job.root
@@ -269,9 +251,7 @@ def test_what_nobody_here_has_made_stays(ended, clock):
 
 
 def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):
-    """
-    A lease that cannot be read is said once, and those after it are retired.
-    """
+    """A lease that cannot be read is said once, and those after it are retired."""
     ended.runs(KEEP_LEASES + 3)
     (ended.job.root / "leases" / "2.json").write_text("{")
     retire_old(ended.directory, ended.token)
@@ -286,9 +266,7 @@ def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "token": -1}', '{"version": 9, "token": 1}'])
 def test_a_damaged_note_of_how_far_it_has_come_costs_no_start(ended, caplog, text):
-    """
-    It is said at each start, with its place, and nothing is removed.
-    """
+    """It is said at each start, with its place, and nothing is removed."""
     ended.runs(KEEP_LEASES + 2)
     (ended.job.root / "retired.json").write_text(text)
     retire_old(ended.directory, ended.token)
@@ -298,9 +276,7 @@ def test_a_damaged_note_of_how_far_it_has_come_costs_no_start(ended, caplog, tex
 
 
 def test_a_storage_that_is_away_costs_no_start(ended, monkeypatch, caplog):
-    """
-    What is old waits for the next start, which goes on where this one was cut short.
-    """
+    """What is old waits for the next start, which goes on where this one was cut short."""
     ended.runs(KEEP_LEASES + 5)
     with monkeypatch.context() as patch:
 

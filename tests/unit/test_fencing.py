@@ -96,9 +96,7 @@ def test_a_lease_of_another_nonce_is_not_this_drivers(storage, take):
 
 
 def test_an_observer_finds_leases_that_a_listing_does_not_show(storage, remembered, clock, take):
-    """
-    From the last lease that is listed the first look goes on by name, and takes none twice.
-    """
+    """From the last lease that is listed the first look goes on by name, and takes none twice."""
     take(storage).release()
     remembered.list("leases")
     take(storage, run_id="r2").release()
@@ -125,9 +123,7 @@ def test_a_listing_that_shows_leases_which_are_gone_decides_nothing(storage, rem
     ["²", "007", "+7", "7~", "7.json~", "७", ".DS_Store", "9" * 30, "7.json.bak"],
 )
 def test_strange_names_are_no_leases(storage, clock, name, take):
-    """
-    What no driver has put, such as an editor's copy, is neither a lease nor an error.
-    """
+    """What no driver has put, such as an editor's copy, is neither a lease nor an error."""
     take(storage).release()
     put_as(storage, f"leases/{name}")
     put_as(storage, f"leases/{name}.json")
@@ -157,9 +153,7 @@ def test_a_lease_under_another_number_is_damage(storage, clock, take):
 
 
 def test_a_heartbeat_under_another_number_is_damage(storage, clock, take):
-    """
-    A released heartbeat that was copied to another lease's name does not set that lease free.
-    """
+    """A released heartbeat that was copied to another lease's name does not set that lease free."""
     take(storage).release()
     take(storage, owner=ELSEWHERE)
     put_as(storage, "heartbeats/2.json", "heartbeats/1.json")
@@ -171,9 +165,7 @@ def test_a_heartbeat_under_another_number_is_damage(storage, clock, take):
 
 
 def test_racing_for_a_lease_that_is_not_listed_loses(storage, remembered, clock, take):
-    """
-    A driver that knows an old listing only does not get the number that another one has.
-    """
+    """A driver that knows an old listing only does not get the number that another one has."""
     remembered.list("leases")
     held = take(storage, owner=ELSEWHERE)
     clock.during_sleep = held.beat

@@ -118,9 +118,7 @@ class TestFiles(RevertibleSinkContract):
 
 
 def test_staged_files_appear_in_the_folder(sink, output):
-    """
-    A commit moves every staged file into the output folder, whole and under its final name.
-    """
+    """A commit moves every staged file into the output folder, whole and under its final name."""
     sink.commit(stage_by_hand(output, ["a", "b"], epoch=3), OpenFence())
 
     assert [
@@ -131,9 +129,7 @@ def test_staged_files_appear_in_the_folder(sink, output):
 
 
 def test_nothing_is_visible_before_the_commit(sink, output):
-    """
-    Staged files lie beside the output folder, not in it, in a folder that readers skip.
-    """
+    """Staged files lie beside the output folder, not in it, in a folder that readers skip."""
     stage_by_hand(output, ["a"])
 
     assert not output.exists()
@@ -142,18 +138,14 @@ def test_nothing_is_visible_before_the_commit(sink, output):
 
 
 def test_staging_leaves_no_trace(sink, output):
-    """
-    After the last epoch's commit the hidden folder is gone.
-    """
+    """After the last epoch's commit the hidden folder is gone."""
     sink.commit(stage_by_hand(output, ["a"]), OpenFence())
 
     assert ["out"] == sorted(p.name for p in output.parent.iterdir())
 
 
 def test_a_commit_leaves_others_staging_alone(sink, output):
-    """
-    The hidden folder stays while other epochs and queries stage there.
-    """
+    """The hidden folder stays while other epochs and queries stage there."""
     first = stage_by_hand(output, ["a"], epoch=0)
     stage_by_hand(output, ["b"], epoch=1)
     stage_by_hand(output, ["c"], query_id="another-query")
@@ -164,27 +156,21 @@ def test_a_commit_leaves_others_staging_alone(sink, output):
 
 
 def test_partitions_keep_their_folders(sink, output):
-    """
-    A file staged under ``column=value`` is published under the same folder.
-    """
+    """A file staged under ``column=value`` is published under the same folder."""
     sink.commit(stage_by_hand(output, ["a"], partition="day=1/origin=JFK/"), OpenFence())
 
     assert [f"day=1/origin=JFK/part-{0:010d}-00000-{QUERY_ID}.json"] == names(output)
 
 
 def test_an_epoch_without_files_is_published(sink, output):
-    """
-    An epoch of no rows changes nothing that a reader sees.
-    """
+    """An epoch of no rows changes nothing that a reader sees."""
     sink.commit(Committable(EpochId("q", QUERY_ID, 0, 1), {"files": []}), OpenFence())
 
     assert not output.exists()
 
 
 def test_other_files_in_the_folder_stay(sink, output):
-    """
-    Files of other writers are neither moved nor overwritten.
-    """
+    """Files of other writers are neither moved nor overwritten."""
     output.mkdir()
     (output / "theirs.json").write_text("theirs")
     sink.commit(stage_by_hand(output, ["a"]), OpenFence())
@@ -221,9 +207,7 @@ def test_a_commit_cut_short_anywhere_is_completed_by_the_next(
 
 
 def test_every_file_is_fenced(sink, output):
-    """
-    A driver that loses its lease between two files publishes no further one.
-    """
+    """A driver that loses its lease between two files publishes no further one."""
     with pytest.raises(LeaseLostError):
         sink.commit(stage_by_hand(output, ["a", "b", "c", "d"]), LosingFence(3))
     assert ["a", "b"] == sink.visible()
@@ -248,9 +232,7 @@ def test_a_staged_file_that_was_removed_is_named(sink, output):
 
 
 def test_abort_removes_what_was_staged(sink, output):
-    """
-    An aborted epoch leaves nothing behind, and aborting again is nothing.
-    """
+    """An aborted epoch leaves nothing behind, and aborting again is nothing."""
     committable = stage_by_hand(output, ["a"])
     sink.abort(committable)
     sink.abort(committable)
@@ -269,9 +251,7 @@ def test_a_published_file_is_never_replaced(sink, output):
 
 
 def test_recovery_removes_what_is_garbage(sink, output):
-    """
-    A start removes what it is told is garbage, and nothing that the sink does not make.
-    """
+    """A start removes what it is told is garbage, and nothing that the sink does not make."""
     for epoch, token in ((0, 1), (1, 1), (1, 2), (2, 2)):
         stage_by_hand(output, ["x"], epoch=epoch, token=token)
     (staging_of(output) / "half").mkdir()
@@ -281,9 +261,7 @@ def test_recovery_removes_what_is_garbage(sink, output):
 
 
 def test_recovery_removes_the_empty_folder_of_a_driver_that_died_while_it_removed(sink, output):
-    """
-    Else it would lie beside the output for ever, and every listing would show it.
-    """
+    """Else it would lie beside the output for ever, and every listing would show it."""
     staging_of(output).mkdir(parents=True)
     sink.recover(QUERY_ID, lambda *_: True, OpenFence())
 
@@ -295,9 +273,7 @@ def test_recovery_removes_the_empty_folder_of_a_driver_that_died_while_it_remove
 
 
 def test_reverting_deletes_the_epochs_files(sink, output):
-    """
-    A revert deletes the files of its epochs and nothing else, and leaves the folder.
-    """
+    """A revert deletes the files of its epochs and nothing else, and leaves the folder."""
     output.mkdir()
     (output / "theirs.json").write_text("theirs")
     taken = [stage_by_hand(output, ["b"], epoch=2), stage_by_hand(output, ["a"], epoch=1)]
@@ -390,9 +366,7 @@ FINAL = f"part-0000000000-00000-{QUERY_ID}.json"
 )
 @pytest.mark.parametrize("action", ["commit", "check_revert", "revert"])
 def test_a_record_that_names_other_files_touches_none(sink, output, tmp_path, move, action):
-    """
-    A committable that names what the sink has not staged for the epoch is refused as a whole.
-    """
+    """A committable that names what the sink has not staged for the epoch is refused as a whole."""
     committable = stage_by_hand(output, ["a"])
     committable.data["files"].append(list(move))
     for place in (tmp_path / FINAL, tmp_path / "victim", output / "theirs.json"):
@@ -440,9 +414,7 @@ def test_nothing_is_reached_by_a_symbolic_link(sink, output, tmp_path, action, l
 
 
 def test_the_folder_itself_may_be_a_link(tmp_path):
-    """
-    Where the output lies is the user's matter.
-    """
+    """Where the output lies is the user's matter."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "disk", target_is_directory=True)
     sink = HandStagedFiles(tmp_path / "out")
@@ -505,9 +477,7 @@ def test_staged_files_are_flushed_before_they_are_recorded(tmp_path, flushed):
 
 @pytest.mark.parametrize("partition", ["", "k=1/"])
 def test_published_names_are_flushed_before_the_record(output, sink, partition, flushed):
-    """
-    When an epoch counts as published, a loss of power takes no name of its files any more.
-    """
+    """When an epoch counts as published, a loss of power takes no name of its files any more."""
     sink.commit(stage_by_hand(output, ["a"], partition=partition), OpenFence())
     folder = output / partition.rstrip("/")
 
@@ -515,9 +485,7 @@ def test_published_names_are_flushed_before_the_record(output, sink, partition, 
 
 
 def test_removed_names_are_flushed_before_the_record(output, sink, flushed):
-    """
-    When an epoch counts as reverted, a loss of power brings no file of it back.
-    """
+    """When an epoch counts as reverted, a loss of power brings no file of it back."""
     committable = stage_by_hand(output, ["a"])
     sink.commit(committable, OpenFence())
     flushed.clear()
@@ -555,9 +523,7 @@ def test_a_final_name_says_epoch_and_query(staged, final):
 
 
 def test_final_names_do_not_depend_on_the_driver():
-    """
-    A restarted driver publishes an epoch under the same names, so that nothing appears twice.
-    """
+    """A restarted driver publishes an epoch under the same names, so that nothing appears twice."""
     staged = "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.json"
 
     assert final_name(f"0a1b2c3d/{staged}", 0, EpochId("q", "QID", 1, 1)) == final_name(
@@ -566,9 +532,7 @@ def test_final_names_do_not_depend_on_the_driver():
 
 
 def test_final_names_sort_by_epoch():
-    """
-    A listing of the output folder shows epochs in their order.
-    """
+    """A listing of the output folder shows epochs in their order."""
     finals = [final_name("0a1b2c3d/part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
 
     assert [finals[2], finals[0], finals[1]] == sorted(finals)
@@ -590,9 +554,7 @@ def test_final_names_sort_by_epoch():
 def test_what_cannot_work_is_refused_before_anything_is_written(
     tmp_path, make, output_mode, complaint
 ):
-    """
-    A sink that cannot work says why, names itself, and makes nothing.
-    """
+    """A sink that cannot work says why, names itself, and makes nothing."""
     (tmp_path / "a-file").write_text("")
     before = sorted(tmp_path.rglob("*"))
 
@@ -603,9 +565,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    """
-    Without the permission to write beside the output folder the sink is refused.
-    """
+    """Without the permission to write beside the output folder the sink is refused."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
 
     with pytest.raises(ConfigError, match="no permission to write in"):
@@ -614,9 +574,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
 def test_a_sink_that_can_work_is_accepted(tmp_path, file_format):
-    """
-    Every known format is accepted for a folder that need not exist yet, and nothing is made.
-    """
+    """Every known format is accepted for a folder that need not exist yet, and nothing is made."""
     files(str(tmp_path / "new" / "out"), format=file_format).check(FRAME, "append")
 
     assert [] == list(tmp_path.iterdir())
@@ -624,26 +582,20 @@ def test_a_sink_that_can_work_is_accepted(tmp_path, file_format):
 
 @pytest.mark.parametrize("url", ["file://{}/out", "{}/out", "{}/out/"])
 def test_a_sinks_name_is_its_folder(tmp_path, url):
-    """
-    The name is the same at every start, however the folder is written.
-    """
+    """The name is the same at every start, however the folder is written."""
     assert f"files:{tmp_path}/out" == files(url.format(tmp_path)).name
 
 
 @pytest.mark.parametrize("partition_by", ["day", ["day"], ("day",)])
 def test_one_partition_column_may_be_a_word(tmp_path, partition_by):
-    """
-    A single column's name is not taken for a list of letters.
-    """
+    """A single column's name is not taken for a list of letters."""
     sink = files(str(tmp_path), partition_by=partition_by)
     assert isinstance(sink, FilesSink)
     assert ("day",) == sink._partition_by
 
 
 def test_a_sink_in_a_bucket_can_be_tried_in_a_folder(tmp_path):
-    """
-    The same files go where the job is only tried.
-    """
+    """The same files go where the job is only tried."""
     sink = files("s3://bucket/out", "json", "day", options={"compression": "gzip"})
     tried = FilesSink(str(tmp_path), *sink.layout)
 

@@ -62,9 +62,7 @@ def test_a_change_counts_when_a_batch_has_committed(job):
 
 
 def test_what_is_not_known_replaces_nothing(job):
-    """
-    A plan that cannot be read, or a query without a checkpoint, leaves what was kept.
-    """
+    """A plan that cannot be read, or a query without a checkpoint, leaves what was kept."""
     directory = JobDirectory(job.storage)
     keep_fingerprint(directory, "q", TEN, since=0)
     before = job.storage.read(PATH)
@@ -75,9 +73,7 @@ def test_what_is_not_known_replaces_nothing(job):
 
 
 def test_a_fingerprint_is_read_back_as_it_was_stored(job):
-    """
-    Named tuples, missing columns and empty tuples survive the document.
-    """
+    """Named tuples, missing columns and empty tuples survive the document."""
     odd = dataclasses.replace(TEN.operators[0], key_types=(), columns=None, keys=("a|b", "'x'"))
     record = dataclasses.replace(TEN, operators=(odd,))
     keep_fingerprint(JobDirectory(job.storage), "q", record, since=0)
@@ -85,9 +81,7 @@ def test_a_fingerprint_is_read_back_as_it_was_stored(job):
 
 
 def test_a_savepoint_carries_what_made_its_batch(job, clock, tmp_path):
-    """
-    Of a job that was changed since, the savepoint has what made the state in it.
-    """
+    """Of a job that was changed since, the savepoint has what made the state in it."""
     directory = JobDirectory(job.storage)
     keep_fingerprint(directory, "q", TEN, since=0)
     keep_fingerprint(directory, "q", TWENTY, since=2)

@@ -16,9 +16,7 @@ EPOCH = EpochId("out", QUERY_ID, 3, 1)
 
 
 def test_the_function_gets_the_batch_and_its_number():
-    """
-    Once for each staging, so again when the batch runs again; its rows are not counted.
-    """
+    """Once for each staging, so again when the batch runs again; its rows are not counted."""
     calls: list[tuple[Any, int]] = []
     frame = cast("Any", object())
     sink = for_each_batch(lambda df, epoch: calls.append((df, epoch)), "upsert")
@@ -34,9 +32,7 @@ def test_the_function_gets_the_batch_and_its_number():
 
 
 def test_what_it_raises_fails_the_batch():
-    """
-    As in plain Spark: nothing is recorded, and the batch runs again.
-    """
+    """As in plain Spark: nothing is recorded, and the batch runs again."""
 
     def fail(df, epoch):
         raise OSError(epoch)
@@ -46,15 +42,11 @@ def test_what_it_raises_fails_the_batch():
 
 
 def test_it_cannot_be_reverted():
-    """
-    Nothing tells what the function has written, so a revert of its epochs is refused.
-    """
+    """Nothing tells what the function has written, so a revert of its epochs is refused."""
     assert not isinstance(for_each_batch(print), RevertibleSink)
 
 
 def test_what_is_no_function_is_refused():
-    """
-    Before anything runs.
-    """
+    """Before anything runs."""
     with pytest.raises(ConfigError, match="'upsert' is no function"):
         for_each_batch(cast("Any", "upsert")).check(cast("Any", None), "update")

@@ -20,9 +20,7 @@ def lines_of(folder: Path) -> list[str]:
     [(), ("savepoints",), ("leases", "heartbeats"), ("identity.json", "predecessors"), (".git",)],
 )
 def test_a_folder_of_its_own_is_taken_without_a_word(tmp_path, names):
-    """
-    Also one that a bootstrap, or a driver that died early, has begun.
-    """
+    """Also one that a bootstrap, or a driver that died early, has begun."""
     for name in names:
         (tmp_path / name).mkdir()
 
@@ -31,9 +29,7 @@ def test_a_folder_of_its_own_is_taken_without_a_word(tmp_path, names):
 
 
 def test_a_job_that_would_begin_among_files_of_others_is_warned_of(tmp_path):
-    """
-    The first of them are named; once the job is there nothing is said any more.
-    """
+    """The first of them are named; once the job is there nothing is said any more."""
     for name in ("turnover.py", "orders", "a.csv", "b.csv", "runs"):
         (tmp_path / name).mkdir()
 
@@ -48,9 +44,7 @@ def test_a_job_that_would_begin_among_files_of_others_is_warned_of(tmp_path):
 
 
 def test_a_store_is_not_looked_at():
-    """
-    What lies beside a prefix in a bucket costs a listing, and belongs to whom it belongs.
-    """
+    """What lies beside a prefix in a bucket costs a listing, and belongs to whom it belongs."""
     directory = cast("JobDirectory", SimpleNamespace(url="s3://bucket/job"))
 
     assert [] == neighbour_lines(directory)

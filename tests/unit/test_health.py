@@ -105,9 +105,7 @@ HEALTHY: dict[str, tuple[list[tuple[float, DriverSample]], Limits]] = {
 
 @pytest.mark.parametrize("case", HEALTHY)
 def test_a_driver_is_healthy(case: str) -> None:
-    """
-    Nothing of this gives a reason to end it.
-    """
+    """Nothing of this gives a reason to end it."""
     assert [] == judged(*HEALTHY[case])
 
 
@@ -191,18 +189,14 @@ PROBLEMS: dict[str, tuple[list[tuple[float, DriverSample]], Limits, float, Healt
 
 @pytest.mark.parametrize("case", PROBLEMS)
 def test_a_driver_is_not_healthy(case: str) -> None:
-    """
-    What lasts too long is found when its time is over, and not a moment before.
-    """
+    """What lasts too long is found when its time is over, and not a moment before."""
     samples, limits, at, problem = PROBLEMS[case]
 
     assert (at, problem) == judged(samples, limits)[0]
 
 
 def test_what_is_wrong_is_a_failure_that_a_retry_may_heal() -> None:
-    """
-    The task that reports it is tried again, with another driver.
-    """
+    """The task that reports it is tried again, with another driver."""
     (_, problem), *_ = judged(every(10, 60, sample(OPEN)))
     failure = problem.failure()
 

@@ -36,9 +36,7 @@ HERE, THERE = "/jobs/here", "/jobs/there"
 
 
 def test_an_identity_is_made_once(tmp_path):
-    """
-    The first submission or driver makes it; each later one finds the same.
-    """
+    """The first submission or driver makes it; each later one finds the same."""
     storage = directory_at(str(tmp_path / "job")).storage
 
     first = begin_identity(storage, SystemClock())
@@ -87,9 +85,7 @@ def test_what_a_side_that_remembers_goes_on_with(remembered, lineage, followed, 
 
 
 def test_a_directory_that_was_seen_is_not_made_again(tmp_path):
-    """
-    Below a bare mount point nothing is written any more, though the folder's name is free.
-    """
+    """Below a bare mount point nothing is written any more, though the folder's name is free."""
     job = tmp_path / "job"
     storage = directory_at(str(job)).storage
     begin_identity(storage, SystemClock())
@@ -124,9 +120,7 @@ def test_a_driver_whose_directory_is_gone_stops_and_makes_no_folder(tmp_path):
 
 
 def test_only_an_identity_can_be_replaced():
-    """
-    What is no identity is refused before anything is written.
-    """
+    """What is no identity is refused before anything is written."""
     check_replaces_job(A)
     with pytest.raises(ConfigError, match="replaces_job 'the old one'"):
         check_replaces_job("the old one")
@@ -163,9 +157,7 @@ def output(tmp_path):
 
 
 def test_an_output_of_another_identity_under_the_same_address_is_refused(output):
-    """
-    A directory that follows the writer goes on; an address that has not written goes on.
-    """
+    """A directory that follows the writer goes on; an address that has not written goes on."""
     output.publish(0, Writer(HERE, A))
 
     def check(url: str, *lineage: str) -> None:
@@ -180,9 +172,7 @@ def test_an_output_of_another_identity_under_the_same_address_is_refused(output)
 
 
 def test_an_output_that_was_removed_has_no_writer(tmp_path):
-    """
-    Who removes the job directory and the output may begin again.
-    """
+    """Who removes the job directory and the output may begin again."""
     for output in (Files, Delta):
         written = output(tmp_path / output.__name__)
         written.publish(0, Writer(HERE, A))
@@ -238,9 +228,7 @@ def test_a_backup_that_is_put_back_is_refused_before_anything_is_published(tmp_p
 
 
 def test_a_directory_follows_what_it_was_begun_from(tmp_path):
-    """
-    The predecessors of a predecessor are its own.
-    """
+    """The predecessors of a predecessor are its own."""
     old = directory_at(str(tmp_path / "old")).storage
     new = directory_at(str(tmp_path / "new")).storage
     first = begin_identity(old, SystemClock())

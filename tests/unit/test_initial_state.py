@@ -96,9 +96,7 @@ def logs_of(directory):
 def test_the_batch_of_other_partitions_is_not_expected_in_the_outputs(
     directory, url, clock, tmp_path
 ):
-    """
-    Epochs go on after the batch that Spark has appended, which has written nothing.
-    """
+    """Epochs go on after the batch that Spark has appended, which has written nothing."""
     repartition = append_batch(tmp_path / "new")
     begin(directory, url, clock, partitions=5, repartition=repartition)
 
@@ -111,18 +109,14 @@ def test_the_batch_of_other_partitions_is_not_expected_in_the_outputs(
 
 
 def test_as_many_partitions_as_there_are(directory, url, clock):
-    """
-    There is nothing to do for Spark, which would refuse it.
-    """
+    """There is nothing to do for Spark, which would refuse it."""
     begin(directory, url, clock, partitions=2, repartition=lambda *_: pytest.fail("called"))
 
     assert 1 == logs_of(directory).position().last_commit
 
 
 def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, clock, tmp_path):
-    """
-    What Spark has failed at is left behind, under an id that nobody uses again.
-    """
+    """What Spark has failed at is left behind, under an id that nobody uses again."""
 
     def fail(*_):
         raise CheckpointError("no")
@@ -142,9 +136,7 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
 
 
 def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
-    """
-    The same command completes it; a job that is there is not forked into.
-    """
+    """The same command completes it; a job that is there is not forked into."""
     identified(directory.storage)
     RestoreOperation(directory, OpenFence(), clock).begin(
         open_savepoint(url), names={"q": "q"}, partitions=5
@@ -160,9 +152,7 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
 @pytest.mark.parametrize("partitions", ["0", "32769", "2147483648"])
 @pytest.mark.parametrize("action", ["restore", "fork", "run"])
 def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions):
-    """
-    One line, before Spark is started and anything is copied.
-    """
+    """One line, before Spark is started and anything is copied."""
     commands = {
         "run": ["run", directory.url, "--entry", f"{__file__}:start", "--from-savepoint", url],
         "restore": ["savepoint", "restore", url, directory.url],
@@ -175,9 +165,7 @@ def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions
 
 
 def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):
-    """
-    It is not ended as if nobody had asked for them.
-    """
+    """It is not ended as if nobody had asked for them."""
     savepoint = open_savepoint(url)
     record = RestoreOperation(directory, OpenFence(), clock).begin(
         savepoint, names={"q": "q"}, partitions=5
@@ -198,9 +186,7 @@ def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, cloc
     ],
 )
 def test_what_cannot_be_repartitioned(directory, url, told, partitions, said):
-    """
-    The operator or the batch in the way is named, and nothing is written.
-    """
+    """The operator or the batch in the way is named, and nothing is written."""
     tell(url, **told)
     topology = FITS if told.get("operators") is None else None
     topology = topology or Topology(
@@ -212,9 +198,7 @@ def test_what_cannot_be_repartitioned(directory, url, told, partitions, said):
 
 
 def test_state_without_keys_is_known_by_its_schema(directory, url):
-    """
-    Also where one partition was planned, which says nothing: Spark would lose its only row.
-    """
+    """Also where one partition was planned, which says nothing: Spark would lose its only row."""
     schema = b'v2\x00{"type":"struct","fields":[]}'
     place = LocalStorage(url)
     place.put("queries/q/state/0/0/_metadata/schema", schema)
@@ -226,9 +210,7 @@ def test_state_without_keys_is_known_by_its_schema(directory, url):
 
 
 def test_a_query_that_does_not_fit(directory, url, clock, caplog):
-    """
-    It is refused with both sides named, or begins anew when that is allowed, with a warning.
-    """
+    """It is refused with both sides named, or begins anew when that is allowed, with a warning."""
     changed = Topology(("events", "more"), FITS.operators)
     said = r"query 'q' does not fit .*expected 1 source, found 2 sources \(events, more\)"
     with pytest.raises(ConfigError, match=said):

@@ -41,9 +41,7 @@ def log_of(job: JobDirectoryBuilder, name: str) -> Path:
 
 
 def test_each_job_has_a_line_with_its_state(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Jobs lie in folders of folders; one that nobody has begun is absent.
-    """
+    """Jobs lie in folders of folders; one that nobody has begun is absent."""
     assert EXIT_OK == main(["ls", str(root)])
 
     header, *lines = capsys.readouterr().out.splitlines()
@@ -57,9 +55,7 @@ def test_each_job_has_a_line_with_its_state(root: Path, capsys: pytest.CaptureFi
 def test_the_list_is_a_document_for_machines(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    It has the same, and the whole error.
-    """
+    """It has the same, and the whole error."""
     job = JobDirectoryBuilder(root / "failing").begin("failing").request_run()
     lease = take_lease(job.storage, FakeClock(), run_id="r1")
     failure = {"failure_class": "NON_RECOVERABLE", "reason": "no column " + "x" * 100}
@@ -79,9 +75,7 @@ def test_the_list_is_a_document_for_machines(
 def test_a_damaged_job_is_listed_beside_the_others(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    It says why, and the others are as they are.
-    """
+    """It says why, and the others are as they are."""
     (root / "clicks" / "job.json").write_text("{")
 
     assert EXIT_OK == main(["ls", str(root)])
@@ -92,18 +86,14 @@ def test_a_damaged_job_is_listed_beside_the_others(
 
 
 def test_a_job_directory_is_its_own_list(root: Path) -> None:
-    """
-    What lies in it is not looked through for jobs.
-    """
+    """What lies in it is not looked through for jobs."""
     (job,) = list_jobs([str(root / "clicks")])
 
     assert ("clicks", "finished", "r1") == (job.job, job.state, job.run_id)
 
 
 def test_a_folder_without_jobs_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    A mistyped path is not an empty list.
-    """
+    """A mistyped path is not an empty list."""
     assert EXIT_USAGE == main(["ls", str(root / "nothing")])
 
     assert "no job directory there" in capsys.readouterr().err
@@ -112,9 +102,7 @@ def test_a_folder_without_jobs_is_refused(root: Path, capsys: pytest.CaptureFixt
 def test_the_log_of_the_last_driver_is_printed(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """
-    As it is, also where it is no UTF-8.
-    """
+    """As it is, also where it is no UTF-8."""
     job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").write_bytes(b"one\n\xff\n")
@@ -127,9 +115,7 @@ def test_the_log_of_the_last_driver_is_printed(
 def test_sparks_log_is_printed_instead(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """
-    With --spark it is what Spark has logged, which lies beside the driver's own log.
-    """
+    """With --spark it is what Spark has logged, which lies beside the driver's own log."""
     job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").write_bytes(b"the driver's\n")
@@ -146,9 +132,7 @@ def test_sparks_log_is_printed_instead(
 def test_a_log_that_is_not_there_is_said_so(
     root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    """
-    A link in the place of a log, which somebody may have put there, is none.
-    """
+    """A link in the place of a log, which somebody may have put there, is none."""
     job = JobDirectoryBuilder(root / "clicks")
     job.directory.run("r1").put_attempt(an_attempt())
     log_of(job, "d1.log").symlink_to("/etc/hostname")
@@ -162,9 +146,7 @@ def test_a_log_that_is_not_there_is_said_so(
 def test_a_log_is_followed_to_the_drivers_end(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """
-    What it writes before it gives up its lease is printed.
-    """
+    """What it writes before it gives up its lease is printed."""
     job = JobDirectoryBuilder(root / "team" / "orders").request_run()
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
     job.directory.run("r1").put_attempt(
@@ -229,9 +211,7 @@ def test_a_run_that_was_only_submitted_is_shown(
 def test_a_later_run_that_was_only_submitted_is_shown_by_its_id(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Of a job that has run before; an id that nothing was submitted under is still refused.
-    """
+    """Of a job that has run before; an id that nothing was submitted under is still refused."""
     job = JobDirectoryBuilder(tmp_path).begin().request_run("r1").finished("r1")
     job.directory.run("r2").put_submission(a_submission())
 

@@ -54,9 +54,7 @@ def files_of(job: JobDirectoryBuilder) -> list[str]:
 
 
 def test_documents_lie_where_the_design_says(job):
-    """
-    Every document has its place, on which other tools and people depend.
-    """
+    """Every document has its place, on which other tools and people depend."""
     job.begin().request_run("r1")
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1))
@@ -83,9 +81,7 @@ def test_documents_lie_where_the_design_says(job):
 
 
 def test_an_empty_directory_holds_nothing(job):
-    """
-    Where nothing was written every question has an empty answer, and nothing is made.
-    """
+    """Where nothing was written every question has an empty answer, and nothing is made."""
     run = job.directory.run("r1")
 
     assert job.directory.job() is None
@@ -97,9 +93,7 @@ def test_an_empty_directory_holds_nothing(job):
 
 
 def test_the_first_to_say_so_stands(job):
-    """
-    The job, what was asked, the intent to drain and the final checkpoint are put once.
-    """
+    """The job, what was asked, the intent to drain and the final checkpoint are put once."""
     job.begin("first").begin("second")
     run = job.directory.run("r1")
     job.drains("r1")
@@ -117,9 +111,7 @@ def test_the_first_to_say_so_stands(job):
 
 
 def test_runs_are_listed_by_their_age(job):
-    """
-    Runs are known by their record, oldest first; a folder without one is no run yet.
-    """
+    """Runs are known by their record, oldest first; a folder without one is no run yet."""
     job.request_run("b", token=1)
     job.request_run("a", token=2)
     job.directory.run("c").put_submission(a_submission())
@@ -128,9 +120,7 @@ def test_runs_are_listed_by_their_age(job):
 
 
 def test_runs_are_in_the_order_of_their_leases_whatever_clocks_say(job):
-    """
-    A run that began on a machine whose clock is a day ahead is not the newest one for ever.
-    """
+    """A run that began on a machine whose clock is a day ahead is not the newest one for ever."""
     job.request_run("ahead", started="2026-01-03T00:00:00.000Z", token=1)
     job.request_run("behind", started="2026-01-01T00:00:00.000Z", token=2)
     job.request_run("right", started="2026-01-02T00:00:00.000Z", token=10)
@@ -155,9 +145,7 @@ def test_attempts_are_listed_by_number(job):
 
 
 def test_the_run_that_drains_is_found(job):
-    """
-    A stored intent names the run that has begun to drain the job.
-    """
+    """A stored intent names the run that has begun to drain the job."""
     job.request_run("r1").request_run("r2")
     job.drains("r2")
 
@@ -201,9 +189,7 @@ def test_submissions_and_requests_are_in_the_order_of_their_numbers(job):
 
 
 def test_a_query_that_still_reads_keeps_the_job_open(job):
-    """
-    Another run may go on with a job of which one query only has read its last row.
-    """
+    """Another run may go on with a job of which one query only has read its last row."""
     job.request_run("r1").drains("r1")
     CheckpointBuilder(job.root / "queries" / "p" / "checkpoint").begin()
 
@@ -213,9 +199,7 @@ def test_a_query_that_still_reads_keeps_the_job_open(job):
 
 
 def test_an_intent_ends_with_the_checkpoint_that_it_is_about(job):
-    """
-    A query that was restored has another id, and reads on.
-    """
+    """A query that was restored has another id, and reads on."""
     job.request_run("r1").drains("r1")
     job.directory.checkpoint("q").put("metadata", b'{"id":"another"}')
 
@@ -225,9 +209,7 @@ def test_an_intent_ends_with_the_checkpoint_that_it_is_about(job):
 
 @pytest.mark.parametrize("name", ["a", "daily_delays", "v1.2", "a=b", "a+b-c", "9", "x" * 200])
 def test_a_name_that_is_a_folder_everywhere(name):
-    """
-    Letters, digits and a few signs make a name.
-    """
+    """Letters, digits and a few signs make a name."""
     assert name == check_name(name, what="query")
 
 
@@ -235,9 +217,7 @@ def test_a_name_that_is_a_folder_everywhere(name):
     "name", ["", ".", "..", ".hidden", "-x", "a/b", "a b", "a:b", "ä", "a\n", "x" * 201]
 )
 def test_a_name_that_is_no_folder_somewhere(name):
-    """
-    Anything else is refused, with what it was for.
-    """
+    """Anything else is refused, with what it was for."""
     with pytest.raises(ConfigError, match=r"^query .*use letters, digits"):
         check_name(name, what="query")
 
@@ -246,9 +226,7 @@ def test_a_name_that_is_no_folder_somewhere(name):
 
 
 def test_a_request_waits_for_its_reply(storage, clock):
-    """
-    A request is pending until the driver it means has answered it.
-    """
+    """A request is pending until the driver it means has answered it."""
     request_id = put_cancel(storage, "driver-3", clock)
     (request,) = pending_requests(storage, "driver-3")
 
@@ -265,9 +243,7 @@ def test_a_request_waits_for_its_reply(storage, clock):
 
 
 def test_a_request_means_one_driver(storage, clock):
-    """
-    A request to an earlier driver does not stop a later one.
-    """
+    """A request to an earlier driver does not stop a later one."""
     put_cancel(storage, "driver-3", clock)
 
     assert [] == pending_requests(storage, "driver-2")
@@ -276,18 +252,14 @@ def test_a_request_means_one_driver(storage, clock):
 
 
 def test_several_people_may_ask(storage, clock):
-    """
-    Each request has a reply of its own.
-    """
+    """Each request has a reply of its own."""
     ids = {put_cancel(storage, "driver-1", clock) for _ in range(3)}
 
     assert ids == {request.id for request in pending_requests(storage, "driver-1")}
 
 
 def test_other_kinds_of_request_are_no_cancel(storage, clock):
-    """
-    What else a driver is asked, or a later version may ask, does not end it at once.
-    """
+    """What else a driver is asked, or a later version may ask, does not end it at once."""
     stop = put_request(storage, STOP, "driver-1", clock, drain=True, savepoint="/s")
     clock.wall += dt.timedelta(seconds=1)
     put_request(storage, "juggle", "driver-1", clock)
@@ -300,9 +272,7 @@ def test_other_kinds_of_request_are_no_cancel(storage, clock):
 
 
 def test_the_first_answer_stands(storage, clock):
-    """
-    A driver that answers twice, before and after its end, has answered once.
-    """
+    """A driver that answers twice, before and after its end, has answered once."""
     request_id = put_cancel(storage, "driver-1", clock)
     reply(storage, request_id, ok=True, message="done", clock=clock)
     reply(storage, request_id, ok=False, message="gone", clock=clock)
@@ -315,9 +285,7 @@ def test_the_first_answer_stands(storage, clock):
 
 @pytest.mark.parametrize("places", [{"r1": "r1"}, {"r1": "r2", "r2": "r1"}], ids=str)
 def test_runs_that_take_each_others_place_are_damage(job, places):
-    """
-    Whoever asks which run stands for a task now does not turn in a circle for ever.
-    """
+    """Whoever asks which run stands for a task now does not turn in a circle for ever."""
     for run_id, other in places.items():
         job.directory.run(run_id).put_replay(
             ReplayRecord(run_id=run_id, next_run_id=other, at="now")

@@ -38,17 +38,13 @@ from airflow_provider.runtime.queries.watermarks import LatePolicy
     ],
 )
 def test_a_limit_is_a_number_of_rows_or_a_share(text, limit, words):
-    """
-    Both are read as people give them, and told in words.
-    """
+    """Both are read as people give them, and told in words."""
     assert (limit, words) == (parse_late_limit(text), str(parse_late_limit(text)))
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "%", "1e3", "٣", "nan%", "many"])
 def test_what_is_no_limit_is_refused(text):
-    """
-    The message shows both forms.
-    """
+    """The message shows both forms."""
     with pytest.raises(
         ConfigError, match=r"a number of rows such as 100, or a share such as 0\.1%"
     ):
@@ -69,9 +65,7 @@ def test_what_is_no_limit_is_refused(text):
     ],
 )
 def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
-    """
-    Of an unknown number of rows no share is known, so that one late row is too many.
-    """
+    """Of an unknown number of rows no share is known, so that one late row is too many."""
     assert crossed is parse_late_limit(limit).is_crossed(late, read)
 
 
@@ -87,9 +81,7 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
     ],
 )
 def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
-    """
-    By the request and by the operator, in the same words.
-    """
+    """By the request and by the operator, in the same words."""
     with pytest.raises(ConfigError) as spec_error:
         RunSpec(job_dir="/job", entry="jobs.py:daily", **asked)
     with pytest.raises(ConfigError) as operator_error:
@@ -101,9 +93,7 @@ def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
 
 
 def test_the_operator_takes_a_number_for_its_limit():
-    """
-    A number in the DAG file is the same as its text.
-    """
+    """A number in the DAG file is the same as its text."""
     operator = SparkStreamingOperator(
         task_id="t", job="jobs.py:daily", job_dir="/job", late="fail", late_limit=100
     )
@@ -125,9 +115,7 @@ def a_run(late):
 
 
 def test_a_resumed_run_may_accept_more_and_not_another_watermark():
-    """
-    ``fail`` and ``count`` give the same rows, ``wait`` does not.
-    """
+    """``fail`` and ``count`` give the same rows, ``wait`` does not."""
     check_same_spec(a_run("count"), a_run("fail"))
     check_same_spec(a_run("fail"), a_run("count"))
     check_same_spec(a_run("wait"), a_run("wait"))
@@ -170,9 +158,7 @@ EPOCH = EpochRecord(
     ],
 )
 def test_too_many_late_rows_are_a_failure_that_a_retry_does_not_heal(late, limit, words):
-    """
-    One line has number, share, operator, query and the way out.
-    """
+    """One line has number, share, operator, query and the way out."""
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
 
     with pytest.raises(LateRowsError) as error:
@@ -247,9 +233,7 @@ class _Frame:
     ],
 )
 def test_late_rows_are_checked_before_a_sink_shows_the_batch(sink, late, late_rows, done):
-    """
-    With the counts of the epochs before, and only for a sink that cannot wait for the commit.
-    """
+    """With the counts of the epochs before, and only for a sink that cannot wait for the commit."""
     limit = "5" if late == "fail" else None
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
     policy = LatePolicy(dataclasses.replace(QUERY, sinks=(sink,)), late, spec.accepted_late_rows)

@@ -33,16 +33,12 @@ def told(late, rows=2000, *, minimum=False):
     ],
 )
 def test_the_late_rows_of_all_queries_are_added(counts, total):
-    """
-    A run's late rows are those of all operators; unknown when they are for one query.
-    """
+    """A run's late rows are those of all operators; unknown when they are for one query."""
     assert total == total_of(counts)
 
 
 def test_an_operator_that_has_dropped_nothing_has_no_late_rows():
-    """
-    What is not listed was not dropped; what is unknown stays so.
-    """
+    """What is not listed was not dropped; what is unknown stays so."""
     assert (7, 0, None) == (
         late_rows_of({"1": 7}, 1),
         late_rows_of({"1": 7}, 0),
@@ -69,16 +65,12 @@ def test_an_operator_that_has_dropped_nothing_has_no_late_rows():
     ],
 )
 def test_late_rows_are_told_with_their_share_and_operator(document, words):
-    """
-    Number, share, operator and query are told; nothing where nothing was dropped.
-    """
+    """Number, share, operator and query are told; nothing where nothing was dropped."""
     assert words == describe_late_rows(document)
 
 
 def test_a_running_job_warns_of_late_rows_when_they_have_doubled(caplog):
-    """
-    The first late rows are told, and then no more often than they double.
-    """
+    """The first late rows are told, and then no more often than they double."""
     warnings = LateWarnings()
 
     with caplog.at_level(logging.WARNING):
@@ -102,9 +94,7 @@ def test_a_running_job_warns_of_late_rows_when_they_have_doubled(caplog):
     ],
 )
 def test_what_was_lost_is_said_in_a_line_of_its_own(document, lines):
-    """
-    Only where something was; older documents do not know it.
-    """
+    """Only where something was; older documents do not know it."""
     assert lines == describe_dropped_rows(document)
 
 
@@ -134,18 +124,14 @@ def test_a_run_that_has_written_nothing_of_what_it_read_says_so(changed, is_said
 
 
 def test_a_sum_is_known_when_all_of_it_is():
-    """
-    One that is not known is not taken for none.
-    """
+    """One that is not known is not taken for none."""
     assert 0 == sum_of([])
     assert 7 == sum_of([3, 4])
     assert sum_of([3, None]) is None
 
 
 def test_reports_of_sparks_own_sinks_are_counted_as_minima():
-    """
-    Rows in, out and late of an attempt; a sink that reports no rows out makes these unknown.
-    """
+    """Rows in, out and late of an attempt; a sink that reports no rows out makes these unknown."""
     epochs = SparkSinkEpochs(spark_sink("console"))
     assert (0, 0, {}, True) == _counted(epochs)
 

@@ -36,17 +36,13 @@ def launch(job: JobDirectoryBuilder, tmp_path, *command: str) -> int:
     ("script", "exit_code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9)]
 )
 def test_an_exit_code_is_recorded(job, tmp_path, script, exit_code):
-    """
-    However the driver ends, its exit code is returned and stored; a signal is negative.
-    """
+    """However the driver ends, its exit code is returned and stored; a signal is negative."""
     assert exit_code == launch(job, tmp_path, "sh", "-c", script)
     assert exit_code == job.directory.run("r1").exit_of("d1").exit_code
 
 
 def test_output_goes_to_the_log_and_its_end_into_the_record(job, tmp_path):
-    """
-    The log holds all that the driver says, and the record the last lines.
-    """
+    """The log holds all that the driver says, and the record the last lines."""
     launch(job, tmp_path, "sh", "-c", "for i in $(seq 30); do echo line $i; done; echo last >&2")
     lines = (tmp_path / "logs" / "driver.log").read_text().splitlines()
 
@@ -80,9 +76,7 @@ def test_a_log_behind_a_link_is_neither_written_nor_read(job, tmp_path, what):
 
 
 def test_the_end_of_a_log_is_stored_without_the_driver_s_secrets(job, tmp_path, monkeypatch):
-    """
-    What a JVM or a worker prints by itself has passed nothing that redacts it.
-    """
+    """What a JVM or a worker prints by itself has passed nothing that redacts it."""
     monkeypatch.setattr(redaction, "_known", Secrets({}))
     monkeypatch.setenv("SPARK_STREAM_SECRET_1", "pepper-4711-hunter2")
     launch(job, tmp_path, "sh", "-c", 'echo "the salt is $SPARK_STREAM_SECRET_1"')
@@ -92,9 +86,7 @@ def test_the_end_of_a_log_is_stored_without_the_driver_s_secrets(job, tmp_path, 
 
 
 def test_a_long_log_is_read_from_its_end(job, tmp_path):
-    """
-    Of a very long line only its beginning is stored.
-    """
+    """Of a very long line only its beginning is stored."""
     launch(job, tmp_path, "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo last")
 
     assert "last" == job.directory.run("r1").exit_of("d1").last_lines[-1]
@@ -102,9 +94,7 @@ def test_a_long_log_is_read_from_its_end(job, tmp_path):
 
 
 def test_a_command_that_cannot_be_started_is_bad_usage(job, tmp_path):
-    """
-    A program that is not there ends with code 2 and is named in the log.
-    """
+    """A program that is not there ends with code 2 and is named in the log."""
     assert 2 == launch(job, tmp_path, str(tmp_path / "no-such-program"))
 
     record = job.directory.run("r1").exit_of("d1")
@@ -113,9 +103,7 @@ def test_a_command_that_cannot_be_started_is_bad_usage(job, tmp_path):
 
 
 def test_the_launcher_can_be_seen(job, tmp_path):
-    """
-    While the driver runs, whoever watches knows the process that looks after it.
-    """
+    """While the driver runs, whoever watches knows the process that looks after it."""
     launch(job, tmp_path, "true")
     record = present(ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json"))
 
@@ -156,9 +144,7 @@ def test_an_exit_code_waits_for_the_storage(job, tmp_path):
 
 
 def test_a_revoked_submission_starts_nothing(job, tmp_path):
-    """
-    A launcher that comes up after the next try has given it up leaves everything as it is.
-    """
+    """A launcher that comes up after the next try has given it up leaves everything as it is."""
     job.directory.run("r1").put_submission(a_submission("d1"))
     assert revoke_unstarted(job.directory.run("r1"))
 

@@ -139,9 +139,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
 def test_a_look_at_a_launch_is_assessed(
     seen: dict[str, Any], run_state: RunState, reason: str, *, fatal: bool
 ) -> None:
-    """
-    A run that its cluster has ended has failed, with the driver's own word if it has one.
-    """
+    """A run that its cluster has ended has failed, with the driver's own word if it has one."""
     found = assess(dataclasses.replace(NOTHING, **seen))
 
     assert (run_state, reason, fatal) == (found.run_state, found.reason, found.fatal)
@@ -158,9 +156,7 @@ def test_a_look_at_a_launch_is_assessed(
     ],
 )
 def test_a_next_try_adopts_what_the_cluster_has(seen: dict[str, Any], action: Action) -> None:
-    """
-    With a handle it waits for the driver, without one it submits, as after its end.
-    """
+    """With a handle it waits for the driver, without one it submits, as after its end."""
     view = dataclasses.replace(NOTHING, **seen)
 
     assert action is reconcile(view, assess(view)).action
@@ -178,9 +174,7 @@ def test_a_next_try_adopts_what_the_cluster_has(seen: dict[str, Any], action: Ac
     ],
 )
 def test_an_exit_code_is_found_in_what_a_cluster_says(text: str, code: int | None) -> None:
-    """
-    The forms in which EMR, YARN and the application itself say it are known.
-    """
+    """The forms in which EMR, YARN and the application itself say it are known."""
     assert code == exit_code_in(text)
 
 
@@ -199,9 +193,7 @@ def test_a_drivers_own_error_is_the_reason() -> None:
 
 
 def test_a_driver_in_a_queue_is_not_lost(job, clock) -> None:
-    """
-    Twenty minutes in a queue are none of the time that a driver has to take its lease.
-    """
+    """Twenty minutes in a queue are none of the time that a driver has to take its lease."""
     cluster = Cluster(QUEUED)
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     seen = set()
@@ -220,9 +212,7 @@ def test_a_driver_in_a_queue_is_not_lost(job, clock) -> None:
 
 
 def test_a_launcher_is_not_asked_at_every_poll(job, clock) -> None:
-    """
-    It is asked at once, and then every fifteen seconds, while nobody has the lease.
-    """
+    """It is asked at once, and then every fifteen seconds, while nobody has the lease."""
     cluster = Cluster(QUEUED)
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     for _ in range(120):
@@ -233,9 +223,7 @@ def test_a_launcher_is_not_asked_at_every_poll(job, clock) -> None:
 
 
 def test_a_launcher_is_not_asked_about_a_driver_at_work(job, clock) -> None:
-    """
-    The lease says that the driver lives; nobody else is asked.
-    """
+    """The lease says that the driver lives; nobody else is asked."""
     cluster = Cluster(LaunchStatus(LaunchState.GONE))
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
@@ -251,9 +239,7 @@ def test_a_launcher_is_not_asked_about_a_driver_at_work(job, clock) -> None:
 
 
 def test_a_lost_lease_is_explained_by_the_cluster(job, clock) -> None:
-    """
-    A driver that fell silent failed, and the error has what the cluster says of its process.
-    """
+    """A driver that fell silent failed, and the error has what the cluster says of its process."""
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
     lease.beat()
     cluster = Cluster(LaunchStatus(LaunchState.ENDED, 137, "dead killed by the node"))
@@ -272,9 +258,7 @@ def test_a_lost_lease_is_explained_by_the_cluster(job, clock) -> None:
 
 
 def test_a_cluster_that_does_not_answer_says_nothing_against_a_driver(job, clock) -> None:
-    """
-    An hour of silence is tolerated; after that the submission is given up.
-    """
+    """An hour of silence is tolerated; after that the submission is given up."""
     cluster = Cluster(LaunchStatus(LaunchState.UNKNOWN, None, "does not answer"))
     watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
     clock.time = AWAY_TIMEOUT_S
@@ -286,9 +270,7 @@ def test_a_cluster_that_does_not_answer_says_nothing_against_a_driver(job, clock
 
 
 def test_a_run_that_ends_as_its_launcher_is_asked_is_done(job, clock) -> None:
-    """
-    The job directory is read again after the cluster has said that all is over.
-    """
+    """The job directory is read again after the cluster has said that all is over."""
     run = job.directory.run("r1")
     job.ran(0)
     run.put_record(a_run())
@@ -299,9 +281,7 @@ def test_a_run_that_ends_as_its_launcher_is_asked_is_done(job, clock) -> None:
 
 
 def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
-    """
-    Who has no connection to the cluster, such as a command, shows it; what is over stays so.
-    """
+    """Who has no connection to the cluster, such as a command, shows it; what is over stays so."""
     cluster = Cluster(LaunchStatus(LaunchState.QUEUED, None, "starting waits for 3 executors"))
     RunWatcher(job.storage, "r1", clock, ask=cluster).assess()
     job.directory.run("r1").put_record(a_run())
@@ -319,9 +299,7 @@ def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
 
 
 def test_a_state_of_a_newer_version_is_unknown() -> None:
-    """
-    A word that this version does not know is no end.
-    """
+    """A word that this version does not know is no end."""
     assert LaunchState.UNKNOWN is LaunchStatusRecord(state="paused", at=NOW).status().state
 
 
@@ -340,9 +318,7 @@ def intended(tmp_path) -> JobDirectoryBuilder:
 
 
 def test_an_intent_is_submitted_again_with_its_token(intended) -> None:
-    """
-    Without a handle nobody knows whether it began: the same request has the same token.
-    """
+    """Without a handle nobody knows whether it began: the same request has the same token."""
     run = intended.directory.run("r1")
     without = unsubmitted(run, request(), "livy")
     request(driver_id="d1").send(run.storage)
@@ -356,9 +332,7 @@ def test_an_intent_is_submitted_again_with_its_token(intended) -> None:
 
 
 def test_an_intent_that_was_given_up_is_not_submitted_again(intended) -> None:
-    """
-    After a wait that has timed out, and after a revocation, another token is used.
-    """
+    """After a wait that has timed out, and after a revocation, another token is used."""
     run = intended.directory.run("r1")
     run.put_lost("d1", 600.0)
     assert None is unsubmitted(run, request(), "livy")
@@ -369,9 +343,7 @@ def test_an_intent_that_was_given_up_is_not_submitted_again(intended) -> None:
 
 
 def test_a_driver_of_a_revoked_intent_writes_nothing(intended) -> None:
-    """
-    If it comes up all the same, it ends with the lease's exit code.
-    """
+    """If it comes up all the same, it ends with the lease's exit code."""
     run = intended.directory.run("r1")
     request(driver_id="d1").send(run.storage)
     check_not_revoked(run, "d1")
@@ -422,9 +394,7 @@ def test_a_package_has_the_runtime_and_the_application(tmp_path, capsys, monkeyp
 
 @pytest.mark.parametrize("name", ["runtime.zip", "spark_stream_driver.py"])
 def test_a_package_replaces_only_what_it_has_made(tmp_path, capsys, name: str) -> None:
-    """
-    A file of somebody else's stays, and nothing is written, unless the command is forced.
-    """
+    """A file of somebody else's stays, and nothing is written, unless the command is forced."""
     (tmp_path / name).write_text("mine")
     out = str(tmp_path / "runtime.zip")
     assert 2 == main(["package", out])
@@ -439,18 +409,14 @@ def test_a_package_replaces_only_what_it_has_made(tmp_path, capsys, name: str) -
 
 @pytest.mark.parametrize("place", ["runtime.tar", "nowhere/runtime.zip"])
 def test_a_package_needs_a_place(tmp_path, place: str) -> None:
-    """
-    Another ending, or a folder that is not there, is refused before anything is written.
-    """
+    """Another ending, or a folder that is not there, is refused before anything is written."""
     with pytest.raises(ConfigError, match="name a file that ends with .zip"):
         write_package(tmp_path / place, replaces=False)
     assert [] == list(tmp_path.iterdir())
 
 
 def test_the_same_files_make_the_same_zip(tmp_path) -> None:
-    """
-    What is written twice does not differ, so that a cluster's caches know it.
-    """
+    """What is written twice does not differ, so that a cluster's caches know it."""
     first = write_package(tmp_path / "a.zip", replaces=False)
     own = runtime_zip(tmp_path / "own")
 

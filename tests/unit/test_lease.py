@@ -62,9 +62,7 @@ def beating(lease: Lease, clock: FakeClock) -> None:
 
 
 def test_the_first_lease(storage, clock, take):
-    """
-    On a job that nobody drives the lease is had at once, with token 1 and a first heartbeat.
-    """
+    """On a job that nobody drives the lease is had at once, with token 1 and a first heartbeat."""
     lease = take(run_id="r1", driver_id="d1")
 
     assert 1 == lease.token
@@ -75,9 +73,7 @@ def test_the_first_lease(storage, clock, take):
 
 
 def test_a_released_lease_is_had_at_once(storage, clock, take):
-    """
-    After a release the next driver waits for nothing and gets the next token.
-    """
+    """After a release the next driver waits for nothing and gets the next token."""
     take().release()
     assert Liveness.FREE is LeaseObserver(storage, clock).look()[1]
 
@@ -86,9 +82,7 @@ def test_a_released_lease_is_had_at_once(storage, clock, take):
 
 
 def test_a_dead_drivers_lease_is_had_at_once(storage, clock, take):
-    """
-    A driver killed on this machine is known to be gone without waiting for its heartbeat.
-    """
+    """A driver killed on this machine is known to be gone without waiting for its heartbeat."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     take(owner=identify([child.pid]))
     child.kill()
@@ -117,9 +111,7 @@ def test_a_live_drivers_lease_is_refused(storage, clock, take):
 
 
 def test_a_live_driver_is_noticed_before_anything_is_started(storage, clock, take):
-    """
-    Whoever only looks whether the job is free is told as well, before the seconds of a JVM.
-    """
+    """Whoever only looks whether the job is free is told as well, before the seconds of a JVM."""
     beating(take(run_id="nightly"), clock)
 
     with pytest.raises(LeaseHeldError, match="lease 1, run 'nightly'"):
@@ -157,9 +149,7 @@ def test_one_look_is_not_enough(storage, clock, take):
 
 
 def test_a_heartbeat_that_moves_proves_life_and_starts_the_timeout_anew(storage, clock, take):
-    """
-    Each new beat is life; the timeout counts from the last one that was seen.
-    """
+    """Each new beat is life; the timeout counts from the last one that was seen."""
     lease = take(owner=ELSEWHERE, timeout_s=TIMEOUT_S)
     observer = LeaseObserver(storage, clock)
 
@@ -174,9 +164,7 @@ def test_a_heartbeat_that_moves_proves_life_and_starts_the_timeout_anew(storage,
 
 
 def test_a_new_lease_is_not_taken_for_a_moved_heartbeat(storage, clock, take):
-    """
-    The beat of one lease says nothing about the holder of the next.
-    """
+    """The beat of one lease says nothing about the holder of the next."""
     first = take(owner=ELSEWHERE)
     observer = LeaseObserver(storage, clock)
     observer.look()
@@ -199,9 +187,7 @@ def test_a_lease_without_a_heartbeat_dies_too(storage, clock, take):
 
 @pytest.mark.parametrize("held_before", [False, True])
 def test_one_of_racing_drivers_gets_the_lease(storage, take, held_before):
-    """
-    Of drivers that ask at the same moment one gets the lease, the others are refused.
-    """
+    """Of drivers that ask at the same moment one gets the lease, the others are refused."""
     if held_before:
         take().release()
     start = threading.Barrier(8)
@@ -224,9 +210,7 @@ def test_one_of_racing_drivers_gets_the_lease(storage, take, held_before):
 
 
 def test_a_driver_that_was_overtaken_may_not_commit(storage, clock, take):
-    """
-    The moment another driver has the next token, the old one's check fails, for good.
-    """
+    """The moment another driver has the next token, the old one's check fails, for good."""
     old = take(owner=ELSEWHERE)
     old.check()
     new = take()
@@ -243,9 +227,7 @@ def test_a_driver_that_was_overtaken_may_not_commit(storage, clock, take):
 
 
 def test_a_beat_of_an_overtaken_driver_revives_nothing(storage, clock, take):
-    """
-    A driver that wakes up after its lease was taken beats for its own token only.
-    """
+    """A driver that wakes up after its lease was taken beats for its own token only."""
     old = take(owner=ELSEWHERE)
     new = take()
     old.beat()
@@ -255,9 +237,7 @@ def test_a_beat_of_an_overtaken_driver_revives_nothing(storage, clock, take):
 
 
 def test_release_twice_is_release(storage, take):
-    """
-    A second release writes nothing.
-    """
+    """A second release writes nothing."""
     lease = take()
     lease.release()
     first = storage.read("heartbeats/1.json")
@@ -284,9 +264,7 @@ def test_a_release_that_cannot_be_put_ends_with_the_process(storage, clock, take
 
 
 def test_a_lease_beats_by_itself(storage, take):
-    """
-    A thread beats until the release, and the last beat is the release.
-    """
+    """A thread beats until the release, and the last beat is the release."""
     before = set(threading.enumerate())
     counting = CountingStorage(storage)
     lease = take_lease(counting, FakeClock(), heartbeat_s=0.001)
@@ -300,9 +278,7 @@ def test_a_lease_beats_by_itself(storage, take):
 
 
 def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage):
-    """
-    Else the next driver would wait for one that has ended, until the lease times out.
-    """
+    """Else the next driver would wait for one that has ended, until the lease times out."""
     before = set(threading.enumerate())
     slow = SlowStorage(storage)
     lease = take_lease(slow, FakeClock(), heartbeat_s=0.001)
@@ -319,9 +295,7 @@ def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage
 
 
 def test_a_heartbeat_outlives_a_storage_that_fails_for_a_while():
-    """
-    A beat that cannot be written is tried again, since the storage may come back.
-    """
+    """A beat that cannot be written is tried again, since the storage may come back."""
     failing = CountingStorage(None)
     lease = Lease(failing, a_record(), FakeClock())
     lease.start_heartbeat()
@@ -424,9 +398,7 @@ def test_a_driver_goes_on_under_the_lease_that_it_has_renewed(storage, clock, ta
 
 
 def test_a_driver_has_not_ended_while_it_holds_a_later_lease(storage, clock, take):
-    """
-    What a driver staged under an earlier one of its leases is not taken for a dead driver's.
-    """
+    """What a driver staged under an earlier one of its leases is not taken for a dead driver's."""
     lease = take()
     lease.renew()
 
@@ -434,9 +406,7 @@ def test_a_driver_has_not_ended_while_it_holds_a_later_lease(storage, clock, tak
 
 
 def test_a_lease_that_was_taken_is_neither_renewed_nor_sealed(storage, clock, take):
-    """
-    The next token is one document, so either the driver goes on or another one takes over.
-    """
+    """The next token is one document, so either the driver goes on or another one takes over."""
     old = take(owner=ELSEWHERE)
     take()
 
@@ -452,9 +422,7 @@ def test_a_lease_that_was_taken_is_neither_renewed_nor_sealed(storage, clock, ta
 def test_a_driver_paused_after_its_check_does_not_pass_its_successor(
     storage, clock, take, monkeypatch, step
 ):
-    """
-    When another driver takes over between the look at the lease and the put, the put loses.
-    """
+    """When another driver takes over between the look at the lease and the put, the put loses."""
     old = take(owner=ELSEWHERE)
     monkeypatch.setattr(old, "check", take)
 
@@ -480,9 +448,7 @@ def test_whoever_comes_after_a_sealed_lease_puts_the_final_checkpoint_first(stor
 
 
 def test_a_lease_that_is_sealed_with_the_end_of_another_run(storage, clock, take):
-    """
-    Such a document was changed by hand, and no run ends by it.
-    """
+    """Such a document was changed by hand, and no run ends by it."""
     lease = take(run_id="r1", owner=ELSEWHERE)
     lease.seal(a_final("r2"))
 
@@ -493,9 +459,7 @@ def test_a_lease_that_is_sealed_with_the_end_of_another_run(storage, clock, take
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_an_answer_to_a_seal_that_got_lost(storage, clock, take, monkeypatch, is_done):
-    """
-    When the put was done the run is sealed all the same; when it was not, its error is told.
-    """
+    """When the put was done the run is sealed all the same; when it was not, its error is told."""
     lease = take()
     put = type(storage).put_if_absent
 

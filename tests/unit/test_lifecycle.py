@@ -476,9 +476,7 @@ def life_in(phase: JobPhase) -> Lifecycle:
 
 @pytest.mark.parametrize("story", STORIES)
 def test_each_event_asks_for_the_right_things_in_order(story):
-    """
-    Through a whole life, every event gives exactly the instructions that follow from it.
-    """
+    """Through a whole life, every event gives exactly the instructions that follow from it."""
     life, steps = STORIES[story]
 
     for event, expected in steps:
@@ -505,9 +503,7 @@ def test_phases_follow_the_drawing():
 
 
 def test_queries_are_seen_through_their_phases():
-    """
-    Each query's own phase tells where it stands, for progress.
-    """
+    """Each query's own phase tells where it stands, for progress."""
     life = a_job(THREE, upstream={"q3": ("q1",)})
     assert dict.fromkeys(THREE, QueryPhase.IDLE) == life.queries
 
@@ -529,9 +525,7 @@ def test_queries_are_seen_through_their_phases():
 
 @pytest.mark.parametrize("phase", JobPhase)
 def test_epochs_are_published_at_once_only_while_some_query_reads(phase):
-    """
-    Afterwards, what Spark commits waits for the instruction to publish it.
-    """
+    """Afterwards, what Spark commits waits for the instruction to publish it."""
     assert (phase in {JobPhase.READING, JobPhase.HALTING}) is life_in(phase).publishes
 
 
@@ -540,9 +534,7 @@ INTERRUPTIBLE = [p for p in JobPhase if p not in {JobPhase.CLOSING, JobPhase.END
 
 @pytest.mark.parametrize("phase", INTERRUPTIBLE)
 def test_a_failure_closes_from_every_phase(phase):
-    """
-    A failure leads to close and nothing else, and stays the reason.
-    """
+    """A failure leads to close and nothing else, and stays the reason."""
     life, instructions = life_in(phase).handle(Failed(BROKEN))
 
     assert (Close(),) == instructions
@@ -556,9 +548,7 @@ def test_a_failure_closes_from_every_phase(phase):
 
 @pytest.mark.parametrize("phase", INTERRUPTIBLE)
 def test_a_cancel_closes_from_every_phase(phase):
-    """
-    A cancel leads to close and nothing else: no finish, no final checkpoint.
-    """
+    """A cancel leads to close and nothing else: no finish, no final checkpoint."""
     life, instructions = life_in(phase).handle(CancelRequested())
 
     assert (Close(),) == instructions
@@ -570,18 +560,14 @@ def test_a_cancel_closes_from_every_phase(phase):
 @pytest.mark.parametrize("phase", [JobPhase.CLOSING, JobPhase.ENDED])
 @pytest.mark.parametrize("event", [Failed(BROKEN), CancelRequested()])
 def test_an_interruption_after_the_end_changes_nothing(phase, event):
-    """
-    Once the final checkpoint is put, neither a failure nor a cancel takes it back.
-    """
+    """Once the final checkpoint is put, neither a failure nor a cancel takes it back."""
     life = life_in(phase)
 
     assert (life, ()) == life.handle(event)
 
 
 def test_the_first_reason_stands():
-    """
-    What fails while a failed attempt closes does not hide why it failed.
-    """
+    """What fails while a failed attempt closes does not hide why it failed."""
     life, _ = life_in(JobPhase.READING).handle(Failed(BROKEN))
     life, instructions = life.handle(Failed(LATER))
 
@@ -598,9 +584,7 @@ def reading(*names, **job):
 
 
 def test_a_query_that_failed_is_started_again_alone():
-    """
-    The others read on meanwhile, and it reads as it did before.
-    """
+    """The others read on meanwhile, and it reads as it did before."""
     life, told = reading(*THREE).handle(QueryFailed("q2", {"q2"}))
     assert ((), {"q2"}) == (told, life.restarting)
     assert JobPhase.READING is life.phase
@@ -623,9 +607,7 @@ def test_its_region_is_stopped_and_started_with_it():
 
 
 def test_the_job_waits_for_a_query_that_is_about_to_start_again():
-    """
-    It has not ended: the job moves on when it has read its last row, too.
-    """
+    """It has not ended: the job moves on when it has read its last row, too."""
     life, _ = reading("q1", "q2").handle(QueryFailed("q1", {"q1"}))
     life, told = tell(life, [QueryEnded("q2", NOTHING), IntentStored("q2", NOTHING)])
     assert (JobPhase.READING, end_of("q2")) == (life.phase, told)
@@ -636,9 +618,7 @@ def test_the_job_waits_for_a_query_that_is_about_to_start_again():
 
 
 def test_a_second_failure_joins_the_restart_that_is_pending():
-    """
-    Both are started when the while is over.
-    """
+    """Both are started when the while is over."""
     life, _ = tell(reading(*THREE), [QueryFailed("q1", {"q1"}), QueryFailed("q3", {"q3"})])
     _, told = life.handle(RestartDue(dict.fromkeys(THREE, NOTHING)))
 
@@ -655,9 +635,7 @@ def test_a_second_failure_joins_the_restart_that_is_pending():
     ],
 )
 def test_a_drain_goes_on_where_its_logs_stand(step, told):
-    """
-    A query that fails while it drains never reads again: what is planned runs, and it alone.
-    """
+    """A query that fails while it drains never reads again: what is planned runs, and it alone."""
     life, _ = tell(reading("q1"), [QueryEnded("q1", PLAN), IntentStored("q1", RUN_PLANNED)])
     assert JobPhase.DRAINING is life.phase
     life, _ = life.handle(QueryFailed("q1", {"q1"}))
@@ -666,9 +644,7 @@ def test_a_drain_goes_on_where_its_logs_stand(step, told):
 
 
 def test_a_stop_does_not_wait_for_a_restart():
-    """
-    A query that does not run has ended its batch: the job is suspended as it is.
-    """
+    """A query that does not run has ended its batch: the job is suspended as it is."""
     life, _ = reading("q1", "q2", at_end=AtEnd.SUSPEND).handle(QueryFailed("q1", {"q1"}))
     life, told = life.handle(StopRequested(KEEP))
     assert (StopQuery("q1"), HaltQuery("q2")) == told
@@ -679,9 +655,7 @@ def test_a_stop_does_not_wait_for_a_restart():
 
 
 def test_a_stop_waits_for_a_drain_that_is_started_again():
-    """
-    What has read its last row drains to its end, whoever stops the job.
-    """
+    """What has read its last row drains to its end, whoever stops the job."""
     life, _ = tell(reading("q1", "q2"), [QueryEnded("q1", PLAN), IntentStored("q1", RUN_PLANNED)])
     life, _ = tell(life, [QueryFailed("q1", {"q1"}), StopRequested(FLUSH)])
     life, _ = tell(life, [QueryEnded("q2", NOTHING)])
@@ -692,9 +666,7 @@ def test_a_stop_waits_for_a_drain_that_is_started_again():
 
 
 def test_a_query_that_was_told_to_start_again_is_not_stopped_again():
-    """
-    A region of which one has failed already has that one to start, and the others to stop.
-    """
+    """A region of which one has failed already has that one to start, and the others to stop."""
     life, _ = reading(*THREE).handle(QueryFailed("q1", {"q1"}))
     _, told = life.handle(QueryFailed("q2", THREE))
 
@@ -702,9 +674,7 @@ def test_a_query_that_was_told_to_start_again_is_not_stopped_again():
 
 
 def test_a_query_that_catches_up_does_so_again():
-    """
-    It is not taken for one that has caught up.
-    """
+    """It is not taken for one that has caught up."""
     life, _ = tell(a_job(ONE), [Started(mixed={"q1"}), QueryFailed("q1", {"q1"})])
 
     assert (RestartQuery("q1", StartMode.AVAILABLE),) == life.handle(RestartDue({"q1": NOTHING}))[1]
@@ -741,9 +711,7 @@ LEGAL: dict[JobPhase, set[type]] = {
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda event: type(event).__name__)
 @pytest.mark.parametrize("phase", JobPhase)
 def test_an_event_out_of_place_is_a_bug(phase, event):
-    """
-    Every pair of phase and event is either in the table or refused, naming both.
-    """
+    """Every pair of phase and event is either in the table or refused, naming both."""
     life = life_in(phase)
     if type(event) in LEGAL[phase]:
         life.handle(event)
@@ -756,9 +724,7 @@ def test_an_event_out_of_place_is_a_bug(phase, event):
 
 
 def test_handling_an_event_leaves_the_state_before_it_alone():
-    """
-    A state is a value: the next one is another.
-    """
+    """A state is a value: the next one is another."""
     before = a_job(ONE)
     before.handle(Started())
 

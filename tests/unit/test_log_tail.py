@@ -40,9 +40,7 @@ def logged(tmp_path, clock) -> Logged:
 
 
 def test_the_next_one_goes_on_where_the_last_one_ended(logged):
-    """
-    A trigger in another triggerer, or the task of the next DAG run, repeats no line.
-    """
+    """A trigger in another triggerer, or the task of the next DAG run, repeats no line."""
     logged.write("one\ntwo\n")
     first = logged.follower()
     assert ["one", "two"] == first.new_lines()
@@ -73,18 +71,14 @@ def test_a_follower_that_dies_repeats_ten_seconds_at_most(logged):
 
 
 def test_a_log_is_followed_from_where_the_trigger_was_told(logged):
-    """
-    The argument that is stored with a trigger counts where nothing was put down.
-    """
+    """The argument that is stored with a trigger counts where nothing was put down."""
     logged.write("one\ntwo\n")
 
     assert ["two"] == logged.follower(offset=4, kept=None).new_lines()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_repeated_lines(logged):
-    """
-    A task that may not write there follows the log all the same.
-    """
+    """A task that may not write there follows the log all the same."""
     (logged.root / "job" / "runs" / "r1" / "submissions").write_text("in the way")
     logged.write("one\n")
     follower = logged.follower()
@@ -95,9 +89,7 @@ def test_a_folder_that_cannot_be_written_costs_only_repeated_lines(logged):
 
 
 def test_a_file_elsewhere_is_not_read(logged):
-    """
-    Neither by its own path, nor over a link, nor by a way through the folder.
-    """
+    """Neither by its own path, nor over a link, nor by a way through the folder."""
     secret = logged.root / "airflow.cfg"
     secret.write_text("fernet_key = secret\n")
     (logged.folder / "link.log").symlink_to(secret)
@@ -117,9 +109,7 @@ def test_a_file_elsewhere_is_not_read(logged):
 
 
 def test_a_folder_of_logs_that_is_a_link_is_not_read(logged):
-    """
-    Whoever can write to the job directory could let it lead to Airflow's own logs.
-    """
+    """Whoever can write to the job directory could let it lead to Airflow's own logs."""
     elsewhere = logged.root / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "d1.log").write_text("secret\n")
@@ -130,9 +120,7 @@ def test_a_folder_of_logs_that_is_a_link_is_not_read(logged):
 
 
 def test_a_pipe_is_no_log(logged):
-    """
-    It would hold the thread that opens it for ever.
-    """
+    """It would hold the thread that opens it for ever."""
     os.mkfifo(logged.log)
 
     assert [] == logged.follower().new_lines()
@@ -141,9 +129,7 @@ def test_a_pipe_is_no_log(logged):
 
 
 def test_logs_lie_with_the_run_or_with_airflow(tmp_path):
-    """
-    A job directory in a bucket has no files that could be followed.
-    """
+    """A job directory in a bucket has no files that could be followed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "job").symlink_to(tmp_path / "real")
 

@@ -97,9 +97,7 @@ def values_of(samples: list[Sample], query: str | None = None) -> dict[str, floa
 
 
 def test_a_stream_at_work_has_every_metric():
-    """
-    Each has the value that the documents of the job directory give at the observer's time.
-    """
+    """Each has the value that the documents of the job directory give at the observer's time."""
     samples = measure(a_look(), NOW)
 
     assert {"healthy": 1.0, "restarts": 0.0, "savepoint_age": 600.0} == values_of(samples)
@@ -118,9 +116,7 @@ def test_a_stream_at_work_has_every_metric():
 
 
 def test_each_query_has_its_own():
-    """
-    A query that has not run a batch yet has only what its driver reports.
-    """
+    """A query that has not run a batch yet has only what its driver reports."""
     new: dict[str, Any] = {"batch": None, "watermark": None, "backlog": None, "operators": []}
     samples = measure(a_look(progress=a_report(q=reported(), r=new)), NOW)
 
@@ -139,18 +135,14 @@ def test_each_query_has_its_own():
     ],
 )
 def test_a_watermark_that_is_no_moment_of_the_data_has_no_lag(watermark):
-    """
-    Neither that of a query without events, nor those of a drain.
-    """
+    """Neither that of a query without events, nor those of a drain."""
     samples = measure(a_look(progress=a_report(q=reported(watermark=watermark))), NOW)
 
     assert "watermark_lag" not in values_of(samples, "q")
 
 
 def test_nothing_is_measured_of_a_run_that_has_not_begun():
-    """
-    A driver that starts is neither healthy nor not, and has restarted nothing.
-    """
+    """A driver that starts is neither healthy nor not, and has restarted nothing."""
     look = a_look(progress=None, attempt=None, last_batches={}, savepoint_taken=None, is_alive=None)
 
     assert [Sample("restarts", 0.0)] == measure(look, NOW)
@@ -169,16 +161,12 @@ def test_nothing_is_measured_of_a_run_that_has_not_begun():
     ],
 )
 def test_a_driver_that_is_gone_silent_or_in_a_loop_is_not_healthy(values, healthy):
-    """
-    The same is trouble on the page.
-    """
+    """The same is trouble on the page."""
     assert healthy == values_of(measure(a_look(**values), NOW))["healthy"]
 
 
 def test_restarts_count_drivers_and_what_they_have_restarted():
-    """
-    The third driver, which has started a query again twice, makes four.
-    """
+    """The third driver, which has started a query again twice, makes four."""
     restarts = {"count": 2, "worked_s": 9.5, "failure": FAILURE}
     samples = measure(a_look(attempt=an_attempt(3, started=ago(60), restarts=restarts)), NOW)
 
@@ -254,9 +242,7 @@ def reader_of(job: JobDirectoryBuilder, clock: FakeClock) -> tuple[StreamReader,
 
 
 def test_a_reader_finds_what_is_measured(job, clock):
-    """
-    A job directory with all documents has every metric.
-    """
+    """A job directory with all documents has every metric."""
     job.directory.run("r1").put_attempt(an_attempt(started=ago(3600)))
     put_report(job)
     put_history(job, 6, 7)
@@ -267,9 +253,7 @@ def test_a_reader_finds_what_is_measured(job, clock):
 
 
 def test_a_history_is_read_again_only_when_there_is_a_newer_batch(job, clock):
-    """
-    While nothing happens a look reads two documents, and lists no folder.
-    """
+    """While nothing happens a look reads two documents, and lists no folder."""
     job.directory.run("r1").put_attempt(an_attempt(started=ago(3600)))
     put_report(job)
     put_history(job, 7)
@@ -288,9 +272,7 @@ def test_a_history_is_read_again_only_when_there_is_a_newer_batch(job, clock):
 
 
 def test_a_driver_that_has_not_reported_yet_is_found_by_its_attempt(job, clock):
-    """
-    The report of the driver before it does not make it look silent.
-    """
+    """The report of the driver before it does not make it look silent."""
     for number, started in ((1, 7200), (2, 5)):
         job.directory.run("r1").put_attempt(an_attempt(number, started=ago(started)))
     put_report(job, seconds_ago=600)
@@ -302,9 +284,7 @@ def test_a_driver_that_has_not_reported_yet_is_found_by_its_attempt(job, clock):
 
 
 def test_a_history_larger_than_any_document_is_not_read(job, clock):
-    """
-    It costs its own metrics only, and no memory.
-    """
+    """It costs its own metrics only, and no memory."""
     job.directory.run("r1").put_attempt(an_attempt(started=ago(3600)))
     put_report(job)
     put_history(job, 7)
@@ -319,9 +299,7 @@ def test_a_history_larger_than_any_document_is_not_read(job, clock):
     [b"{", b"[]", b"{}", b'{"batches":[]}', b'{"batches":[7]}', b'{"batches":[{"batch":"x"}]}'],
 )
 def test_a_damaged_history_costs_its_own_metrics_only(job, clock, history):
-    """
-    The next attempt replaces it; until then there is what the driver reports.
-    """
+    """The next attempt replaces it; until then there is what the driver reports."""
     put_report(job)
     job.directory.run("r1").storage.put("history/q.json", history)
     reader, _ = reader_of(job, clock)
@@ -383,9 +361,7 @@ def parsed(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def test_samples_are_texts_of_prometheus():
-    """
-    Each metric is one group with its help and type, and each label is escaped.
-    """
+    """Each metric is one group with its help and type, and each label is escaped."""
     samples = [
         Sample("backlog", 1e22, "a"),
         Sample("restarts", 0.0),
@@ -403,9 +379,7 @@ def test_samples_are_texts_of_prometheus():
 
 
 def test_status_prints_the_metrics_of_the_newest_run(job, capsys):
-    """
-    Its driver is gone, so that it is not healthy; the last values are there.
-    """
+    """Its driver is gone, so that it is not healthy; the last values are there."""
     job.request_run("r1")
     job.directory.run("r1").put_attempt(an_attempt())
     put_report(job)
@@ -425,9 +399,7 @@ def test_status_prints_the_metrics_of_the_newest_run(job, capsys):
 
 
 def test_a_run_that_has_ended_has_no_metrics(job, capsys):
-    """
-    Nothing of it lags or is unwell.
-    """
+    """Nothing of it lags or is unwell."""
     job.request_run("r1")
     put_report(job)
     job.directory.run("r1").put_final(a_final())
@@ -440,9 +412,7 @@ def test_a_run_that_has_ended_has_no_metrics(job, capsys):
 
 
 def test_the_documentation_lists_every_metric():
-    """
-    The table has each metric with its unit and meaning, in order, and no other.
-    """
+    """The table has each metric with its unit and meaning, in order, and no other."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     rows = re.findall(r"(?m)^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", page)
 
@@ -462,9 +432,7 @@ def expressions(panel: Any) -> list[str]:
 
 
 def test_the_dashboard_asks_for_metrics_that_exist():
-    """
-    Each query of it names one, and each metric has its place in it.
-    """
+    """Each query of it names one, and each metric has its place in it."""
     dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-streams.json").read_text())
     asked = expressions(dashboard)
     named = [set(re.findall(r"\bairflow_spark_streaming_(\w+)", query)) for query in asked]
@@ -475,9 +443,7 @@ def test_the_dashboard_asks_for_metrics_that_exist():
 
 
 def test_the_mapping_of_statsd_exporter_gives_the_names_of_the_dashboard():
-    """
-    Names with dots, as plain StatsD has them, become the names and labels of Prometheus.
-    """
+    """Names with dots, as plain StatsD has them, become the names and labels of Prometheus."""
     yaml = pytest.importorskip("yaml")
     path = ROOT / "docs" / "grafana" / "statsd-exporter.yml"
     mappings = yaml.safe_load(path.read_text())["mappings"]

@@ -123,9 +123,7 @@ TABLE: dict[str, tuple[dict[str, Any], RunState]] = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_a_view_has_one_verdict(case):
-    """
-    What one look shows comes to one verdict.
-    """
+    """What one look shows comes to one verdict."""
     seen, run_state = TABLE[case]
 
     assert run_state is assess(dataclasses.replace(NOTHING, **seen)).run_state
@@ -145,9 +143,7 @@ def test_a_view_has_one_verdict(case):
     ],
 )
 def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
-    """
-    Bad usage and a failure for good are fatal, anything else is worth another attempt.
-    """
+    """Bad usage and a failure for good are fatal, anything else is worth another attempt."""
     view = dataclasses.replace(NOTHING, submission=a_submission(), exit=an_exit(exit_code))
 
     assert fatal is assess(view).fatal
@@ -219,18 +215,14 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
     ],
 )
 def test_a_failure_says_why(seen, reason):
-    """
-    The reason is what the driver recorded, else how its process ended, else that it died.
-    """
+    """The reason is what the driver recorded, else how its process ended, else that it died."""
     view = dataclasses.replace(NOTHING, submission=a_submission(), **seen)
 
     assert reason == assess(view).reason
 
 
 def test_another_runs_driver_is_named():
-    """
-    A job that is busy says with which run, where, and what can be done.
-    """
+    """A job that is busy says with which run, where, and what can be done."""
     view = dataclasses.replace(NOTHING, lease=a_lease("nightly"), liveness=Liveness.LIVE)
     reason = assess(view).reason
 
@@ -246,9 +238,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
 
 
 def test_a_run_from_submission_to_its_end(job, clock):
-    """
-    One watcher sees a run absent, starting, running and done, by its documents alone.
-    """
+    """One watcher sees a run absent, starting, running and done, by its documents alone."""
     watcher = RunWatcher(job.storage, "r1", clock)
     run = job.directory.run("r1")
     run_states = [watcher.assess().run_state]
@@ -278,9 +268,7 @@ def test_a_run_from_submission_to_its_end(job, clock):
 
 
 def test_a_look_gathers_what_there_is(job, clock):
-    """
-    A view holds the last attempt, the last submission, its exit and the progress.
-    """
+    """A view holds the last attempt, the last submission, its exit and the progress."""
     run = job.directory.run("r1")
     for number in (1, 2):
         run.put_attempt(an_attempt(number, driver_id=f"d{number}"))
@@ -297,9 +285,7 @@ def test_a_look_gathers_what_there_is(job, clock):
 
 
 def test_a_watcher_keeps_to_its_own_submission(job, clock):
-    """
-    A watcher of one submission is not misled by a later one.
-    """
+    """A watcher of one submission is not misled by a later one."""
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
     run.put_exit("d1", an_exit(3))
@@ -328,9 +314,7 @@ def test_a_submitter_that_died_is_noticed(job, clock):
 
 
 def test_a_driver_that_never_comes_up_has_failed(job, clock):
-    """
-    A submission that stays silent for the start timeout is a failure worth a retry.
-    """
+    """A submission that stays silent for the start timeout is a failure worth a retry."""
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
     record = ProcessRecord(identity=identify_this())
@@ -348,9 +332,7 @@ def test_a_driver_that_never_comes_up_has_failed(job, clock):
 
 
 def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
-    """
-    A submission whose own process does not appear is given a minute and not ten.
-    """
+    """A submission whose own process does not appear is given a minute and not ten."""
     job.directory.run("r1").put_submission(a_submission("d1"))
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = 60.0
@@ -361,9 +343,7 @@ def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
 
 
 def test_settling_waits_until_it_is_known(job, clock):
-    """
-    A watcher that settles learns from a moving heartbeat that the driver lives.
-    """
+    """A watcher that settles learns from a moving heartbeat that the driver lives."""
     lease = take_lease(job.storage, clock, run_id="r1")
     clock.during_sleep = lease.beat
     _, assessment = RunWatcher(job.storage, "r1", clock).settle()
@@ -374,9 +354,7 @@ def test_settling_waits_until_it_is_known(job, clock):
 
 
 def test_settling_on_a_silent_driver_takes_its_timeout(job, clock):
-    """
-    A driver that fell silent is known to be dead after one timeout.
-    """
+    """A driver that fell silent is known to be dead after one timeout."""
     lease = take_lease(job.storage, clock, run_id="r1", timeout_s=20.0)
     view, assessment = RunWatcher(job.storage, "r1", clock).settle()
     lease.release()
@@ -387,9 +365,7 @@ def test_settling_on_a_silent_driver_takes_its_timeout(job, clock):
 
 
 def test_a_final_checkpoint_is_verified_for_the_watcher(job, clock):
-    """
-    A final checkpoint that says what is not so is an error and not a success.
-    """
+    """A final checkpoint that says what is not so is an error and not a success."""
     watcher = RunWatcher(job.storage, "r1", clock)
     assert watcher.verified_final() is None
 
@@ -464,9 +440,7 @@ def test_a_driver_at_work_costs_one_read_a_look(driven, clock):
 
 
 def test_the_final_checkpoint_is_seen_at_the_next_look(driven):
-    """
-    However recently the driver's life was seen to.
-    """
+    """However recently the driver's life was seen to."""
     assert RunState.RUNNING is driven.watcher.assess().run_state
     driven.run.put_final(a_final())
 
@@ -498,9 +472,7 @@ def test_the_end_of_a_driver_without_a_final_checkpoint_is_noticed(driven, job, 
 
 
 def test_a_driver_that_was_replaced_by_one_of_the_same_run_is_waited_for(driven, job, clock):
-    """
-    The next attempt's driver is found by the number of its lease.
-    """
+    """The next attempt's driver is found by the number of its lease."""
     driven.lease.release()
     clock.time += LIFE_S
     second = take_lease(job.storage, clock, run_id="r1", driver_id="d2")
@@ -515,9 +487,7 @@ def test_a_driver_that_was_replaced_by_one_of_the_same_run_is_waited_for(driven,
 
 
 def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock):
-    """
-    What was seen before it was removed is not taken for what is there.
-    """
+    """What was seen before it was removed is not taken for what is there."""
     shutil.rmtree(job.root)
     clock.time += LIFE_S
 
@@ -525,9 +495,7 @@ def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock)
 
 
 def test_the_last_attempt_is_the_one_with_the_highest_number(job):
-    """
-    The tenth comes after the ninth, and no other is read.
-    """
+    """The tenth comes after the ninth, and no other is read."""
     run = job.directory.run("r1")
     assert run.last_attempt() is None
     for number in range(1, 11):

@@ -85,9 +85,7 @@ def job(tmp_path):
 
 
 def test_a_batch_costs_so_many_operations(job):
-    """
-    Two writes and one removal, no listing, and reads by name: the fence, and Spark's commit.
-    """
+    """Two writes and one removal, no listing, and reads by name: the fence, and Spark's commit."""
     staged, published = job.batch(1)
 
     assert {"put": 1, "read": 4} == staged
@@ -96,9 +94,7 @@ def test_a_batch_costs_so_many_operations(job):
 
 
 def test_each_file_of_a_batch_costs_a_look_at_the_fence(tmp_path):
-    """
-    Each rename can be seen by others.
-    """
+    """Each rename can be seen by others."""
     job = CountedJob(tmp_path, files=5)
     staged, published = job.batch(1)
     job.lease.release()
@@ -108,9 +104,7 @@ def test_each_file_of_a_batch_costs_a_look_at_the_fence(tmp_path):
 
 
 def test_a_driver_that_waits_for_spark_reads_one_name(job):
-    """
-    Between a batch's first phase and Spark's commit.
-    """
+    """Between a batch's first phase and Spark's commit."""
     job.bench.spark.plan(1)
     job.epochs.pre_commit(FakeFrame("row"), 1, counted(1))
     job.storage.taken()
@@ -120,9 +114,7 @@ def test_a_driver_that_waits_for_spark_reads_one_name(job):
 
 
 def test_an_idle_driver_asks_so_much(job):
-    """
-    In each second: two looks at its bell, and one at its lease. It lists once a minute.
-    """
+    """In each second: two looks at its bell, and one at its lease. It lists once a minute."""
     inbox = Inbox(job.storage, "d1", job.bench.clock)
     inbox.pending()
     job.storage.taken()
@@ -160,9 +152,7 @@ def cost_after(root: Path, before: int) -> tuple[dict[str, int], dict[str, int]]
 
 
 def test_a_start_and_a_savepoint_cost_what_they_did_a_million_batches_ago(tmp_path):
-    """
-    What is left of old batches is one document, whatever their number.
-    """
+    """What is left of old batches is one document, whatever their number."""
     start, look = cost_after(tmp_path / "few", 200)
 
     assert (start, look) == cost_after(tmp_path / "many", 1_000_000)

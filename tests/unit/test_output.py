@@ -49,9 +49,7 @@ def test_progress_is_a_few_lines():
 
 
 def test_no_line_of_progress_is_wider_than_the_terminal():
-    """
-    What does not fit goes on in the next line, whole.
-    """
+    """What does not fit goes on in the next line, whole."""
     record = a_progress(queries={"x" * 30: a_progress().queries["daily"]})
     lines = shown(record, {"x" * 30: QueryPace(1.0, 0.5, 90.0)}, columns=60).splitlines()
 
@@ -65,9 +63,7 @@ def test_no_line_of_progress_is_wider_than_the_terminal():
 
 
 def test_a_batch_job_shows_its_stages_and_tasks(clock):
-    """
-    The bar is of the tasks that Spark has submitted; rows are not said before they are known.
-    """
+    """The bar is of the tasks that Spark has submitted; rows are not said before they are known."""
     rates, texts = Rates(clock), []
     for stages, done, tasks in ((1, 0, 8), (1, 4, 8), (2, 9, 12)):
         counted = {"stages": stages, "stages_done": stages - 1, "tasks": tasks, "tasks_done": done}
@@ -95,9 +91,7 @@ def unread(**backlogs) -> ProgressRecord:
 
 
 def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
-    """
-    By how fast the backlog has shrunk in the last minute; before it shrinks no time is known.
-    """
+    """By how fast the backlog has shrunk in the last minute; before it shrinks no time is known."""
     rates = Rates(clock)
     first = rates.update(unread(daily=30, hourly=None))
     clock.sleep(60)
@@ -118,9 +112,7 @@ def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
 
 
 def test_a_rate_is_that_of_the_last_minute(clock):
-    """
-    What was fast an hour ago says nothing about now.
-    """
+    """What was fast an hour ago says nothing about now."""
     rates = Rates(clock)
     per_second = []
     for rows in (0, 6000, 6060, 6120):
@@ -132,9 +124,7 @@ def test_a_rate_is_that_of_the_last_minute(clock):
 
 
 def test_a_bar_is_full_when_all_is_read(clock):
-    """
-    Then nothing is left to wait for; a backlog that was never there is read, too.
-    """
+    """Then nothing is left to wait for; a backlog that was never there is read, too."""
     rates = Rates(clock)
     rates.update(unread(daily=8, hourly=0))
     found = rates.update(unread(daily=0, hourly=0))
@@ -152,9 +142,7 @@ def test_a_bar_is_full_when_all_is_read(clock):
     ],
 )
 def test_a_watermark_that_is_no_time_is_not_shown_as_one(watermark, text):
-    """
-    Spark's before the first event, and that of a drain, which is behind all time.
-    """
+    """Spark's before the first event, and that of a drain, which is behind all time."""
     assert text == watermark_text(watermark)
 
 
@@ -167,9 +155,7 @@ def test_a_watermark_that_is_no_time_is_not_shown_as_one(watermark, text):
     ],
 )
 def test_late_rows_are_beside_those_read(late, minimum, text):
-    """
-    Where some could not be counted one by one, the number is a minimum.
-    """
+    """Where some could not be counted one by one, the number is a minimum."""
     found = shown(a_progress(rows_read=7, late_rows=late, late_minimum=minimum, queries={}))
 
     assert text in found
@@ -178,18 +164,14 @@ def test_late_rows_are_beside_those_read(late, minimum, text):
 
 
 def test_lost_rows_are_beside_those_read():
-    """
-    They were gone before anybody could read them.
-    """
+    """They were gone before anybody could read them."""
     assert "7 rows read · 1,200 expired before they were read" in shown(
         a_progress(rows_read=7, lost_rows=1200, queries={})
     )
 
 
 def test_what_is_not_known_is_left_out():
-    """
-    Before the first batch a query has no numbers.
-    """
+    """Before the first batch a query has no numbers."""
     query = dict.fromkeys(("rows_read", "batch", "watermark", "state_rows", "backlog", "tasks"))
     text = shown(a_progress(queries={"daily": {"phase": "starting", **query}}))
 
@@ -197,9 +179,7 @@ def test_what_is_not_known_is_left_out():
 
 
 def test_without_a_terminal_nothing_is_shown(capsys):
-    """
-    Into a file or a pipe nothing is drawn.
-    """
+    """Into a file or a pipe nothing is drawn."""
     with live_progress() as on_progress:
         assert on_progress is None
 
@@ -229,9 +209,7 @@ def test_a_block_stays_below_whatever_is_written(columns):
 
 
 def test_a_block_is_as_wide_as_the_terminal_is_now():
-    """
-    What is too wide for a terminal that has become narrower is cut.
-    """
+    """What is too wide for a terminal that has become narrower is cut."""
     with Screen(120) as screen, screen.stream() as terminal:
         block = LiveBlock(terminal)
         block.update(["y" * 100])
@@ -245,9 +223,7 @@ def test_a_block_is_as_wide_as_the_terminal_is_now():
 
 @pytest.mark.parametrize("lines", [[], ["reading", "daily  reading"]])
 def test_a_block_that_ends_leaves_the_cursor_below_it(lines):
-    """
-    What is written next begins a line, with nothing empty before it, and the cursor is there.
-    """
+    """What is written next begins a line, with nothing empty before it, and the cursor is there."""
     with Screen(80) as screen, screen.stream() as terminal:
         block = LiveBlock(terminal)
         block.update(["first", "second", "third"])
@@ -261,9 +237,7 @@ def test_a_block_that_ends_leaves_the_cursor_below_it(lines):
 
 
 def test_a_process_that_is_killed_leaves_the_cursor_at_the_beginning_of_a_line():
-    """
-    A block that is never closed hides nothing, and what follows is not written into it.
-    """
+    """A block that is never closed hides nothing, and what follows is not written into it."""
     with Screen(80) as screen, screen.stream() as terminal:
         LiveBlock(terminal).update(["reading"])
         terminal.write("Killed\n")
@@ -273,9 +247,7 @@ def test_a_process_that_is_killed_leaves_the_cursor_at_the_beginning_of_a_line()
 
 
 def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
-    """
-    One at first, and others every ten seconds: nothing moves the cursor.
-    """
+    """One at first, and others every ten seconds: nothing moves the cursor."""
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setenv("TERM", "xterm")
     with Screen(80) as screen, screen.stream() as terminal:
@@ -381,9 +353,7 @@ SPARK = {
 
 
 def test_progress_before_the_first_batch(clock):
-    """
-    Without a report of Spark's the progress has what is known.
-    """
+    """Without a report of Spark's the progress has what is known."""
     record = ProgressMeter(clock, attempt=1).read(LIFE, [a_query(0)])
 
     assert ("starting", 0, 0.0) == (record.phase, record.rows_read, record.rows_per_second)
@@ -426,9 +396,7 @@ def test_progress_is_what_spark_reports(clock):
 
 
 def test_progress_says_whose_rows_are_a_minimum(clock):
-    """
-    Those of a run with one of Spark's own sinks, which are counted in the last attempt alone.
-    """
+    """Those of a run with one of Spark's own sinks, which are counted in the last attempt alone."""
     meter = ProgressMeter(clock, attempt=1)
 
     queries = [[a_query(5)], [a_query(5), a_query(5, native="console")]]
@@ -436,9 +404,7 @@ def test_progress_says_whose_rows_are_a_minimum(clock):
 
 
 def test_progress_has_what_was_lost_to_each_query(clock):
-    """
-    It is added up; unknown when it is for one query, whose sink is Spark's own.
-    """
+    """It is added up; unknown when it is for one query, whose sink is Spark's own."""
     lost, more, unknown = (
         a_query(5, lost=1200),
         a_query(5, name="b", lost=34),
@@ -473,9 +439,7 @@ def test_progress_says_what_has_ended(clock, phase, source, operator):
 
 
 def test_every_inner_phase_has_one_that_people_know():
-    """
-    Of an attempt and of a query, whether the run ends by a drain or is suspended.
-    """
+    """Of an attempt and of a query, whether the run ends by a drain or is suspended."""
     for at_end in AtEnd:
         life = Lifecycle.of(("daily",), at_end)
         shown_jobs = {shown_phase(dataclasses.replace(life, phase=phase)) for phase in JobPhase}
@@ -509,9 +473,7 @@ def test_a_stopped_attempt_shows_what_follows_and_how_it_ends(changes, phase):
 
 
 def test_the_rate_is_the_attempts_own(clock):
-    """
-    What earlier attempts have read counts as read, but not into the rate of this one.
-    """
+    """What earlier attempts have read counts as read, but not into the rate of this one."""
     meter = ProgressMeter(clock, attempt=2)
     first = meter.read(LIFE, [a_query(1000)])
     clock.time = 10.0
@@ -524,9 +486,7 @@ def test_the_rate_is_the_attempts_own(clock):
 
 @pytest.mark.parametrize("rows", [None, 0])
 def test_rows_that_are_not_known_are_not_counted(clock, rows):
-    """
-    A query whose input cannot be counted adds nothing to the sum.
-    """
+    """A query whose input cannot be counted adds nothing to the sum."""
     life = Lifecycle.of(("a", "b"), AtEnd.DRAIN)
     record = ProgressMeter(clock, attempt=1).read(
         life, [a_query(rows, name="a"), a_query(5, name="b")]
@@ -536,9 +496,7 @@ def test_rows_that_are_not_known_are_not_counted(clock, rows):
 
 
 def test_progress_is_put_when_it_is_news(clock, storage):
-    """
-    Of a query that stands still it is said every ten seconds that the driver goes on.
-    """
+    """Of a query that stands still it is said every ten seconds that the driver goes on."""
     counted = CountingStorage(storage)
     meter = ProgressMeter(clock, attempt=1)
     for clock.time in range(31):
@@ -552,9 +510,7 @@ def test_progress_is_put_when_it_is_news(clock, storage):
 
 
 def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_path, caplog):
-    """
-    On a full disk, say: nothing is decided by it, so that the job goes on.
-    """
+    """On a full disk, say: nothing is decided by it, so that the job goes on."""
     (tmp_path / "run").write_bytes(b"no folder")
     storage = LocalStorage(str(tmp_path / "run"))
     meter = ProgressMeter(clock, attempt=1)

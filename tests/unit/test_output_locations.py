@@ -51,17 +51,13 @@ def refusal(outputs: OutputLocations, query: str, *sinks: Any, reads: str | None
     ],
 )
 def test_a_folder_has_one_place_whatever_its_spelling(path, other):
-    """
-    Two spellings of a folder are one place, and its parent is another.
-    """
+    """Two spellings of a folder are one place, and its parent is another."""
     assert location_key(path) == location_key(other)
     assert location_key(path) != location_key(path.rpartition("/")[0] + "/elsewhere")
 
 
 def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """
-    A symbolic link, also above the folder and before it exists, leads to the same place.
-    """
+    """A symbolic link, also above the folder and before it exists, leads to the same place."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
@@ -72,9 +68,7 @@ def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("other", ["{root}/link", "file://{root}/out", "{root}/x/../out/"])
 def test_two_queries_do_not_write_files_into_one_folder(tmp_path: Path, other: str):
-    """
-    Both are named, with the ways out; whichever sinks of files they have.
-    """
+    """Both are named, with the ways out; whichever sinks of files they have."""
     out = tmp_path / "out"
     (tmp_path / "link").symlink_to(out)
     path = other.format(root=tmp_path)
@@ -107,9 +101,7 @@ def test_two_sinks_of_a_query_do_not_write_into_one_folder(tmp_path: Path):
 
 
 def test_queries_may_share_a_table():
-    """
-    Its log checks what each adds; sinks without a folder are not looked at.
-    """
+    """Its log checks what each adds; sinks without a folder are not looked at."""
     outputs = OutputLocations("/jobs/daily")
     outputs.add("daily", [delta("/data/table")], [])
     outputs.add("hourly", [delta("/data/table")], [])
@@ -149,9 +141,7 @@ def test_a_folder_in_an_output_is_no_other_output(outer, inner):
     ],
 )
 def test_a_query_does_not_write_where_it_reads(read, written):
-    """
-    Also not where a pattern of its source leads.
-    """
+    """Also not where a pattern of its source leads."""
     said = refusal(OutputLocations(), "daily", files(written), reads=read)
 
     assert said == (
@@ -200,9 +190,7 @@ def test_what_another_query_reads_around_an_output_is_refused():
 
 
 def test_nothing_is_written_into_the_job_directory(tmp_path: Path):
-    """
-    Nor around it, unless readers pass it over; by whatever name it is called.
-    """
+    """Nor around it, unless readers pass it over; by whatever name it is called."""
     (tmp_path / "link").symlink_to(tmp_path / "job")
     outputs = OutputLocations(str(tmp_path / "job"))
     for inside in (f"{tmp_path}/job", f"{tmp_path}/link/out", f"file://{tmp_path}/job/out"):

@@ -29,9 +29,7 @@ def test_any_two_values_meet_in_a_part_of_the_product(sizes):
 
 
 def test_a_large_product_shrinks_to_little_more_than_it_must():
-    """
-    Of 216 cases at least 36 are needed; the choice has no more than half as many again.
-    """
+    """Of 216 cases at least 36 are needed; the choice has no more than half as many again."""
     product = list(itertools.product(range(6), repeat=3))
 
     assert 36 <= len(choose_pairwise(product)) <= 54
@@ -49,9 +47,7 @@ def test_a_product_may_have_gaps():
 
 
 def test_what_has_one_dimension_is_kept():
-    """
-    Every value of a single dimension is chosen, and of no cases none.
-    """
+    """Every value of a single dimension is chosen, and of no cases none."""
     assert [0, 1, 2] == choose_pairwise([("a",), ("b",), ("c",)])
     assert [] == choose_pairwise([])
 

@@ -14,9 +14,7 @@ from airflow_provider.runtime.queries.context import Params
 
 
 def test_a_mistyped_name_is_refused_with_the_one_that_was_meant() -> None:
-    """
-    The job would go on with its default, as if nobody had given anything.
-    """
+    """The job would go on with its default, as if nobody had given anything."""
     params = Params({"input": "/in", "limt": 5})
     assert 10 == params.get("limit", 10)
     assert "/in" == params["input"]
@@ -26,9 +24,7 @@ def test_a_mistyped_name_is_refused_with_the_one_that_was_meant() -> None:
 
 
 def test_a_parameter_that_is_not_read_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """
-    It is no error: a function may read it in another mode.
-    """
+    """It is no error: a function may read it in another mode."""
     params = Params({"input": "/in", "colour": "red"})
     params["input"]
 
@@ -54,9 +50,7 @@ def test_a_parameter_that_is_not_read_is_named(caplog: pytest.LogCaptureFixture)
 def test_who_takes_all_has_read_all(
     take: Callable[[Params], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    A function may pass its parameters on as they are.
-    """
+    """A function may pass its parameters on as they are."""
     params = Params({"a": 1, "b": 2})
     take(params)
 
@@ -66,9 +60,7 @@ def test_who_takes_all_has_read_all(
 
 
 def test_they_are_a_dict() -> None:
-    """
-    What libraries do with a dict they do with parameters.
-    """
+    """What libraries do with a dict they do with parameters."""
     params = Params({"a": 1, "b": [2]})
 
     assert {"a": 1, "b": [2]} == params == dict(params)

@@ -43,9 +43,7 @@ class Counted:
 
 
 def test_waits_are_looked_at_again_and_again_until_they_have_something_to_say():
-    """
-    Each of many waits is told what its own look has found, and none is looked at after that.
-    """
+    """Each of many waits is told what its own look has found, and none is looked at after that."""
     looks: Counter[Any] = Counter()
 
     def looker(number):
@@ -96,9 +94,7 @@ def test_looks_that_are_due_share_threads_and_wake_nobody():
 
 @pytest.mark.parametrize("is_near", [True, False])
 def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
-    """
-    While one look hangs, the event loop runs, and those that are not looked at with it go on.
-    """
+    """While one look hangs, the event loop runs, and those that are not looked at with it go on."""
     gate = threading.Event()
     looks: Counter[Any] = Counter()
 
@@ -129,9 +125,7 @@ def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
 
 
 def test_the_event_loop_is_not_held_up():
-    """
-    Looks that wait for a storage's answers leave the event loop to the other triggers.
-    """
+    """Looks that wait for a storage's answers leave the event loop to the other triggers."""
 
     def look():
         time.sleep(0.02)
@@ -154,9 +148,7 @@ def test_the_event_loop_is_not_held_up():
 
 
 def test_an_error_is_its_own_waiters():
-    """
-    What a look raises is raised to who waits for it, and to nobody else.
-    """
+    """What a look raises is raised to who waits for it, and to nobody else."""
 
     def fail():
         raise PermissionError("not yours")
@@ -176,9 +168,7 @@ def test_an_error_is_its_own_waiters():
 
 
 def test_a_wait_that_was_cancelled_is_not_looked_at_again():
-    """
-    A trigger that is killed leaves nothing behind that goes on looking.
-    """
+    """A trigger that is killed leaves nothing behind that goes on looking."""
     looks: Counter[Any] = Counter()
 
     def looker(name):
@@ -204,9 +194,7 @@ def test_a_wait_that_was_cancelled_is_not_looked_at_again():
 
 
 def test_the_first_look_may_have_time():
-    """
-    Without ``after_s`` the first look is at once, with it not before.
-    """
+    """Without ``after_s`` the first look is at once, with it not before."""
 
     async def watch():
         began = time.monotonic()

@@ -36,9 +36,7 @@ class Spark(MagicMock):
     ids=["tables", "rewriting", "operators", "repartitioning"],
 )
 def test_whatever_reads_state_prepares_spark_first(use):
-    """
-    Spark 4.1 and 4.2 find state only when their manager of streams has been made.
-    """
+    """Spark 4.1 and 4.2 find state only when their manager of streams has been made."""
     spark = Spark()
     seen: list[bool] = []
 

@@ -28,9 +28,7 @@ def loaded_by(*modules: str) -> set[str]:
 
 
 def test_the_public_names_are_these():
-    """
-    What a job's author imports is pinned; a change here is a change for users.
-    """
+    """What a job's author imports is pinned; a change here is a change for users."""
     sinks = ["files", "for_each_batch", "spark_sink"]
 
     trying = ["preview", "run_in_memory"]
@@ -41,25 +39,19 @@ def test_the_public_names_are_these():
 
 @pytest.mark.parametrize("name", runtime.__all__)
 def test_every_public_name_is_there(name):
-    """
-    A public name is loaded when it is asked for.
-    """
+    """A public name is loaded when it is asked for."""
     assert name == getattr(runtime, name).__name__
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    """
-    Asking for what is not there fails as with any module.
-    """
+    """Asking for what is not there fails as with any module."""
     with pytest.raises(AttributeError, match=r"'airflow_provider\.runtime' has no attribute 'x'"):
         runtime.x  # noqa: B018 - the access is the test
 
 
 @pytest.mark.parametrize("module", ["airflow_provider", "airflow_provider.runtime"])
 def test_importing_the_package_is_cheap(module):
-    """
-    A DAG file that imports the package pays for no other.
-    """
+    """A DAG file that imports the package pays for no other."""
     assert set() == loaded_by(module)
 
 
@@ -76,17 +68,13 @@ def test_importing_the_package_is_cheap(module):
     ],
 )
 def test_the_runtime_loads_neither_airflow_nor_spark_by_itself(module):
-    """
-    The runtime's modules can be imported where only fsspec is there; Spark is loaded on use.
-    """
+    """The runtime's modules can be imported where only fsspec is there; Spark is loaded on use."""
     assert loaded_by(module) <= {"fsspec"}
 
 
 @pytest.mark.slow
 def test_a_cluster_without_what_airflow_brings_reads_durations():
-    """
-    A job that says after how long a source is idle runs where only PySpark and fsspec are.
-    """
+    """A job that says after how long a source is idle runs where only PySpark and fsspec are."""
     code = """
 import sys
 from unittest.mock import MagicMock
@@ -103,9 +91,7 @@ print(*(source.idle_timeout_s for source in ctx._sources))
 
 
 def test_the_lifecycle_loads_nothing():
-    """
-    The pure state machine needs no filesystem and no Spark.
-    """
+    """The pure state machine needs no filesystem and no Spark."""
     assert set() == loaded_by("airflow_provider.runtime.driver.lifecycle")
 
 
@@ -119,27 +105,21 @@ def schema() -> dict[str, Any]:
 
 
 def test_the_provider_information_is_what_airflow_expects(schema):
-    """
-    Airflow's schema accepts the information that the entry point gives.
-    """
+    """Airflow's schema accepts the information that the entry point gives."""
     jsonschema.Draft7Validator.check_schema(schema)
 
     assert [] == list(jsonschema.Draft7Validator(schema).iter_errors(get_provider_info()))
 
 
 def test_airflows_schema_would_refuse_nonsense(schema):
-    """
-    The check above can fail.
-    """
+    """The check above can fail."""
     broken = {**get_provider_info(), "operators": "all of them"}
 
     assert [] != list(jsonschema.Draft7Validator(schema).iter_errors(broken))
 
 
 def test_the_provider_names_modules_that_exist():
-    """
-    Every module that Airflow is told of can be found.
-    """
+    """Every module that Airflow is told of can be found."""
     info = get_provider_info()
     modules = [
         module

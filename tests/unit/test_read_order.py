@@ -38,9 +38,7 @@ FILES = SourceDefinition(
     ],
 )
 def test_an_order_that_cannot_be_had_is_refused(order, how, why):
-    """
-    The message names the source, its format and the way out.
-    """
+    """The message names the source, its format and the way out."""
     bounded = how.pop("bounded", True)
     asked = {"name": "flights", "source_format": "csv", "order": order, "options": {}, **how}
 
@@ -54,9 +52,7 @@ def test_an_order_that_cannot_be_had_is_refused(order, how, why):
 
 @pytest.mark.parametrize("order", ["modified", "name"])
 def test_an_order_that_can_be_had_is_taken(order):
-    """
-    Limits of batches do not speak against it.
-    """
+    """Limits of batches do not speak against it."""
     options = {"maxFilesPerTrigger": "1"}
     assert order == check_read_order("flights", "CSV", order, options, bounded=True)
     assert "modified" == check_read_order("topic", "kafka", "modified", {}, bounded=False)
@@ -80,9 +76,7 @@ def test_a_query_that_lists_its_files_again_and_again_has_no_order_by_name():
 
 
 def test_the_order_of_bounded_files_is_in_the_log():
-    """
-    Each source is there once; what has no files, or no end, has no order.
-    """
+    """Each source is there once; what has no files, or no end, has no order."""
     plain = dataclasses.replace(FILES, name="old", read_order="modified")
     live = dataclasses.replace(plain, name="live", bounded=False)
     topic = dataclasses.replace(plain, name="topic", format="kafka")

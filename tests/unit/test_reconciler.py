@@ -137,9 +137,7 @@ def decide(state: str, on_existing: str, *, is_leaving: bool = False):
 
 @pytest.mark.parametrize(("state", "on_existing"), EVERY)
 def test_what_is_found_decides(state, on_existing):
-    """
-    Each state of a job directory has one answer for each setting.
-    """
+    """Each state of a job directory has one answer for each setting."""
     _, usual, others = STATES[state]
     expected = others.get(on_existing, usual)
 

@@ -35,9 +35,7 @@ def test_the_end_of_an_attempt_is_recorded(run):
 
 
 def test_an_end_that_cannot_be_recorded_says_both(run, tmp_path):
-    """
-    The class of what has failed decides, also where a full disk keeps it from being put down.
-    """
+    """The class of what has failed decides, also where a full disk keeps it from being put down."""
     folder = tmp_path / "runs" / "r1" / "attempts"
     folder.rename(folder.with_name("away"))
     folder.write_bytes(b"no folder")

@@ -44,9 +44,7 @@ from airflow_provider.runtime.sinks.recovery import Recovery, check_complete, pl
     ],
 )
 def test_what_becomes_of_each_pre_commit(found, tokens, expected):
-    """
-    What is published is never published anew, and what is not yet published loses no staging.
-    """
+    """What is published is never published anew, and what is not yet published loses no staging."""
     assert expected == plan_recovery(found, tokens)
 
 
@@ -113,9 +111,7 @@ def record(epoch: int, token: int = 1, run_id: str = "r") -> EpochRecord:
 
 
 def test_epochs_fold_into_stretches():
-    """
-    Epochs of one driver and run are one stretch; another driver or run begins the next.
-    """
+    """Epochs of one driver and run are one stretch; another driver or run begins the next."""
     history = HistoryRecord().with_epochs([record(0), record(1), record(2, token=2)])
     history = history.with_epochs([record(3, token=2), record(4, token=2, run_id="s")])
 
@@ -134,7 +130,5 @@ def test_folding_again_is_folding():
 
 
 def test_a_history_without_epochs():
-    """
-    An empty history ends before the first epoch.
-    """
+    """An empty history ends before the first epoch."""
     assert (-1, None) == (HistoryRecord().last, HistoryRecord().token_of(0))

@@ -100,9 +100,7 @@ def test_each_reference_of_a_docstring_resolves(room: str) -> None:
 
 
 def test_a_reference_to_nothing_is_found() -> None:
-    """
-    A module that is gone, a misspelt member, and a name that is not imported do not resolve.
-    """
+    """A module that is gone, a misspelt member, and a name that is not imported do not resolve."""
     path = ROOT / "airflow_provider" / "runtime" / "base" / "clock.py"
 
     assert [False, False, False, True, True] == [
@@ -119,9 +117,7 @@ def test_a_reference_to_nothing_is_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_path_of_a_page_exists(page: Path) -> None:
-    """
-    A path of the repository that a page names in backticks is there.
-    """
+    """A path of the repository that a page names in backticks is there."""
     named = {found.rstrip("./") for found in PATH.findall(page.read_text())}
 
     assert [] == sorted(path for path in named if "NAME" not in path and not (ROOT / path).exists())

@@ -51,9 +51,7 @@ def test_what_spark_refuses_before_the_first_batch_is_not_tried_again(kind):
 
 
 def test_an_outage_at_the_start_of_a_query_stays_one():
-    """
-    A server that does not answer when the query is made is no mistake of the job.
-    """
+    """A server that does not answer when the query is made is no mistake of the job."""
     link = {"classes": ["java.net.ConnectException"], "message": "Connection refused"}
     error = RuntimeError(f"[STREAM_FAILED] x{STATE.format('INITIALIZING')}")
     error._origin = JavaThrowable([link])  # type: ignore[attr-defined]  # as PySpark's
@@ -107,9 +105,7 @@ def test_all_that_spark_refuses_of_a_query_is_said_at_once(monkeypatch):
 
 
 def test_a_refused_query_is_the_class_that_its_caller_asks_for():
-    """
-    A mistake is of that class, and an outage stays an outage.
-    """
+    """A mistake is of that class, and an outage stays an outage."""
     error = IllegalArgumentException("both set")
 
     refused = refusal_of(error, "query 'q': both set", mistake=NotAStreamError)
@@ -119,9 +115,7 @@ def test_a_refused_query_is_the_class_that_its_caller_asks_for():
 
 
 def test_a_connector_is_looked_for_where_spark_looks_for_one():
-    """
-    What Spark has built in, a function or a table of a catalog has no connector.
-    """
+    """What Spark has built in, a function or a table of a catalog has no connector."""
     sinks = [spark_sink("kafka"), spark_sink("memory"), ForeachSink(print)]
     sinks.append(TableSink("t", None, {}, ()))
 
@@ -141,9 +135,7 @@ def test_a_file_is_named_from_where_python_imports_it(monkeypatch):
 
 
 def test_a_jvm_leaves_the_signal_to_the_driver():
-    """
-    A JVM that is started ignores SIGTERM, and what PySpark prepares in it stays.
-    """
+    """A JVM that is started ignores SIGTERM, and what PySpark prepares in it stays."""
     tell = "import signal as s; print(s.getsignal(s.SIGTERM).name, s.getsignal(s.SIGINT).name)"
     command = [sys.executable, "-c", tell]
 
@@ -161,9 +153,7 @@ def test_a_jvm_leaves_the_signal_to_the_driver():
 
 
 def test_a_signal_that_comes_twice_is_told_once(monkeypatch, caplog):
-    """
-    A service sends SIGTERM to a process and to its group: the run is stopped once.
-    """
+    """A service sends SIGTERM to a process and to its group: the run is stopped once."""
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     stop = threading.Event()

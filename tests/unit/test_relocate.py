@@ -37,9 +37,7 @@ def relocated(job: EpochBench, *queries: str):
 
 
 def test_late_writes_land_where_nobody_reads(job):
-    """
-    The epochs go on under the same id, whatever the old driver's Spark still writes.
-    """
+    """The epochs go on under the same id, whatever the old driver's Spark still writes."""
     first = job.recovered()
     job.spark.run(0)
     first.pre_commit(FakeFrame("a"), 0, counted(1))
@@ -57,9 +55,7 @@ def test_late_writes_land_where_nobody_reads(job):
 
 
 def test_a_planned_batch_is_planned_in_the_copy(job):
-    """
-    It runs again with the offsets that the old driver may have staged it with.
-    """
+    """It runs again with the offsets that the old driver may have staged it with."""
     job.spark.run(0).plan(1, sources=['{"logOffset":1}']).storage.put("sources/0/1", b"v1")
     job.lease()
     relocated(job)
@@ -68,9 +64,7 @@ def test_a_planned_batch_is_planned_in_the_copy(job):
 
 
 def test_the_first_batch_runs_again_without_state(job):
-    """
-    A copy of a query that has committed nothing has its plan, and no state.
-    """
+    """A copy of a query that has committed nothing has its plan, and no state."""
     job.spark.plan(0).keep_state()
     job.lease()
     relocated(job)
@@ -79,18 +73,14 @@ def test_the_first_batch_runs_again_without_state(job):
 
 
 def test_a_query_that_was_never_started_gets_a_place(job):
-    """
-    The old driver may be about to start it.
-    """
+    """The old driver may be about to start it."""
     job.lease()
     relocated(job, "new")
     assert {"new": 1, "q": 1} == places(job.storage)
 
 
 def test_behind_a_driver_that_has_ended_nothing_is_copied(job):
-    """
-    Also when another one before it has not: its checkpoints were left.
-    """
+    """Also when another one before it has not: its checkpoints were left."""
     job.spark.run(0)
     job.lease()
     relocated(job).release()
@@ -101,9 +91,7 @@ def test_behind_a_driver_that_has_ended_nothing_is_copied(job):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_driver_that_dies_while_it_relocates(job, monkeypatch, step):
-    """
-    The next one knows from its own lease that the old places are exposed, and relocates.
-    """
+    """The next one knows from its own lease that the old places are exposed, and relocates."""
     job.spark.run(0)
     job.lease()
 
@@ -126,9 +114,7 @@ def test_a_driver_that_dies_while_it_relocates(job, monkeypatch, step):
 
 
 def test_an_overtaken_driver_does_not_relocate(job, monkeypatch):
-    """
-    Its lease is gone when it has copied, so its record names no place.
-    """
+    """Its lease is gone when it has copied, so its record names no place."""
     job.spark.run(0)
     job.lease()
 
@@ -163,9 +149,7 @@ def test_a_driver_that_is_overtaken_before_its_record_does_not_go_on(job, monkey
 
 
 def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monkeypatch):
-    """
-    The old driver's Spark runs on while its checkpoint is copied.
-    """
+    """The old driver's Spark runs on while its checkpoint is copied."""
     job.spark.run(0).run(1)
     before, calls = job.spark, []
 
@@ -184,9 +168,7 @@ def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monk
 
 
 def test_a_checkpoint_that_lacks_files_is_named_and_nothing_changes(job):
-    """
-    It stays where it is, for a person to look at.
-    """
+    """It stays where it is, for a person to look at."""
     job.spark.run(0).run(1)
     (job.spark.root / "offsets/0").unlink()
     job.lease()

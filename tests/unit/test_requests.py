@@ -31,9 +31,7 @@ def counted(storage) -> CountingStorage:
 
 @pytest.mark.parametrize("others", [0, 1, 100])
 def test_an_idle_driver_reads_its_bell_and_nothing_else(counted, clock, others):
-    """
-    One read for each look, however many drivers were asked and have never answered.
-    """
+    """One read for each look, however many drivers were asked and have never answered."""
     for number in range(others):
         put_cancel(counted, f"gone-{number}", clock)
     inbox = Inbox(counted, "d1", clock)
@@ -48,9 +46,7 @@ def test_an_idle_driver_reads_its_bell_and_nothing_else(counted, clock, others):
 
 
 def test_a_bell_is_heard_at_the_next_look(counted, clock):
-    """
-    Also when it rings again, and what waits for its answer is given again without a listing.
-    """
+    """Also when it rings again, and what waits for its answer is given again without a listing."""
     inbox = Inbox(counted, "d1", clock)
     inbox.pending()
     first = put_cancel(counted, "d1", clock)
@@ -69,9 +65,7 @@ def test_a_bell_is_heard_at_the_next_look(counted, clock):
 
 
 def test_a_request_without_a_bell_is_heard_within_a_minute(counted, clock):
-    """
-    Whoever asks may die between the request and the bell.
-    """
+    """Whoever asks may die between the request and the bell."""
     inbox = Inbox(counted, "d1", clock)
     inbox.pending()
     put_cancel(counted, "d1", clock)
@@ -84,9 +78,7 @@ def test_a_request_without_a_bell_is_heard_within_a_minute(counted, clock):
 
 
 def test_a_bell_that_rings_while_requests_are_listed_is_heard(counted, clock, monkeypatch):
-    """
-    The bell is read before the listing: what is asked meanwhile changes it again.
-    """
+    """The bell is read before the listing: what is asked meanwhile changes it again."""
     inbox = Inbox(counted, "d1", clock)
     inbox.pending()
     first = put_cancel(counted, "d1", clock)
@@ -108,9 +100,7 @@ def test_a_bell_that_rings_while_requests_are_listed_is_heard(counted, clock, mo
 
 
 def test_a_driver_that_was_asked_before_it_came_up_hears_it(counted, clock):
-    """
-    The first look finds what was asked of a driver id that was only submitted yet.
-    """
+    """The first look finds what was asked of a driver id that was only submitted yet."""
     put_cancel(counted, "d1", clock)
     handler = StopRequestHandler(
         JobDirectory(counted), JobDirectory(counted).run("r1"), "d1", clock
@@ -121,9 +111,7 @@ def test_a_driver_that_was_asked_before_it_came_up_hears_it(counted, clock):
 
 
 def test_asking_again_under_the_same_id_rings_again(counted, clock):
-    """
-    A task that died before the bell rang asks again, and the driver hears the first request.
-    """
+    """A task that died before the bell rang asks again, and the driver hears the first request."""
     first = put_request(counted, STOP, "d1", clock, request_id="stop-1", drain=True)
     counted.delete("bells/d1.json")
 
@@ -135,9 +123,7 @@ def test_asking_again_under_the_same_id_rings_again(counted, clock):
 
 
 def test_a_watcher_asks_with_one_read_whether_a_driver_is_busy(counted, clock):
-    """
-    Whoever supervises a stream that nobody has asked for anything lists nothing.
-    """
+    """Whoever supervises a stream that nobody has asked for anything lists nothing."""
     assert not is_requested(counted, "d1")
     assert {"read": 1} == counted.taken()
 
@@ -149,9 +135,7 @@ def test_a_watcher_asks_with_one_read_whether_a_driver_is_busy(counted, clock):
 
 @pytest.mark.parametrize("name", ["../../planted", "a/b", ".hidden", ""])
 def test_a_name_that_leads_elsewhere_is_refused(counted, clock, name):
-    """
-    Neither a driver's id nor a request's id is a path.
-    """
+    """Neither a driver's id nor a request's id is a path."""
     with pytest.raises(ConfigError, match="use letters, digits"):
         put_cancel(counted, name, clock)
     with pytest.raises(ConfigError, match="use letters, digits"):
@@ -159,9 +143,7 @@ def test_a_name_that_leads_elsewhere_is_refused(counted, clock, name):
 
 
 def test_what_is_no_request_of_the_driver_is_not_heard(counted, clock):
-    """
-    A file of another name, and a request that says that it is another one, are passed over.
-    """
+    """A file of another name, and a request that says that it is another one, are passed over."""
     request = put_request(counted, STOP, "d1", clock)
     counted.put("requests/d1/notes.txt", b"not a request")
     counted.put("requests/README", b"not a folder")

@@ -15,9 +15,7 @@ class OldListings(LocalStorage):
 
 
 def test_of_two_requests_of_one_id_the_first_counts_for_both(tmp_path, clock):
-    """
-    Who is slower gets the request that is there, and does not replace what it asks for.
-    """
+    """Who is slower gets the request that is there, and does not replace what it asks for."""
     job = LocalStorage(str(tmp_path))
     first = put_request(job, STOP, "d1", clock, request_id="stop-1", drain=True)
 

@@ -84,9 +84,7 @@ def restarter_of(run, clock, strategy=THREE_TIMES, attempt=1, job=None, **asked)
 
 
 def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
-    """
-    The query alone is started again after the delay, and not before.
-    """
+    """The query alone is started again after the delay, and not before."""
     restarter = restarter_of(run, clock)
 
     assert QueryFailed("a", ("a",)) == restarter.after(LOST, reading())
@@ -97,18 +95,14 @@ def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
 
 
 def test_every_query_that_has_not_ended_is_started_again_if_that_is_asked_for(run, clock):
-    """
-    Flink's ``full`` failover.
-    """
+    """Flink's ``full`` failover."""
     restarter = restarter_of(run, clock, failover=Failover.FULL)
 
     assert QueryFailed("a", THREE) == restarter.after(LOST, reading())
 
 
 def test_a_restart_waits_for_the_last_tasks(run, clock):
-    """
-    As long as Spark runs a task of the failed batch, that may still write.
-    """
+    """As long as Spark runs a task of the failed batch, that may still write."""
     restarter = restarter_of(run, clock)
     restarter.after(LOST, reading())
     clock.sleep(100)
@@ -117,9 +111,7 @@ def test_a_restart_waits_for_the_last_tasks(run, clock):
 
 
 def test_a_restart_is_put_down_before_it_is_promised(run, clock):
-    """
-    Whoever looks at the attempt sees how often, why, and by which strategy.
-    """
+    """Whoever looks at the attempt sees how often, why, and by which strategy."""
     restarter = restarter_of(run, clock)
     clock.sleep(5)
     restarter.after(LOST, reading())
@@ -132,9 +124,7 @@ def test_a_restart_is_put_down_before_it_is_promised(run, clock):
 
 
 def test_restarts_that_are_used_up_end_the_attempt(run, clock):
-    """
-    The failure stays what it was, and says that nothing was left to try.
-    """
+    """The failure stays what it was, and says that nothing was left to try."""
     restarter = restarter_of(run, clock, FixedDelay(1, 0.0))
     restarter.after(LOST, reading())
     event = restarter.after(LOST, reading())
@@ -155,9 +145,7 @@ def test_restarts_that_are_used_up_end_the_attempt(run, clock):
     ids=lambda failure: failure.condition,
 )
 def test_what_no_restart_heals_goes_up_at_once(run, clock, failure):
-    """
-    It costs no attempt, and leaves no trace of one.
-    """
+    """It costs no attempt, and leaves no trace of one."""
     restarter = restarter_of(run, clock)
 
     assert Failed(failure) == restarter.after(failure, reading())
@@ -165,18 +153,14 @@ def test_what_no_restart_heals_goes_up_at_once(run, clock, failure):
 
 
 def test_who_stops_the_job_is_told_at_once(run, clock):
-    """
-    A query that fails while it halts is not started again.
-    """
+    """A query that fails while it halts is not started again."""
     life, _ = reading().handle(StopRequested(Stop(AtEnd.SUSPEND, savepoint=False)))
 
     assert Failed(LOST) == restarter_of(run, clock).after(LOST, life)
 
 
 def test_a_query_that_does_not_run_is_not_started_again(run, clock):
-    """
-    What fails of one that waits, or has read its last row, is the attempt's failure.
-    """
+    """What fails of one that waits, or has read its last row, is the attempt's failure."""
     life = reading(upstream={"a": ("b",)}, bounded=("a", "b"))
 
     assert Failed(LOST) == restarter_of(run, clock).after(LOST, life)
@@ -242,9 +226,7 @@ def test_a_killed_driver_leaves_no_restart_pending(run, clock):
 
 
 def test_an_attempt_after_an_end_begins_anew(run, clock):
-    """
-    Who starts a run again that has given up wants it tried again.
-    """
+    """Who starts a run again that has given up wants it tried again."""
     restarter = restarter_of(run, clock, FixedDelay(1, 0.0))
     restarter.after(LOST, reading())
     run.put_attempt(dataclasses.replace(restarter.attempt, ended="2026-01-01T00:00:00.000Z"))

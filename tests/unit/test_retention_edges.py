@@ -95,9 +95,7 @@ def leave_garbage(root: Storage, clock: FakeClock, name: str) -> None:
 
 
 def test_what_a_newer_savepoint_shares_stays_when_the_older_one_goes(root, clock):
-    """
-    Of a savepoint that is disposed of only those files go that no other one names.
-    """
+    """Of a savepoint that is disposed of only those files go that no other one names."""
     make_two(root, clock)
 
     dispose(f"{root.url}/s1", clock=clock)
@@ -108,9 +106,7 @@ def test_what_a_newer_savepoint_shares_stays_when_the_older_one_goes(root, clock
 
 
 def test_what_was_shared_goes_with_the_last_savepoint_that_shares_it(root, clock):
-    """
-    The leftovers of an older savepoint are garbage as soon as no newer one names them.
-    """
+    """The leftovers of an older savepoint are garbage as soon as no newer one names them."""
     make_two(root, clock)
     dispose(f"{root.url}/s1", clock=clock)
     assert [] == collect_garbage(root.url, clock=clock), "s2 still needs it"
@@ -122,9 +118,7 @@ def test_what_was_shared_goes_with_the_last_savepoint_that_shares_it(root, clock
 
 
 def test_garbage_stays_while_somebody_takes_a_savepoint_beside_it(root, clock):
-    """
-    A taker may be about to name these files: they go when it has ended, and not before.
-    """
+    """A taker may be about to name these files: they go when it has ended, and not before."""
     leave_garbage(root, clock, "s1")
     taking = claim(root.at("s2"), TAKE, clock)
 
@@ -138,9 +132,7 @@ def test_garbage_stays_while_somebody_takes_a_savepoint_beside_it(root, clock):
 
 
 def test_garbage_stays_while_a_savepoint_beside_it_cannot_be_read(root, clock):
-    """
-    What a damaged savepoint shares is not known, so nothing that it might share is removed.
-    """
+    """What a damaged savepoint shares is not known, so nothing that it might share is removed."""
     leave_garbage(root, clock, "s1")
     root.put(f"s2/{MANIFEST}", b"{")
 
@@ -149,9 +141,7 @@ def test_garbage_stays_while_a_savepoint_beside_it_cannot_be_read(root, clock):
 
 
 def test_garbage_that_another_process_removes_is_left_to_it(root, clock):
-    """
-    Two that collect one folder are kept apart by its claim.
-    """
+    """Two that collect one folder are kept apart by its claim."""
     leave_garbage(root, clock, "s1")
     elsewhere = ProcessIdentity(host="elsewhere", space="other/pid:[1]", processes=((7, 7),))
     began = to_iso(clock.now())
@@ -164,9 +154,7 @@ def test_garbage_that_another_process_removes_is_left_to_it(root, clock):
 
 
 def test_the_name_of_a_savepoint_is_not_given_again_while_its_files_are_shared(root, clock):
-    """
-    A new savepoint of that name would put its files where those of the newer one lie.
-    """
+    """A new savepoint of that name would put its files where those of the newer one lie."""
     make_two(root, clock)
     dispose(f"{root.url}/s1", clock=clock)
 
@@ -193,9 +181,7 @@ def make_two_tagged(root: Storage, clock: FakeClock) -> None:
 
 
 def test_a_shared_file_is_named_where_its_bytes_lie(root, clock):
-    """
-    The holder is the folder that has the file, and not a savepoint that only names it.
-    """
+    """The holder is the folder that has the file, and not a savepoint that only names it."""
     make_two_tagged(root, clock)
 
     assert SavedFile("shared", 3, "t1", "s1") == named_by_the_next(root, clock)
@@ -212,9 +198,7 @@ def test_a_file_that_was_replaced_since_is_copied(root, clock, tag):
 
 
 def test_nothing_is_shared_while_garbage_beside_it_is_removed(root, clock):
-    """
-    What is being removed may be what a new savepoint would name, so the new one copies all.
-    """
+    """What is being removed may be what a new savepoint would name, so the new one copies all."""
     make_two_tagged(root, clock)
     claim(root.at("s2"), REMOVE, clock)
 

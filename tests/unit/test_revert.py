@@ -54,9 +54,7 @@ def revert(job: EpochBench, first_epoch: int, *sinks, fence=None) -> Revert:
 
 
 def test_the_newest_epoch_goes_first(job, sink):
-    """
-    What was written from an epoch on goes, what is before it stays, and the record says so.
-    """
+    """What was written from an epoch on goes, what is before it stays, and the record says so."""
     run(job, "r1", 0, 1)
     run(job, "r2", 2, 3)
 
@@ -70,9 +68,7 @@ def test_the_newest_epoch_goes_first(job, sink):
 
 
 def test_twice_is_once(job, sink):
-    """
-    A second call removes nothing more, nor does one for a part of what is reverted.
-    """
+    """A second call removes nothing more, nor does one for a part of what is reverted."""
     run(job, "r1", 0, 1)
     for first_epoch in (0, 0, 1):
         revert(job, first_epoch).revert()
@@ -82,9 +78,7 @@ def test_twice_is_once(job, sink):
 
 
 def test_where_nothing_was_written(job, sink):
-    """
-    There is nothing to revert, and nothing is recorded.
-    """
+    """There is nothing to revert, and nothing is recorded."""
     run(job, "r1", 0)
 
     revert(job, 1).revert()
@@ -94,9 +88,7 @@ def test_where_nothing_was_written(job, sink):
 
 
 def test_what_waits_to_be_published_is_reverted_too(job, sink):
-    """
-    An epoch that was only pre-committed will never be published.
-    """
+    """An epoch that was only pre-committed will never be published."""
     run(job, "r1", 0)
     run(job, "r1", 1, publish=False)
 
@@ -107,9 +99,7 @@ def test_what_waits_to_be_published_is_reverted_too(job, sink):
 
 
 def test_no_query_runs_on_what_was_reverted(job):
-    """
-    The checkpoint must be restored first, or the input of what is gone would count as read.
-    """
+    """The checkpoint must be restored first, or the input of what is gone would count as read."""
     run(job, "r1", 0)
     revert(job, 0).revert()
 
@@ -118,9 +108,7 @@ def test_no_query_runs_on_what_was_reverted(job):
 
 
 def test_earlier_epochs_follow(job, sink):
-    """
-    A revert that goes back further does not stumble over the one before.
-    """
+    """A revert that goes back further does not stumble over the one before."""
     run(job, "r1", 0)
     run(job, "r2", 1)
     revert(job, 1).revert()
@@ -132,9 +120,7 @@ def test_earlier_epochs_follow(job, sink):
 
 
 def test_epochs_are_reverted_whatever_run_they_are_of(job, sink):
-    """
-    A savepoint knows no runs: what was written after it goes.
-    """
+    """A savepoint knows no runs: what was written after it goes."""
     run(job, "r1", 0, 1)
     run(job, "r2", 2)
 
@@ -196,9 +182,7 @@ def test_a_revert_across_a_restore_goes_on_wherever_it_has_died(job, sink, lost_
 
 
 def test_epochs_whose_records_were_folded_are_refused(job, sink):
-    """
-    What was written there is no longer known epoch by epoch.
-    """
+    """What was written there is no longer known epoch by epoch."""
     run(job, "r1", 0, 1)
     job.records.put_folded(job.records.history().with_epochs([job.record(0)]))
     job.records.forget_published(0)
@@ -211,9 +195,7 @@ def test_epochs_whose_records_were_folded_are_refused(job, sink):
 
 
 def test_a_sink_that_the_job_no_longer_has_is_refused(job):
-    """
-    The rows there could not be removed.
-    """
+    """The rows there could not be removed."""
     run(job, "r1", 0)
 
     with pytest.raises(RevertError, match="written to 'fake', which the job no longer writes to"):
@@ -221,9 +203,7 @@ def test_a_sink_that_the_job_no_longer_has_is_refused(job):
 
 
 def test_sparks_own_sinks_are_refused(job, sink):
-    """
-    A native sink beside says so before anything is removed.
-    """
+    """A native sink beside says so before anything is removed."""
     run(job, "r1", 0)
 
     with pytest.raises(RevertError, match="spark:console: .* cannot be reverted"):
@@ -232,9 +212,7 @@ def test_sparks_own_sinks_are_refused(job, sink):
 
 
 def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
-    """
-    All sinks are asked before the first row goes.
-    """
+    """All sinks are asked before the first row goes."""
 
     class Refusing(FakeSink):
         def check_revert(self, committables):
@@ -254,9 +232,7 @@ def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
 
 
 def test_every_step_is_fenced(job, sink):
-    """
-    A driver that loses its lease stops before the intent, in a sink, or before the end.
-    """
+    """A driver that loses its lease stops before the intent, in a sink, or before the end."""
     run(job, "r1", 0, 1)
     begun = []
     for lost_at in range(1, 5):

@@ -103,9 +103,7 @@ def rewind(job: EpochBench, run_id: str, *sinks) -> Rewind:
 
 
 def test_a_run_that_began_with_the_job(job, sink):
-    """
-    Nothing is left of it: no row, no checkpoint; the next run begins anew.
-    """
+    """Nothing is left of it: no row, no checkpoint; the next run begins anew."""
     run(job, "r1", 0, 1)
 
     rewind(job, "r1").rewind()
@@ -118,9 +116,7 @@ def test_a_run_that_began_with_the_job(job, sink):
 
 
 def test_a_run_that_began_in_the_middle(job, sink):
-    """
-    The rows of the runs before it stay, and the checkpoint is what it was when it began.
-    """
+    """The rows of the runs before it stay, and the checkpoint is what it was when it began."""
     run(job, "r1", 0, 1)
     before = job.spark.logs.query_id()
     run(job, "r2", 2, 3)
@@ -139,9 +135,7 @@ def test_a_run_that_began_in_the_middle(job, sink):
 
 
 def test_twice_is_once(job, sink):
-    """
-    A second call changes nothing, also after the run was executed again.
-    """
+    """A second call changes nothing, also after the run was executed again."""
     run(job, "r1", 0)
     rewind(job, "r1").rewind()
     run(job, "r2", 0)
@@ -152,9 +146,7 @@ def test_twice_is_once(job, sink):
 
 
 def test_later_runs_are_rewound_first(job, sink):
-    """
-    The error lists them, the newest first; then it goes.
-    """
+    """The error lists them, the newest first; then it goes."""
     for number in range(3):
         run(job, f"r{number}", number)
 
@@ -168,9 +160,7 @@ def test_later_runs_are_rewound_first(job, sink):
 
 
 def test_a_drain_is_undone_with_its_run(job):
-    """
-    A job that a run has drained goes on when that run is rewound.
-    """
+    """A job that a run has drained goes on when that run is rewound."""
     run(job, "r1", 0)
     directory = JobDirectory(job.storage)
     intent = DrainIntent(query_id=QUERY_ID, run_id="r1", batch=0, at="now")
@@ -184,9 +174,7 @@ def test_a_drain_is_undone_with_its_run(job):
 
 
 def test_what_cannot_be_rewound(job, sink):
-    """
-    An unknown run, and one that did not begin with a savepoint.
-    """
+    """An unknown run, and one that did not begin with a savepoint."""
     run(job, "r1", 0)
     run(job, "r2", 1, rewindable=False)
 
@@ -200,9 +188,7 @@ def test_what_cannot_be_rewound(job, sink):
 
 
 def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
-    """
-    Nobody knows what it has written, so it is refused once a batch has committed.
-    """
+    """Nobody knows what it has written, so it is refused once a batch has committed."""
     run(job, "r1")
     query = SimpleNamespace(name="q", sinks=(), native=spark_sink("console"))
     spark = Rewind(JobDirectory(job.storage), "r1", [query], OpenFence(), job.clock)
@@ -238,9 +224,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
 
 
 def test_no_driver_runs_a_job_that_is_half_rewound(job):
-    """
-    Between the intent and its end the job is nobody's.
-    """
+    """Between the intent and its end the job is nobody's."""
     run(job, "r1", 0)
     half = rewind(job, "r1")
     lost = SimpleNamespace(token=9, check=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -330,9 +314,7 @@ def test_a_savepoint_from_before_another_rewind_is_taken_anew(job, sink):
 
 
 def test_a_run_that_has_written_nothing_is_rewound_whatever_came_after_it(job, sink):
-    """
-    A driver that fails at once leaves nothing to undo, so what later runs have written stays.
-    """
+    """A driver that fails at once leaves nothing to undo, so what later runs have written stays."""
     run(job, "r1")
     run(job, "r2", 0)
 
@@ -349,9 +331,7 @@ def last_of(job: EpochBench) -> int:
 
 
 def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
-    """
-    It may wake up and go on taking the savepoint, so the next attempt takes it elsewhere.
-    """
+    """It may wake up and go on taking the savepoint, so the next attempt takes it elsewhere."""
     run(job, "r1", 0)
     lost = job.storage.at("savepoints/rewind-r2")
     owner = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
@@ -375,9 +355,7 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
 
 
 def test_runs_that_took_turns_are_not_rewound_alone(job, sink):
-    """
-    An older run was resumed after this one had begun: its rows would go with this one's.
-    """
+    """An older run was resumed after this one had begun: its rows would go with this one's."""
     run(job, "r1", 0)
     run(job, "r2", 1)
     run(job, "r1", 2)
@@ -406,9 +384,7 @@ def test_a_query_that_has_had_no_batch(job):
 
 
 def test_a_query_that_the_job_no_longer_has(job, sink):
-    """
-    Its rows cannot be found without its sinks, so nothing is reverted.
-    """
+    """Its rows cannot be found without its sinks, so nothing is reverted."""
     run(job, "r1", 0)
     query = SimpleNamespace(name="renamed", sinks=job.sinks, native=None)
     directory = JobDirectory(job.storage)
@@ -419,9 +395,7 @@ def test_a_query_that_the_job_no_longer_has(job, sink):
 
 
 def test_no_driver_writes_to_a_job_that_is_half_reverted(job):
-    """
-    It is refused before it has recorded its run, which would stand in the way of the rewind.
-    """
+    """It is refused before it has recorded its run, which would stand in the way of the rewind."""
     run(job, "r1", 0)
     run(job, "r2", 1)
     half = rewind(job, "r2")
@@ -437,9 +411,7 @@ def test_no_driver_writes_to_a_job_that_is_half_reverted(job):
 
 
 def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch):
-    """
-    Records are folded away by and by, but for those that a rewind needs.
-    """
+    """Records are folded away by and by, but for those that a rewind needs."""
     monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 1)
     run(job, "r1", 0, 1, 2)
     run(job, "r2", 3, 4, 5)
@@ -480,9 +452,7 @@ def undo(job, monkeypatch):
 
 
 def test_what_is_reverted_is_counted(job, undo):
-    """
-    Epochs, rows and sinks; another call says that there was nothing left to do.
-    """
+    """Epochs, rows and sinks; another call says that there was nothing left to do."""
     run(job, "r1", 0)
     run(job, "r2", 1, 2)
     run(job, "r3")
@@ -524,9 +494,7 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
 
 
 def test_rows_whose_records_were_folded_are_not_guessed(job):
-    """
-    Their epochs are counted, and said to be without a number of rows.
-    """
+    """Their epochs are counted, and said to be without a number of rows."""
     run(job, "r1", 0)
     job.records.put_folded(HistoryRecord(query_id=QUERY_ID, ranges=[(0, 0, 1, "r1")]))
     run(job, "r1", 1)
@@ -537,9 +505,7 @@ def test_rows_whose_records_were_folded_are_not_guessed(job):
 
 
 def test_long_stretches_of_folded_epochs_are_counted_without_a_walk(job):
-    """
-    A stretch of any length is divided where the rewind begins.
-    """
+    """A stretch of any length is divided where the rewind begins."""
     run(job, "r1", 0)
     long = 10**12
     job.records.put_folded(
@@ -553,9 +519,7 @@ def test_long_stretches_of_folded_epochs_are_counted_without_a_walk(job):
 
 
 def test_a_sink_that_cannot_revert_is_asked_before_anything_goes(job, sink, monkeypatch):
-    """
-    The refusal comes from the look, while every row is still there.
-    """
+    """The refusal comes from the look, while every row is still there."""
     run(job, "r1", 0)
     run(job, "r2", 1)
 

@@ -74,9 +74,7 @@ def condition(problem: str | None = None, **seen: Any) -> RunCondition:
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_state_has_a_word_and_a_next_step(case: str) -> None:
-    """
-    Runs that were killed, have failed, or were cancelled are told apart.
-    """
+    """Runs that were killed, have failed, or were cancelled are told apart."""
     found = condition(**CASES[case])
 
     assert case.partition(",")[0] == found.state
@@ -84,9 +82,7 @@ def test_each_state_has_a_word_and_a_next_step(case: str) -> None:
 
 
 def test_a_run_that_was_rewound_is_so_whatever_it_was_before(job: JobDirectoryBuilder) -> None:
-    """
-    With what has rewound it, when, and to where.
-    """
+    """With what has rewound it, when, and to where."""
     job.finished("r1")
     record = RewoundRecord(run_id="r1", savepoint="/s", at=LATER, by="rewind")
     job.directory.run("r1").put_rewound(record)
@@ -104,9 +100,7 @@ def job(tmp_path: Any) -> JobDirectoryBuilder:
 
 
 def test_who_has_a_task_is_not_told_to_give_a_command() -> None:
-    """
-    Each state has a next step for both, also a failure that a retry does not help.
-    """
+    """Each state has a next step for both, also a failure that a retry does not help."""
     snapshot = RunSnapshot("r1", attempt=an_attempt(outcome=FAILED, failure=WRONG))
     found = run_condition(snapshot, assess(snapshot), steps=IN_AIRFLOW)
 
@@ -119,9 +113,7 @@ def test_who_has_a_task_is_not_told_to_give_a_command() -> None:
 
 
 def test_a_killed_run_is_dead_since_it_was_last_heard_of() -> None:
-    """
-    By the last progress of its own attempt; that of an earlier one says nothing.
-    """
+    """By the last progress of its own attempt; that of an earlier one says nothing."""
     heard = a_progress(at=LATER, attempt=2)
 
     assert LATER == condition(attempt=KILLED, progress=heard).since
@@ -161,9 +153,7 @@ def test_an_ended_run_is_so_since_it_has_ended() -> None:
 def test_the_last_error_is_what_the_driver_has_recorded_or_its_exit(
     seen: dict[str, Any], error: str | None
 ) -> None:
-    """
-    A run that is well has none, also if an attempt of it has failed before.
-    """
+    """A run that is well has none, also if an attempt of it has failed before."""
     found = condition(**seen).error
 
     assert (error is None) == (found is None)
@@ -183,16 +173,12 @@ def test_what_a_retry_cannot_help_is_said() -> None:
 
 
 def test_a_run_that_waits_for_another_names_it() -> None:
-    """
-    The next step of a run without a driver depends on who has the lease.
-    """
+    """The next step of a run without a driver depends on who has the lease."""
     assert condition(**ANOTHERS).next_step.startswith("run 'r9' is running this job")
 
 
 def test_what_is_not_believed_or_not_readable_is_said() -> None:
-    """
-    A final checkpoint that the records contradict, and a damaged document.
-    """
+    """A final checkpoint that the records contradict, and a damaged document."""
     contradicted = condition("its record says otherwise", final=a_final())
 
     assert ("unverified", "its record says otherwise") == (contradicted.state, contradicted.error)

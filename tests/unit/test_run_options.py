@@ -72,9 +72,7 @@ def parsed(kind, *argv: str):
     ],
 )
 def test_an_option_has_one_place_in_each_interface(kind, operator):
-    """
-    Each field has its own flag and argument, and the argument is one of the operator's.
-    """
+    """Each field has its own flag and argument, and the argument is one of the operator's."""
     options = options_of(kind).values()
     arguments = [option.argument for option in options if option.argument]
     makers = [inspect.signature(each.__init__) for each in operator.mro() if each is not object]
@@ -86,9 +84,7 @@ def test_an_option_has_one_place_in_each_interface(kind, operator):
 
 
 def test_type_checkers_know_every_argument(monkeypatch):
-    """
-    The typed dictionaries, which scripts write, have what the signatures take.
-    """
+    """The typed dictionaries, which scripts write, have what the signatures take."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     operators = importlib.import_module("docs_operators")
     names = inspect.signature(SparkStreamingOperator.__init__).parameters
@@ -138,17 +134,13 @@ def test_an_option_is_given_by_default_args_and_to_mapped_tasks():
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_by_name(given, why):
-    """
-    When the DAG file is parsed, in one line.
-    """
+    """When the DAG file is parsed, in one line."""
     with pytest.raises(ConfigError, match=why):
         RunOptions.read_arguments(given)
 
 
 def test_another_attempt_that_changes_a_fixed_option_hears_its_name_from_the_caller():
-    """
-    A task hears of the operator's argument, a shell of the flag.
-    """
+    """A task hears of the operator's argument, a shell of the flag."""
     begun, asked = a_run(until="end"), a_run(until="stopped")
     with pytest.raises(ConfigError, match="begun with --until='end' and is now requested with --u"):
         check_same_spec(asked, begun)
@@ -160,9 +152,7 @@ def test_another_attempt_that_changes_a_fixed_option_hears_its_name_from_the_cal
 
 
 def test_the_command_line_gives_every_option():
-    """
-    What flags give is the request with these values; without flags it has its defaults.
-    """
+    """What flags give is the request with these values; without flags it has its defaults."""
     given = [
         *("--run-id", "r1", "--param", "n:=3", "--param", "text=a=b"),
         *("--param", 'deep:={"x": [null, 0.5]}', "--secret-param", "password=PASSWORD"),
@@ -181,9 +171,7 @@ def test_the_command_line_gives_every_option():
 
 
 def test_a_request_is_read_as_it_was_sent(tmp_path):
-    """
-    Every option reaches the driver through the document, whatever its type.
-    """
+    """Every option reaches the driver through the document, whatever its type."""
     storage = LocalStorage(str(tmp_path))
 
     sent = dataclasses.replace(FULL, driver_id="d1", trigger_s=60)
@@ -201,17 +189,13 @@ def test_a_request_is_read_as_it_was_sent(tmp_path):
     ids=repr,
 )
 def test_a_parameter_that_json_cannot_hold_is_refused(value):
-    """
-    It would reach the job as something else; the error names the parameter.
-    """
+    """It would reach the job as something else; the error names the parameter."""
     with pytest.raises(ConfigError, match="parameter 'p': .* is not a value of JSON"):
         check_params({"p": value})
 
 
 def test_a_parameter_that_is_no_json_is_refused():
-    """
-    After := there must be JSON.
-    """
+    """After := there must be JSON."""
     assert {"a:b": "1", "c": [1]} == parse_params(["a:b=1", "c:=[1]"])
     with pytest.raises(ConfigError, match="--param n:=three: what follows := must be JSON"):
         parse_params(["n:=three"])

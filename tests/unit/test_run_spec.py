@@ -71,9 +71,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
     ],
 )
 def test_a_wrong_word_is_refused_at_once(values, complaint):
-    """
-    An ask that cannot be met is refused where it is written, with the words that can.
-    """
+    """An ask that cannot be met is refused where it is written, with the words that can."""
     with pytest.raises(ConfigError, match=complaint) as raised:
         ask(**values)
     assert EXIT_USAGE == raised.value.exit_code
@@ -83,9 +81,7 @@ def test_a_wrong_word_is_refused_at_once(values, complaint):
     "run_id", ["r1", "manual__2026-01-01T00-00-00+00-00", "scheduled.1=x", "A" * 200]
 )
 def test_a_run_may_have_any_folders_name(run_id):
-    """
-    A run id is any name that is a folder everywhere.
-    """
+    """A run id is any name that is a folder everywhere."""
     assert run_id == ask(run_id=run_id).run_id
 
 
@@ -128,9 +124,7 @@ def test_the_job_fills_in_what_the_ask_leaves_open(queries, until, at_end, plan)
     ],
 )
 def test_what_the_job_cannot_do_is_refused(queries, values, complaint):
-    """
-    A job without a query, or the end of a source that has none, is one clear error.
-    """
+    """A job without a query, or the end of a source that has none, is one clear error."""
     with pytest.raises(ConfigError, match=complaint):
         resolve_plan(ask(**values), queries)
 
@@ -145,9 +139,7 @@ def test_what_the_job_cannot_do_is_refused(queries, values, complaint):
     ],
 )
 def test_the_plan_chooses_sparks_trigger(until, every_s, trigger):
-    """
-    A run with an end reads all there is; one without goes on at the pace that was asked.
-    """
+    """A run with an end reads all there is; one without goes on at the pace that was asked."""
     assert trigger == ExecutionPlan(until, AtEnd.SUSPEND).trigger(every_s)
 
 
@@ -156,9 +148,7 @@ def begun(interval):
 
 
 def test_a_moment_of_another_dag_run_goes_on_with_the_run():
-    """
-    A run that was begun by hand keeps its moment, whichever DAG run by hand goes on with it.
-    """
+    """A run that was begun by hand keeps its moment, whichever DAG run by hand goes on with it."""
     later = NOW + dt.timedelta(hours=1)
 
     assert (NOW, NOW) == with_stored_options(
@@ -185,18 +175,14 @@ def test_an_interval_of_data_is_asked_for_as_it_is(hours):
 
 
 def test_an_ask_with_an_id_is_about_that_run(job):
-    """
-    A run id decides, whatever else the directory holds.
-    """
+    """A run id decides, whatever else the directory holds."""
     job.request_run("r1")
 
     assert "r2" == resolve_run_id(job.directory, ask(run_id="r2"), NOW)
 
 
 def test_a_new_directory_begins_a_new_run(job):
-    """
-    Without runs a new one is made, named by the time and unlike any other.
-    """
+    """Without runs a new one is made, named by the time and unlike any other."""
     chosen = [resolve_run_id(job.directory, ask(), NOW) for _ in range(2)]
 
     assert all(re.fullmatch(r"manual-20260102T030405-[0-9a-f]{6}", run_id) for run_id in chosen)
@@ -204,9 +190,7 @@ def test_a_new_directory_begins_a_new_run(job):
 
 
 def test_the_unfinished_run_goes_on(job):
-    """
-    The same command again resumes the run that has no final checkpoint.
-    """
+    """The same command again resumes the run that has no final checkpoint."""
     job.request_run("r1", token=1).suspended("r1")
     job.request_run("r2", token=2)
 
@@ -214,9 +198,7 @@ def test_the_unfinished_run_goes_on(job):
 
 
 def test_of_two_unfinished_runs_the_younger_goes_on(job):
-    """
-    Where several runs have no final checkpoint, the same command means the last one begun.
-    """
+    """Where several runs have no final checkpoint, the same command means the last one begun."""
     job.request_run("younger", token=2)
     job.request_run("older", token=1)
 
@@ -224,18 +206,14 @@ def test_of_two_unfinished_runs_the_younger_goes_on(job):
 
 
 def test_a_finished_run_is_done(job):
-    """
-    The same command after a drain means the run that drained.
-    """
+    """The same command after a drain means the run that drained."""
     job.request_run("r1").finished("r1")
 
     assert "r1" == resolve_run_id(job.directory, ask(), NOW)
 
 
 def test_a_suspended_run_is_followed_by_another(job):
-    """
-    After a suspended run the same command begins a new run on the kept state.
-    """
+    """After a suspended run the same command begins a new run on the kept state."""
     job.request_run("r1").suspended("r1")
 
     assert resolve_run_id(job.directory, ask(), NOW).startswith("manual-")
@@ -275,9 +253,7 @@ def test_the_same_ask_is_accepted():
     ],
 )
 def test_another_ask_is_refused(name, value, shown):
-    """
-    A later attempt that asks for something else is refused with both values and the way out.
-    """
+    """A later attempt that asks for something else is refused with both values and the way out."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_spec(a_run(**{name: value}), a_run())
     assert "request the same, or use another run id or job directory" in str(raised.value)
@@ -298,9 +274,7 @@ def test_another_ask_is_refused(name, value, shown):
     ],
 )
 def test_a_run_that_has_ended_may_be_asked_for_again(stored, values):
-    """
-    As it was asked for, also where the job's function has settled what was left to it.
-    """
+    """As it was asked for, also where the job's function has settled what was left to it."""
     check_same_as_ended(ask(params={"input": "/in"}, **values), a_run(**stored))
 
 
@@ -319,9 +293,7 @@ def test_a_run_that_has_ended_may_be_asked_for_again(stored, values):
     ],
 )
 def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, shown):
-    """
-    What it has done is not what is wanted now: refused as it would be while it goes on.
-    """
+    """What it has done is not what is wanted now: refused as it would be while it goes on."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_as_ended(ask(**{"params": {"input": "/in"}, **values}), a_run(**stored))
     assert "request the same, or use another run id or job directory" in str(raised.value)
@@ -360,9 +332,7 @@ def test_a_driver_that_has_agreed_to_leave_does_not_run_on(job):
 
 @pytest.mark.parametrize("driver_id", ["d1", "d2", None])
 def test_drivers_without_an_end_go_on(job, driver_id):
-    """
-    A driver that was killed, or is new, and a person's command, run.
-    """
+    """A driver that was killed, or is new, and a person's command, run."""
     run = job.request_run("r1").directory.run("r1")
     run.put_attempt(an_attempt(1, driver_id="d0", ended=NOW_TEXT, outcome=FAILED))
     run.put_attempt(an_attempt(2, driver_id="d1"))
@@ -371,9 +341,7 @@ def test_drivers_without_an_end_go_on(job, driver_id):
 
 
 def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
-    """
-    It is refused before Spark starts and before the lease is asked for.
-    """
+    """It is refused before Spark starts and before the lease is asked for."""
     entry = tmp_path / "job.py"
     entry.write_text("def job(ctx): ...")
     run = job.begin().request_run("r1").directory.run("r1")
@@ -390,9 +358,7 @@ def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
 
 
 def test_a_job_that_nobody_drained_goes_on(job):
-    """
-    A new job, and one with suspended runs, accept another run.
-    """
+    """A new job, and one with suspended runs, accept another run."""
     check_preconditions(job.directory, "r1")
     job.request_run("r1").suspended("r1")
 
@@ -401,9 +367,7 @@ def test_a_job_that_nobody_drained_goes_on(job):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_the_draining_run_itself_goes_on(job, ended):
-    """
-    The run that drains the job may be resumed, and asked again.
-    """
+    """The run that drains the job may be resumed, and asked again."""
     job.request_run("r1")
     job.drains("r1")
     if ended:
@@ -433,9 +397,7 @@ def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
 
 
 def test_a_drained_job_does_not_resume(job):
-    """
-    Another run on a drained job is refused, with why and what to do.
-    """
+    """Another run on a drained job is refused, with why and what to do."""
     job.request_run("r1").finished("r1")
 
     with pytest.raises(JobDrainedError) as raised:
@@ -446,9 +408,7 @@ def test_a_drained_job_does_not_resume(job):
 
 
 def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
-    """
-    Another run while a drain is unfinished is told which run to finish.
-    """
+    """Another run while a drain is unfinished is told which run to finish."""
     job.request_run("r1")
     job.drains("r1")
 
@@ -460,9 +420,7 @@ def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
 
 
 def test_secret_parameters_come_from_the_environment(monkeypatch):
-    """
-    The job gets the value; what is asked, shown and stored has the variable's name.
-    """
+    """The job gets the value; what is asked, shown and stored has the variable's name."""
     monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
     asked = ask(params={"input": "/in"}, secret_params={"password": "DB_PASSWORD"})
 
@@ -471,9 +429,7 @@ def test_secret_parameters_come_from_the_environment(monkeypatch):
 
 
 def test_a_secret_that_is_not_there_is_named(monkeypatch):
-    """
-    The error says which variable to set.
-    """
+    """The error says which variable to set."""
     monkeypatch.delenv("DB_PASSWORD", raising=False)
 
     with pytest.raises(ConfigError, match="'password' is a secret.*DB_PASSWORD, which is not set"):

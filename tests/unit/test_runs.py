@@ -63,9 +63,7 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
 
 
 def test_looks_at_a_job_cost_the_same_after_10_and_after_300_runs(clock, tmp_path):
-    """
-    A start, a watcher and status read the newest runs and no older one.
-    """
+    """A start, a watcher and status read the newest runs and no older one."""
     few = Ended(JobDirectoryBuilder(tmp_path / "few")).runs(10)
     many = Ended(JobDirectoryBuilder(tmp_path / "many")).runs(300)
 
@@ -77,9 +75,7 @@ def test_looks_at_a_job_cost_the_same_after_10_and_after_300_runs(clock, tmp_pat
 
 
 def test_runs_are_given_in_the_order_in_which_they_began(ended):
-    """
-    A run that goes on after later ones is not the newest for that, and is given once.
-    """
+    """A run that goes on after later ones is not the newest for that, and is given once."""
     ended.runs(3)
     ended.lease("r1")
     ended.lease("r1")
@@ -93,9 +89,7 @@ def test_runs_are_given_in_the_order_in_which_they_began(ended):
 
 
 def test_runs_without_leases_are_found_by_their_folders(ended):
-    """
-    As in a copy of a job directory from which the leases were left out.
-    """
+    """As in a copy of a job directory from which the leases were left out."""
     ended.job.request_run("old", token=1).request_run("older", token=0)
     ended.token = 1
     ended.run("new")
@@ -104,9 +98,7 @@ def test_runs_without_leases_are_found_by_their_folders(ended):
 
 
 def test_the_leases_of_one_driver_are_passed_over_at_once(ended):
-    """
-    It takes one more each time when it starts a query again, for the same run.
-    """
+    """It takes one more each time when it starts a query again, for the same run."""
     ended.runs(2)
     ended.run("restless")
     for _ in range(150):
@@ -118,9 +110,7 @@ def test_the_leases_of_one_driver_are_passed_over_at_once(ended):
 
 
 def test_a_lease_that_tells_of_another_runs_first_one_hides_nothing(ended):
-    """
-    As in copies of a lease under other numbers.
-    """
+    """As in copies of a lease under other numbers."""
     ended.runs(5)
     ended.lease("r5", first=1)
     ended.counted.taken()
@@ -130,9 +120,7 @@ def test_a_lease_that_tells_of_another_runs_first_one_hides_nothing(ended):
 
 
 def test_a_run_of_many_attempts_does_not_hide_older_ones_from_who_needs_all(ended):
-    """
-    What starts and status look at ends after a hundred drivers; what undoes runs goes on.
-    """
+    """What starts and status look at ends after a hundred drivers; what undoes runs goes on."""
     ended.runs(2)
     ended.run("unlucky", ended=False)
     for _ in range(120):
@@ -145,9 +133,7 @@ def test_a_run_of_many_attempts_does_not_hide_older_ones_from_who_needs_all(ende
 
 
 def test_an_ask_without_an_id_resumes_an_unfinished_run_among_the_newest(ended, clock):
-    """
-    One that was left ten runs ago is resumed by its id; without one a new run begins.
-    """
+    """One that was left ten runs ago is resumed by its id; without one a new run begins."""
     ended.run("left", ended=False)
     ended.runs(9)
     ask = RunSpec(job_dir=ended.directory.url, entry="job.py:f")
@@ -158,9 +144,7 @@ def test_an_ask_without_an_id_resumes_an_unfinished_run_among_the_newest(ended, 
 
 
 def test_the_newest_token_is_found_where_a_listing_is_old(ended, monkeypatch):
-    """
-    A network filesystem may list yesterday's names; what lies under a name is fresh.
-    """
+    """A network filesystem may list yesterday's names; what lies under a name is fresh."""
     ended.runs(3)
     monkeypatch.setattr(CountingStorage, "list", lambda *_: ["1.json"])
 
@@ -168,9 +152,7 @@ def test_the_newest_token_is_found_where_a_listing_is_old(ended, monkeypatch):
 
 
 def test_status_shows_the_newest_runs(ended, capsys):
-    """
-    Ten, or as many as are asked for, or all, oldest first; one by its id whatever its age.
-    """
+    """Ten, or as many as are asked for, or all, oldest first; one by its id whatever its age."""
     ended.runs(12)
 
     def shown(*options: str) -> list[str]:
@@ -184,9 +166,7 @@ def test_status_shows_the_newest_runs(ended, capsys):
 
 
 def test_status_refuses_what_it_cannot_show(ended, capsys):
-    """
-    No run, a run that is not there, and what is no run's id.
-    """
+    """No run, a run that is not there, and what is no run's id."""
     ended.runs(2)
     url = ended.directory.url
 
@@ -199,9 +179,7 @@ def test_status_refuses_what_it_cannot_show(ended, capsys):
 
 
 def test_a_run_that_is_not_there_cannot_be_rewound(ended):
-    """
-    It is looked for among all runs.
-    """
+    """It is looked for among all runs."""
     ended.runs(2)
     with pytest.raises(UnknownJobError, match="no run 'r9'"):
         runs_since(ended.directory, "r9")

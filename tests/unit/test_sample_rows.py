@@ -46,9 +46,7 @@ ROW = {"k": "a"}
     ],
 )
 def test_a_sample_is_a_batch_or_a_list_of_batches(given: Any, batches: Any):
-    """
-    Rows are one batch; lists of rows, and DataFrames, are a batch each.
-    """
+    """Rows are one batch; lists of rows, and DataFrames, are a batch each."""
     assert batches == batches_of(given, "source 's'")
 
 
@@ -62,9 +60,7 @@ def test_a_sample_is_a_batch_or_a_list_of_batches(given: Any, batches: Any):
     ],
 )
 def test_what_is_no_sample_is_refused(given: Any, said: str):
-    """
-    The message names the source and what a sample is.
-    """
+    """The message names the source and what a sample is."""
     with pytest.raises(ConfigError, match=said):
         batches_of(given, "source 's'")
 
@@ -79,9 +75,7 @@ def test_what_is_no_sample_is_refused(given: Any, said: str):
     ],
 )
 def test_a_row_gives_a_value_for_each_column(row: Any, values: tuple[Any, ...]):
-    """
-    What a row does not name is NULL, as in a file that has not the column.
-    """
+    """What a row does not name is NULL, as in a file that has not the column."""
     assert values == values_of(row, NAMES, "source 's'")
 
 
@@ -95,9 +89,7 @@ def test_a_row_gives_a_value_for_each_column(row: Any, values: tuple[Any, ...]):
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(row: Any, said: str):
-    """
-    A mistyped column is an error and not a column of NULLs.
-    """
+    """A mistyped column is an error and not a column of NULLs."""
     with pytest.raises(ConfigError, match=said):
         values_of(row, NAMES, "source 's'")
 

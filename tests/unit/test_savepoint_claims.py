@@ -100,9 +100,7 @@ def test_no_clock_ends_the_claim_of_a_living_process(job, root, monkeypatch):
 
 
 def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
-    """
-    Before it puts savepoint.json it looks for its claim, and finds it overtaken.
-    """
+    """Before it puts savepoint.json it looks for its claim, and finds it overtaken."""
     later = FakeClock(job.clock.now() + TWO_DAYS)
 
     def collect() -> None:
@@ -117,9 +115,7 @@ def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
 
 
 def test_a_taker_that_was_overtaken_leaves_the_folder_to_its_new_owner(job, root, monkeypatch):
-    """
-    Neither its files nor its claim are touched by who comes late.
-    """
+    """Neither its files nor its claim are touched by who comes late."""
     at_failpoint(monkeypatch, "savepoint.copied", lambda: overtake(root.at("s1")))
 
     with pytest.raises(SavepointError, match="claimed the folder meanwhile"):
@@ -129,9 +125,7 @@ def test_a_taker_that_was_overtaken_leaves_the_folder_to_its_new_owner(job, root
 
 
 def test_files_that_go_while_the_record_is_put_make_no_savepoint(job, root, monkeypatch):
-    """
-    The sizes are looked at after savepoint.json as well: what lacks a file does not stay.
-    """
+    """The sizes are looked at after savepoint.json as well: what lacks a file does not stay."""
     put = type(root).put_if_absent
 
     def put_late(storage, path: str, data: bytes) -> bool:
@@ -167,9 +161,7 @@ def test_a_taker_that_is_overtaken_at_the_last_moment_takes_its_record_back(job,
 
 @pytest.mark.parametrize("arrives", ["savepoint.json", "job.json"])
 def test_garbage_that_is_none_any_more_is_left(job, root, monkeypatch, arrives):
-    """
-    It was completed, or a job has begun there, between the look and the collector's claim.
-    """
+    """It was completed, or a job has begun there, between the look and the collector's claim."""
     root.put("s1/queries/q/metadata", b"{}")
     claim(root.at("s1"), "take", job.clock)
     from_elsewhere(root.at("s1"), "writer.1.json")
@@ -180,9 +172,7 @@ def test_garbage_that_is_none_any_more_is_left(job, root, monkeypatch, arrives):
 
 
 def test_a_savepoint_that_was_completed_since_the_look_stays(job, root, monkeypatch):
-    """
-    Two takers of one name: the slower one finds the other's savepoint after its own claim.
-    """
+    """Two takers of one name: the slower one finds the other's savepoint after its own claim."""
     first = take(job)
     saved = Path(first.url) / "savepoint.json"
     hidden = saved.rename(saved.with_name("writer.9.json"))  # as it looked before
@@ -204,9 +194,7 @@ def test_a_savepoint_that_was_completed_since_the_look_stays(job, root, monkeypa
 
 
 def test_a_folder_with_a_claim_and_something_else_is_not_taken(job, root):
-    """
-    A claim alone gives no right to what somebody else has put there.
-    """
+    """A claim alone gives no right to what somebody else has put there."""
     claim(root.at("s1"), "remove", FakeClock(job.clock.now() - TWO_DAYS))
     from_elsewhere(root.at("s1"), "writer.1.json")
     root.put("s1/notes.txt", b"mine")
@@ -220,9 +208,7 @@ def test_a_folder_with_a_claim_and_something_else_is_not_taken(job, root):
 
 
 def test_many_readers_hold_a_savepoint(job, root):
-    """
-    While one of them is left nobody removes it; then anybody may.
-    """
+    """While one of them is left nobody removes it; then anybody may."""
     saved = take(job)
     with pinned_savepoint(saved.url, job.clock) as one:
         with pinned_savepoint(saved.url, job.clock) as two:
@@ -238,9 +224,7 @@ def test_many_readers_hold_a_savepoint(job, root):
 
 
 def test_retention_leaves_what_is_being_restored(job, root):
-    """
-    It goes on with the others, and says what stays.
-    """
+    """It goes on with the others, and says what stays."""
     first, second = take(job, "s1"), take(job, "s2")
     third = take(job, "s3")
 
@@ -252,9 +236,7 @@ def test_retention_leaves_what_is_being_restored(job, root):
 
 
 def test_nothing_is_removed_while_a_restore_copies(job, root, tmp_path, monkeypatch):
-    """
-    A retention that comes in the middle leaves the savepoint, and the restore ends.
-    """
+    """A retention that comes in the middle leaves the savepoint, and the restore ends."""
     saved = take(job)
     take(job, "s2")
     seen: list[list[str]] = []
@@ -271,9 +253,7 @@ def test_nothing_is_removed_while_a_restore_copies(job, root, tmp_path, monkeypa
 
 
 def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
-    """
-    It looks for one after it has put its own document, so that one of the two sees the other.
-    """
+    """It looks for one after it has put its own document, so that one of the two sees the other."""
     saved = take(job)
 
     def read() -> None:
@@ -290,9 +270,7 @@ def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
 
 
 def test_a_dead_reader_holds_nothing(job, root):
-    """
-    A process that was killed in a restore does not keep the savepoint for ever.
-    """
+    """A process that was killed in a restore does not keep the savepoint for ever."""
     saved = take(job)
     program = (
         "import os, sys; from airflow_provider.runtime.base.clock import SystemClock\n"
@@ -307,9 +285,7 @@ def test_a_dead_reader_holds_nothing(job, root):
 
 
 def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
-    """
-    Nobody here can know whether it lives; age counts there, and only there.
-    """
+    """Nobody here can know whether it lives; age counts there, and only there."""
     saved = take(job)
     began = to_iso(job.clock.now())
     reader = ReaderRecord(nonce="0", owner=ELSEWHERE, began=began)
@@ -322,9 +298,7 @@ def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
 
 
 def test_a_savepoint_that_may_only_be_read_is_restored():
-    """
-    On a mount or an account without the right to write nothing is put, and nothing is missed.
-    """
+    """On a mount or an account without the right to write nothing is put, and nothing is missed."""
     place = Path(tempfile.mkdtemp(prefix="read-only-"))  # pytest's own is root's alone
     job = EpochBench(place / "job", FakeSink()).begun().published(2)
     saved = take(job)
@@ -338,9 +312,7 @@ def test_a_savepoint_that_may_only_be_read_is_restored():
 
 
 def test_where_there_is_no_savepoint_nothing_is_put(job, root):
-    """
-    A wrong address leaves no folder behind.
-    """
+    """A wrong address leaves no folder behind."""
     with (
         pytest.raises(UnknownJobError, match="check the path"),
         pinned_savepoint(f"{root.url}/nowhere", job.clock),
@@ -353,9 +325,7 @@ def test_where_there_is_no_savepoint_nothing_is_put(job, root):
 
 
 def test_a_savepoint_that_was_taken_anew_is_not_removed_for_the_old_one(job, root, monkeypatch):
-    """
-    Whoever decided on the old one looks again before it removes.
-    """
+    """Whoever decided on the old one looks again before it removes."""
     take(job)
     other = json.dumps({**json.loads(root.read("s1/savepoint.json")), "run_id": "another"})
     at_failpoint(
@@ -370,9 +340,7 @@ def test_a_savepoint_that_was_taken_anew_is_not_removed_for_the_old_one(job, roo
 
 
 def test_a_claim_is_looked_for_by_its_name(job, root):
-    """
-    Neither one of the same number by somebody else, nor one that was overtaken, is held.
-    """
+    """Neither one of the same number by somebody else, nor one that was overtaken, is held."""
     place = root.at("s1")
     mine = claim(place, "take", job.clock)
     assert is_held(place, mine)

@@ -49,7 +49,5 @@ def test_what_cannot_be_taken(root, capsys, case):
 
 @pytest.mark.parametrize("case", RESTORES.values(), ids=RESTORES)
 def test_what_cannot_be_restored(root, capsys, case):
-    """
-    Exit code 2, one line that says what, where and what to do; no job is made.
-    """
+    """Exit code 2, one line that says what, where and what to do; no job is made."""
     assert_refused(root, case, capsys, "restore", str(root / case.source), str(root / "new"))

@@ -78,9 +78,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def test_each_job_is_counted_by_itself(tmp_path, backup):
-    """
-    Jobs that are saved into one folder do not push each other's savepoints out.
-    """
+    """Jobs that are saved into one folder do not push each other's savepoints out."""
     often, seldom = a_job(tmp_path / "often"), a_job(tmp_path / "seldom")  # of one name
     take(seldom, backup, "seldom")
     for number in range(4):
@@ -94,9 +92,7 @@ def test_each_job_is_counted_by_itself(tmp_path, backup):
 
 
 def test_each_series_of_a_job_is_counted_by_itself(tmp_path, backup):
-    """
-    Two tasks that save one job keep as many as each of them asks for.
-    """
+    """Two tasks that save one job keep as many as each of them asks for."""
     job = a_job(tmp_path / "job")
     take(job, backup, "daily", labels={SERIES: "daily"})
     taken = []
@@ -109,9 +105,7 @@ def test_each_series_of_a_job_is_counted_by_itself(tmp_path, backup):
 
 
 def test_who_has_just_taken_one_looks_at_its_own_series_only(tmp_path, backup):
-    """
-    What another job keeps is its own affair, though it is more than this one would keep.
-    """
+    """What another job keeps is its own affair, though it is more than this one would keep."""
     mine, other = a_job(tmp_path / "mine"), a_job(tmp_path / "other")
     for number in range(3):
         another_batch(other)
@@ -144,9 +138,7 @@ def test_a_checkpoint_that_began_anew_is_another_history(tmp_path, backup):
 
 @pytest.mark.parametrize("names_ahead", ["abc", "xyz"])
 def test_a_clock_that_stood_ahead_takes_nothing_away(tmp_path, backup, names_ahead):
-    """
-    What is taken after it is newer, also while the job stands still, whatever it is called.
-    """
+    """What is taken after it is newer, also while the job stands still, whatever it is called."""
     job = a_job(tmp_path / "job")
     for hour, name in enumerate(names_ahead):
         take(job, backup, name, hour=5 + hour)
@@ -158,9 +150,7 @@ def test_a_clock_that_stood_ahead_takes_nothing_away(tmp_path, backup, names_ahe
 
 
 def test_a_job_that_is_set_back_begins_a_newer_history(tmp_path, backup):
-    """
-    Its savepoints have lower batches than those of the time that was undone, and stay.
-    """
+    """Its savepoints have lower batches than those of the time that was undone, and stay."""
     job = EpochBench(tmp_path / "job").begun()  # with Spark's own sink
     job.spark.plan(0).commit(0)
     first = take(job, backup, "before")
@@ -176,9 +166,7 @@ def test_a_job_that_is_set_back_begins_a_newer_history(tmp_path, backup):
 
 
 def test_a_newer_driver_is_newer_whatever_its_batches(tmp_path, backup):
-    """
-    The lease counts before the batches.
-    """
+    """The lease counts before the batches."""
     old = take(a_job(tmp_path / "job"), backup, "z-old")
     raw = json.loads(backup.read("z-old/savepoint.json"))
     for name, token, batch in [("a-new", raw["token"] + 1, 0), ("m-old", raw["token"], 9)]:
@@ -191,9 +179,7 @@ def test_a_newer_driver_is_newer_whatever_its_batches(tmp_path, backup):
 
 
 def test_what_was_just_taken_stays_though_it_looks_old(tmp_path, backup):
-    """
-    Whoever took it knows better than what the savepoints say.
-    """
+    """Whoever took it knows better than what the savepoints say."""
     job = a_job(tmp_path / "job")
     mine = take(job, backup, "mine", hour=-48)
     another_batch(job)
@@ -208,9 +194,7 @@ def test_what_was_just_taken_stays_though_it_looks_old(tmp_path, backup):
 
 
 def test_the_newest_of_each_job_outlives_any_age(tmp_path, backup):
-    """
-    A clock may say that all are too old; one of each job stays, and not the one it says.
-    """
+    """A clock may say that all are too old; one of each job stays, and not the one it says."""
     for name in ("a", "b"):
         job = a_job(tmp_path / name)
         take(job, backup, f"{name}-older", hour=7)
@@ -226,9 +210,7 @@ def test_the_newest_of_each_job_outlives_any_age(tmp_path, backup):
 
 
 def test_job_directories_beside_savepoints_stay(tmp_path):
-    """
-    The folder of all jobs is given instead of one: each file of each job is as it was.
-    """
+    """The folder of all jobs is given instead of one: each file of each job is as it was."""
     jobs = [a_job(tmp_path / "daily"), a_job(tmp_path / "hourly")]
     take(jobs[0], LocalStorage(str(tmp_path)), "saved")
     claim(jobs[1].storage, "take", FakeClock(NOON - dt.timedelta(days=9)))  # the mark of one
@@ -242,9 +224,7 @@ def test_job_directories_beside_savepoints_stay(tmp_path):
 
 @pytest.mark.parametrize("mark", ["job.json", "leases/1.json", "runs/r1/run.json"])
 def test_what_marks_a_job_directory_outweighs_all_else(tmp_path, mark):
-    """
-    Nothing is removed there, though it looks like a savepoint and like garbage.
-    """
+    """Nothing is removed there, though it looks like a savepoint and like garbage."""
     backup = LocalStorage(str(tmp_path / "backup"))
     job = a_job(tmp_path / "job")
     take(job, backup, "mixed")
@@ -262,9 +242,7 @@ def test_what_marks_a_job_directory_outweighs_all_else(tmp_path, mark):
 
 
 def test_claiming_again_removes_nothing_of_others(tmp_path):
-    """
-    A restore that lets the savepoint go over to the job is given again, as after a crash.
-    """
+    """A restore that lets the savepoint go over to the job is given again, as after a crash."""
     job = a_job(tmp_path / "a")
     root = LocalStorage(str(tmp_path))
     saved = take(job, root, "saved")
@@ -278,9 +256,7 @@ def test_claiming_again_removes_nothing_of_others(tmp_path):
 
 
 def test_what_somebody_has_put_into_a_savepoint_is_not_removed_with_it(tmp_path, backup):
-    """
-    Its own files are those that its record names; with others among them it stays, whole.
-    """
+    """Its own files are those that its record names; with others among them it stays, whole."""
     job = a_job(tmp_path / "job")
     saved = take(job, backup, "s0")
     another_batch(job)
@@ -315,9 +291,7 @@ def strange(backup: LocalStorage, savepoint: Path) -> None:
 
 
 def test_strange_things_beside_savepoints_are_passed_over(tmp_path, capsys):
-    """
-    Every command works as if they were not there, and they are there afterwards.
-    """
+    """Every command works as if they were not there, and they are there afterwards."""
     job = a_job(tmp_path / "job")
     backup = job.storage.at("savepoints")
     taken = []
@@ -343,9 +317,7 @@ def test_strange_things_beside_savepoints_are_passed_over(tmp_path, capsys):
 
 
 def test_folders_that_cannot_be_read_are_passed_over(capsys):
-    """
-    They are nobody's business here, whoever they belong to.
-    """
+    """They are nobody's business here, whoever they belong to."""
     place = Path(tempfile.mkdtemp(prefix="unreadable-"))  # pytest's own is root's alone
     backup = LocalStorage(str(place / "backup"))
     job = a_job(place / "job")
@@ -364,9 +336,7 @@ def test_folders_that_cannot_be_read_are_passed_over(capsys):
 
 
 def test_a_damaged_savepoint_hides_no_other(tmp_path, backup, capsys):
-    """
-    It is said to be damaged, is never removed, and is never the newest.
-    """
+    """It is said to be damaged, is never removed, and is never the newest."""
     job = a_job(tmp_path / "job")
     for number in range(4):
         another_batch(job)

@@ -75,9 +75,7 @@ def assert_refused(place: Path, capsys, *said: str) -> None:
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "a/b", "/etc", ".hidden", "a\nb"])
 def test_a_query_of_a_name_that_is_none(place, capsys, name):
-    """
-    It would be a folder of the new job: it cannot lead elsewhere.
-    """
+    """It would be a folder of the new job: it cannot lead elsewhere."""
     rename(place, name)
 
     assert_refused(place, capsys, "s1/savepoint.json")
@@ -86,9 +84,7 @@ def test_a_query_of_a_name_that_is_none(place, capsys, name):
 
 @pytest.mark.parametrize("holder", ["../others", "..", ".", "", "a/b", "/etc"])
 def test_a_holder_that_is_not_beside(place, capsys, holder):
-    """
-    Files of another savepoint are named by its folder, not by a way.
-    """
+    """Files of another savepoint are named by its folder, not by a way."""
     change(place, files=[*files(place), ["key", len(SECRET), None, holder]])
 
     assert_refused(place, capsys, "s1/savepoint.json")
@@ -97,9 +93,7 @@ def test_a_holder_that_is_not_beside(place, capsys, holder):
 @pytest.mark.parametrize("path", ["../../../key", "/etc/passwd", "", "a//b", "./a"])
 @pytest.mark.parametrize("member", ["files", "addressed"])
 def test_a_path_that_leads_out(place, capsys, member, path):
-    """
-    Neither what is copied nor what is rewritten lies outside.
-    """
+    """Neither what is copied nor what is rewritten lies outside."""
     if member == "files":
         change(place, files=[*files(place), [path, len(SECRET)]])
     else:
@@ -110,9 +104,7 @@ def test_a_path_that_leads_out(place, capsys, member, path):
 
 @pytest.mark.parametrize("what", ["file", "folder", "query", "queries"])
 def test_a_symbolic_link_in_a_savepoint(place, capsys, what):
-    """
-    What it leads to is not the savepoint's, also when its size is right.
-    """
+    """What it leads to is not the savepoint's, also when its size is right."""
     root = place / "sp/s1/queries"
     if what == "file":
         (root / "q/key").symlink_to(place / "sp/others/queries/q/key")
@@ -131,9 +123,7 @@ def test_a_symbolic_link_in_a_savepoint(place, capsys, what):
 
 
 def test_a_pipe_in_a_savepoint(place, capsys):
-    """
-    Nobody waits for what may come out of it.
-    """
+    """Nobody waits for what may come out of it."""
     os.mkfifo(place / "sp/s1/queries/q/pipe")
     change(place, files=[*files(place), ["pipe", 0]])
 

@@ -21,9 +21,7 @@ present(present(_SPEC).loader).exec_module(schemas)
 
 
 def test_the_documentation_has_the_schemas():
-    """
-    What the script would write is there, and nothing else.
-    """
+    """What the script would write is there, and nothing else."""
     wanted = schemas.pages()
     there = {f"docs/schemas/{path.name}" for path in (ROOT / "docs/schemas").glob("*.json")}
 

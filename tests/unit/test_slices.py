@@ -42,9 +42,7 @@ CONF_OF_JUNE = {"interval_start": "2026-06-01T00:00:00Z", "interval_end": "2026-
     ],
 )
 def test_partition_key_then_data_interval_then_configuration(facts, expected):
-    """
-    The first one that tells decides alone; an empty data interval tells nothing.
-    """
+    """The first one that tells decides alone; an empty data interval tells nothing."""
     assert expected == choose_slice(facts)
 
 
@@ -62,9 +60,7 @@ def test_partition_key_then_data_interval_then_configuration(facts, expected):
     ],
 )
 def test_a_configuration_that_makes_no_slice_is_refused(conf):
-    """
-    It names the run and what was given; it is never taken for no configuration.
-    """
+    """It names the run and what was given; it is never taken for no configuration."""
     with pytest.raises(NoSliceError, match="run 'r1': ") as raised:
         choose_slice(RunFacts(run="r1", conf=conf))
 
@@ -73,9 +69,7 @@ def test_a_configuration_that_makes_no_slice_is_refused(conf):
 
 
 def test_a_slice_is_named_by_its_time_in_utc_else_by_its_key():
-    """
-    Names are folders everywhere, and differ for different slices.
-    """
+    """Names are folders everywhere, and differ for different slices."""
     tokyo = dt.timezone(dt.timedelta(hours=9))
     there = (MAY[0].astimezone(tokyo), MAY[1].astimezone(tokyo))
     slices = [
@@ -94,9 +88,7 @@ def test_a_slice_is_named_by_its_time_in_utc_else_by_its_key():
 
 
 def test_a_slice_without_an_interval_says_so():
-    """
-    A key that is no time has neither start nor end.
-    """
+    """A key that is no time has neither start nor end."""
     assert MAY == (Slice(interval=MAY).start, Slice(interval=MAY).end)
     for name in ("start", "end"):
         with pytest.raises(NoSliceError, match="partition key 'eu' is no time"):
@@ -128,9 +120,7 @@ def test_the_slice_of_a_context():
     ],
 )
 def test_one_error_says_all_that_would_tell(context, seen):
-    """
-    What was looked for, what was found, and each way out.
-    """
+    """What was looked for, what was found, and each way out."""
     with pytest.raises(NoSliceError) as raised:
         slice_of(context)
 
@@ -143,9 +133,7 @@ def test_one_error_says_all_that_would_tell(context, seen):
 
 
 def test_templates_look_for_the_slice_only_when_they_use_it():
-    """
-    Those that do not use it need none.
-    """
+    """Those that do not use it need none."""
     unused = SliceInTemplates(lambda: slice_of({}))
     used = SliceInTemplates(lambda: Slice(interval=MAY))
 

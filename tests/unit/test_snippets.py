@@ -45,9 +45,7 @@ def of(language: str) -> list[Any]:
 
 
 def test_each_block_says_its_language_and_why_it_is_not_run() -> None:
-    """
-    A block has one of a few languages; only Python is not run, and then for a reason.
-    """
+    """A block has one of a few languages; only Python is not run, and then for a reason."""
     assert [] == [each.place for each in blocks() if each.language not in LANGUAGES]
     marked = [each for each in blocks() if each.mark.startswith(NO_RUN)]
     assert [] == [each.place for each in marked if not each.why_not_run]
@@ -56,9 +54,7 @@ def test_each_block_says_its_language_and_why_it_is_not_run() -> None:
 
 @pytest.mark.parametrize("block", of("python"))
 def test_python_is_compiled(block: Block) -> None:
-    """
-    Python is Python, also where nobody can run it.
-    """
+    """Python is Python, also where nobody can run it."""
     compile(block.text, block.place, "exec")
 
 
@@ -66,9 +62,7 @@ def test_python_is_compiled(block: Block) -> None:
     "block", [pytest.param(each, id=each.place) for each in python_of("python")]
 )
 def test_python_that_needs_nothing_is_executed(block: Block, tmp_path: Path) -> None:
-    """
-    A piece that needs neither Spark nor Airflow imports what it uses, and runs.
-    """
+    """A piece that needs neither Spark nor Airflow imports what it uses, and runs."""
     file = tmp_path / "snippet.py"
     file.write_text(block.text)
     spec = importlib.util.spec_from_file_location("snippet", file)
@@ -84,9 +78,7 @@ def test_python_that_needs_nothing_is_executed(block: Block, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("block", of("json"))
 def test_json_is_json_and_a_document_fits_its_schema(block: Block) -> None:
-    """
-    What is shown of a document is as its schema says; "…" stands for a part of a text.
-    """
+    """What is shown of a document is as its schema says; "…" stands for a part of a text."""
     value = json.loads(block.text.replace("…", "x"))
     if block.mark and not block.title:
         schema = json.loads((ROOT / "docs" / "schemas" / f"{block.mark}.json").read_text())
@@ -95,9 +87,7 @@ def test_json_is_json_and_a_document_fits_its_schema(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [*of("yaml"), *of("ini")])
 def test_a_configuration_is_one(block: Block) -> None:
-    """
-    YAML and INI are read by their own readers.
-    """
+    """YAML and INI are read by their own readers."""
     if block.language == "yaml":
         assert yaml.safe_load(block.text)
     else:
@@ -111,9 +101,7 @@ WITH_COMMANDS = [each for each in blocks() if list(commands_in(each.text))]
 
 @pytest.mark.parametrize("block", [pytest.param(each, id=each.place) for each in WITH_COMMANDS])
 def test_a_command_is_understood(block: Block) -> None:
-    """
-    Our own parser takes each command of a block, with all its options.
-    """
+    """Our own parser takes each command of a block, with all its options."""
     for command in commands_in(block.text):
         if command.is_whole and command.words[0] != OF_AIRFLOW:
             PARSER.parse_args(split_arguments(command.words)[0])

@@ -20,9 +20,7 @@ def written(tmp_path):
 
 @pytest.mark.parametrize(("planned", "said"), [(-1, "is new"), (9, "planned none after 9")])
 def test_a_folder_whose_list_is_ahead_of_the_checkpoint_is_refused(written, planned, said):
-    """
-    Spark would skip the batches that the list has, and lose their rows.
-    """
+    """Spark would skip the batches that the list has, and lose their rows."""
     sink = spark_sink("parquet", {"path": f"file://{written}"})
 
     with pytest.raises(
@@ -33,15 +31,11 @@ def test_a_folder_whose_list_is_ahead_of_the_checkpoint_is_refused(written, plan
 
 @pytest.mark.parametrize("planned", [10, 11])
 def test_the_list_of_the_query_itself_is_no_obstacle(written, planned):
-    """
-    Spark lists a batch after it has planned it.
-    """
+    """Spark lists a batch after it has planned it."""
     spark_sink("parquet", {"path": str(written)}).check_not_ahead(planned)
 
 
 def test_only_files_have_a_list(tmp_path):
-    """
-    A new folder has none, nor has a topic.
-    """
+    """A new folder has none, nor has a topic."""
     spark_sink("parquet", {"path": str(tmp_path / "new")}).check_not_ahead(-1)
     spark_sink("kafka", {"topic": "t"}).check_not_ahead(-1)

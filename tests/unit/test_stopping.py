@@ -85,9 +85,7 @@ def test_a_stop_is_accepted_while_the_job_reads(job):
 
 
 def test_a_stop_may_leave_the_run_to_its_next_attempt(job, tmp_path):
-    """
-    As when a task was killed: nothing is promised, and the answer has the savepoint.
-    """
+    """As when a task was killed: nothing is promised, and the answer has the savepoint."""
     url = str(tmp_path / "s1")
     request = put_request(
         job.storage, STOP, DRIVER, job.clock, savepoint=url, keeps_run=True, run_id="r1", token=1
@@ -125,9 +123,7 @@ def test_a_drain_is_promised(job, tmp_path):
 
 
 def test_a_second_stop_is_refused(job):
-    """
-    One at a time: whoever comes second is told so.
-    """
+    """One at a time: whoever comes second is told so."""
     handler, (first, _), (second, _) = handler_of(job), ask(job), ask(job, drain=True)
     handler.decide(first, JobPhase.READING)
 
@@ -140,9 +136,7 @@ def test_a_second_stop_is_refused(job):
 
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_batch_run_is_not_stopped(job, drain):
-    """
-    It keeps no state to go on from, and all that it has read counts at once or not at all.
-    """
+    """It keeps no state to go on from, and all that it has read counts at once or not at all."""
     directory = JobDirectory(job.storage)
     handler = StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
     request, call = ask(job, drain=drain)
@@ -178,9 +172,7 @@ def test_a_job_that_is_ending_by_itself(job, phase, tmp_path):
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything_stops(job, tmp_path):
-    """
-    The savepoint could not be put there: the job goes on, and the next stop works.
-    """
+    """The savepoint could not be put there: the job goes on, and the next stop works."""
     (tmp_path / "s1").mkdir()
     (tmp_path / "s1" / "letter").touch()
     handler, (request, _) = handler_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
@@ -194,9 +186,7 @@ def test_a_folder_that_is_taken_is_refused_before_anything_stops(job, tmp_path):
 
 
 def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
-    """
-    The caller is told why, nothing is left of it, and the next stop is heard.
-    """
+    """The caller is told why, nothing is left of it, and the next stop is heard."""
     handler, url = handler_of(job), tmp_path / "s1"
     request, _ = ask(job, savepoint=str(url))
     handler.decide(request, JobPhase.READING)
@@ -214,9 +204,7 @@ def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
 
 
 def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypatch):
-    """
-    Nothing is wrong with the ask: the caller is told so, and the same id asks once more.
-    """
+    """Nothing is wrong with the ask: the caller is told so, and the same id asks once more."""
     handler = handler_of(job)
     call = request_stop(job.storage.url, job.clock, request_id="ask", savepoint=str(tmp_path / "s"))
     (request,) = pending_requests(job.storage, DRIVER)
@@ -241,9 +229,7 @@ def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypa
 
 
 def test_a_drain_without_its_savepoint_has_drained(job, tmp_path):
-    """
-    There is no way back: the caller learns the outcome, and why there is no savepoint.
-    """
+    """There is no way back: the caller learns the outcome, and why there is no savepoint."""
     handler, (request, _) = handler_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
     handler.decide(request, JobPhase.READING)
     job.spark.storage.delete("offsets/0")
@@ -256,9 +242,7 @@ def test_a_drain_without_its_savepoint_has_drained(job, tmp_path):
 
 
 def test_stopping_that_fails_names_the_savepoint(job, tmp_path):
-    """
-    What is complete is named, with the ways on.
-    """
+    """What is complete is named, with the ways on."""
     handler, (request, call) = handler_of(job), ask(job, savepoint=str(tmp_path / "s1"))
     handler.decide(request, JobPhase.READING)
     assert handler.take_savepoint()
@@ -271,9 +255,7 @@ def test_stopping_that_fails_names_the_savepoint(job, tmp_path):
 
 
 def test_everybody_is_answered_at_the_end(job):
-    """
-    Also those whose requests came in the last moment, and those who were never heard.
-    """
+    """Also those whose requests came in the last moment, and those who were never heard."""
     handler = handler_of(job)
     early, _ = ask(job)
     late, _ = ask(job, drain=True)
@@ -288,9 +270,7 @@ def test_everybody_is_answered_at_the_end(job):
 
 
 def test_a_driver_that_ends_without_a_word(job):
-    """
-    Whoever waits learns that the lease is free, and what that means.
-    """
+    """Whoever waits learns that the lease is free, and what that means."""
     _, call = ask(job)
     observer = LeaseObserver(job.storage, job.clock)
     assert call.poll(observer) is None
@@ -303,9 +283,7 @@ def test_a_driver_that_ends_without_a_word(job):
 
 
 def test_a_savepoint_outlives_the_driver_that_has_taken_it(job, tmp_path):
-    """
-    A driver that dies between the savepoint and its answer leaves a caller who knows of it.
-    """
+    """A driver that dies between the savepoint and its answer leaves a caller who knows of it."""
     url = str(tmp_path / "s1")
     handler, (request, call) = handler_of(job), ask(job, savepoint=url)
     handler.decide(request, JobPhase.READING)
@@ -317,9 +295,7 @@ def test_a_savepoint_outlives_the_driver_that_has_taken_it(job, tmp_path):
 
 
 def test_an_answer_is_waited_for(job):
-    """
-    Not for ever: the request stands, and the message says what else can be done.
-    """
+    """Not for ever: the request stands, and the message says what else can be done."""
     request, call = ask(job)
     with pytest.raises(StopNotYetError, match=r"has not stopped in 0.05 seconds; it still will"):
         call.wait(job.clock, 0.05)
@@ -342,9 +318,7 @@ def test_the_same_id_is_the_same_stop(job):
 
 
 def test_a_retry_asks_the_driver_that_has_come_since(job):
-    """
-    One that was asked and died without a word is not waited for; its successor is asked anew.
-    """
+    """One that was asked and died without a word is not waited for; its successor is asked anew."""
     first = request_stop(job.storage.url, job.clock, request_id="ask-1")
     job.close()
     with pytest.raises(StopNotYetError, match="ended without an answer"):
@@ -364,7 +338,5 @@ def test_a_retry_asks_the_driver_that_has_come_since(job):
     [(None, None), ("s1", "/job/savepoints/s1"), ("s3://b/s1", "s3://b/s1"), ("/x/s1", "/x/s1")],
 )
 def test_a_savepoint_is_named_or_addressed(given, address):
-    """
-    A name lies in the job's own folder.
-    """
+    """A name lies in the job's own folder."""
     assert address == savepoint_address("/job/", given)

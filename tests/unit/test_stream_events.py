@@ -116,9 +116,7 @@ def end(job: JobDirectoryBuilder, number: int, outcome: str = "FINISHED") -> Non
 
 
 def test_a_savepoint_is_reported_when_it_is_complete(job):
-    """
-    One that was there, one that is being taken, and one of a run's start are none.
-    """
+    """One that was there, one that is being taken, and one of a run's start are none."""
     save(job, "before")
     watched = Watched(job, NewSavepoints())
     first = watched.ids()
@@ -138,9 +136,7 @@ def test_a_savepoint_is_reported_when_it_is_complete(job):
 
 
 def test_a_name_of_a_savepoint_that_is_used_again_is_a_new_event(job):
-    """
-    What is removed is forgotten with the next event; what cannot be read for a while is not.
-    """
+    """What is removed is forgotten with the next event; what cannot be read for a while is not."""
     watched = Watched(job, NewSavepoints(from_start=True))
     save(job, "a", taken="2026-01-01T00:00:00.000Z")
     save(job, "b", taken="2026-01-01T00:00:01.000Z")
@@ -215,9 +211,7 @@ def test_a_final_checkpoint_is_reported_with_its_rows(job):
 
 
 def test_no_run_is_missed_while_nobody_looks(job):
-    """
-    However many runs end between two looks, and wherever the watcher dies among their events.
-    """
+    """However many runs end between two looks, and wherever the watcher dies among their events."""
     watched = Watched(job, FinalCheckpoints())
     watched.ids()
     for number in range(1, 4 * RECENT):
@@ -229,9 +223,7 @@ def test_no_run_is_missed_while_nobody_looks(job):
 
 
 def test_from_the_start_all_runs_are_reported(job):
-    """
-    Also those before the ten newest ones, and what is remembered of them stays small.
-    """
+    """Also those before the ten newest ones, and what is remembered of them stays small."""
     for number in range(1, 3 * RECENT):
         end(job, number)
     watched = Watched(job, FinalCheckpoints(from_start=True))
@@ -244,9 +236,7 @@ def test_from_the_start_all_runs_are_reported(job):
 
 
 def test_an_older_run_that_ends_later_is_reported(job):
-    """
-    A run that was resumed after newer ones have ended, of the ten newest.
-    """
+    """A run that was resumed after newer ones have ended, of the ten newest."""
     job.directory.run("r1").put_record(a_run("r1", token=1))
     watched = Watched(job, FinalCheckpoints())
     watched.ids()
@@ -259,9 +249,7 @@ def test_an_older_run_that_ends_later_is_reported(job):
 
 
 def test_another_job_in_the_same_folder_begins_again(job):
-    """
-    Its runs have low numbers and known names, and are new all the same.
-    """
+    """Its runs have low numbers and known names, and are new all the same."""
     for number in range(1, 2 * RECENT):
         end(job, number)
     watched = Watched(job, FinalCheckpoints())
@@ -279,9 +267,7 @@ def test_another_job_in_the_same_folder_begins_again(job):
 
 
 def test_a_failure_is_reported_with_its_class_and_cause(job):
-    """
-    An attempt that is at work is none, one that was cancelled neither.
-    """
+    """An attempt that is at work is none, one that was cancelled neither."""
     run = job.directory.run("r1")
     run.put_record(a_run("r1", token=1))
     watched = Watched(job, Failures())
@@ -324,9 +310,7 @@ def test_a_driver_that_dies_without_a_word_has_failed(job):
 
 
 def test_where_no_job_is_yet_all_that_comes_is_new(tmp_path):
-    """
-    Nothing was there at the first look, and nothing is written there.
-    """
+    """Nothing was there at the first look, and nothing is written there."""
     job = JobDirectoryBuilder(tmp_path / "job")
     sources: list[EventSource[Any]] = [
         CompletePeriods(HOUR),

@@ -247,9 +247,7 @@ def _launchers_of(driver_id: str) -> list[str]:
 
 
 def test_one_of_an_intents_two_ends_wins(tries):
-    """
-    An intent is acted on or revoked, never both, and a second revocation is the first one.
-    """
+    """An intent is acted on or revoked, never both, and a second revocation is the first one."""
     for driver_id in ("d1", "d2"):
         tries.run.put_submission(
             SubmissionRecord(driver_id=driver_id, run_id="r1", submitted="", log=None)
@@ -264,9 +262,7 @@ def test_one_of_an_intents_two_ends_wins(tries):
 
 
 def test_submissions_are_in_their_own_order(tries):
-    """
-    A worker whose clock is a day ahead has not submitted the last driver for ever.
-    """
+    """A worker whose clock is a day ahead has not submitted the last driver for ever."""
     for number, submitted in enumerate(("2026-01-03", "2026-01-01", "2026-01-02"), start=1):
         record = SubmissionRecord(
             driver_id=f"d{4 - number}", run_id="r1", submitted=submitted, log=None, number=number

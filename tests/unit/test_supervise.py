@@ -39,9 +39,7 @@ def a_snapshot(*, token: int = 2, progress: ProgressRecord | None = None) -> Run
 
 
 def test_a_report_of_the_driver_before_is_not_this_ones() -> None:
-    """
-    Only what the attempt that holds the lease has reported counts.
-    """
+    """Only what the attempt that holds the lease has reported counts."""
     assert a_progress() == a_snapshot(progress=a_progress()).driver_progress
     assert a_snapshot(progress=a_progress(attempt=1)).driver_progress is None
     assert a_snapshot(token=3, progress=a_progress()).driver_progress is None
@@ -49,9 +47,7 @@ def test_a_report_of_the_driver_before_is_not_this_ones() -> None:
 
 
 def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
-    """
-    Nothing yet, a planned batch, a committed one.
-    """
+    """Nothing yet, a planned batch, a committed one."""
     job = JobDirectoryBuilder(tmp_path)
     looks = [sample_query(job.directory, "q", None)]
     job.spark.begin().plan(0)
@@ -64,9 +60,7 @@ def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
 
 
 def test_what_is_told_survives_json() -> None:
-    """
-    Limits and end travel in a trigger's arguments, and so do their absences.
-    """
+    """Limits and end travel in a trigger's arguments, and so do their absences."""
     ends = dt.datetime(2026, 1, 1, 1, tzinfo=dt.timezone.utc)
     full = Supervision(Limits(30.0, {"numFilesOutstanding": 5}, 60.0), ends)
 
@@ -86,9 +80,7 @@ def test_what_is_told_survives_json() -> None:
     ],
 )
 def test_looks_are_as_many_as_the_shortest_limit_needs(limits: Limits, seconds: float) -> None:
-    """
-    What is not limited asks for no looks.
-    """
+    """What is not limited asks for no looks."""
     assert seconds == Supervision(limits).poll_every_s()
 
 
@@ -110,8 +102,6 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
 
 
 def test_a_driver_that_has_not_begun_has_nothing_to_hand_over(tmp_path: Path) -> None:
-    """
-    The error says so, and no document is made up.
-    """
+    """The error says so, and no document is made up."""
     with pytest.raises(CheckpointError, match="has not begun its queries"):
         describe_running(JobDirectoryBuilder(tmp_path).directory, a_snapshot())

@@ -61,9 +61,7 @@ def begin(directory: JobDirectory, *queries: Any) -> TakeOver:
 
 
 def test_a_checkpoint_is_taken_over_when_the_job_begins_and_never_again(directory, plain):
-    """
-    The job goes on from its own copy, under an id of its own; the plain one stays as it was.
-    """
+    """The job goes on from its own copy, under an id of its own; the plain one stays as it was."""
     query: Any = Query("out", str(plain.root))
     before = {path: path.read_bytes() for path in plain.root.rglob("*") if path.is_file()}
     start = begin(directory, query)
@@ -84,9 +82,7 @@ def test_a_checkpoint_is_taken_over_when_the_job_begins_and_never_again(director
 
 
 def test_a_take_over_that_was_cut_short_goes_on(directory, plain, monkeypatch):
-    """
-    The restore that has begun is ended, from the copy that it began with.
-    """
+    """The restore that has begun is ended, from the copy that it began with."""
     query: Any = Query("out", str(plain.root))
     lease = take_lease(directory.storage, FakeClock(), run_id="r1", timeout_s=0.1)
     with monkeypatch.context() as patch:
@@ -115,9 +111,7 @@ def _die(*_: Any, **__: Any) -> None:
 def test_without_a_committed_batch_a_query_begins_from_its_beginning(
     directory, tmp_path, takes_over
 ):
-    """
-    Nor without a checkpoint.
-    """
+    """Nor without a checkpoint."""
     CheckpointBuilder(tmp_path / "begun").begin().plan(0)
     place = str(tmp_path / takes_over) if takes_over is not None else None
 
@@ -125,9 +119,7 @@ def test_without_a_committed_batch_a_query_begins_from_its_beginning(
 
 
 def test_a_batch_that_plain_spark_may_have_written_is_refused(directory, plain, tmp_path):
-    """
-    But for Spark's own sinks and functions of batches, which know its number.
-    """
+    """But for Spark's own sinks and functions of batches, which know its number."""
     plain.plan(2)
     ours, theirs = files(str(tmp_path / "out")), for_each_batch(print)
 
@@ -138,9 +130,7 @@ def test_a_batch_that_plain_spark_may_have_written_is_refused(directory, plain, 
 
 
 def test_a_checkpoint_of_another_query_is_refused(directory, plain):
-    """
-    As one in a savepoint is: nothing is written.
-    """
+    """As one in a savepoint is: nothing is written."""
     other = Topology(sources=(None, None), operators=())
 
     with pytest.raises(ConfigError, match="query 'out' does not fit the savepoint .*plain: "):

@@ -117,9 +117,7 @@ def test_a_savepoint_of_a_job(job, tmp_path):
 
 
 def test_files_are_shared_with_the_checkpoint(job, tmp_path):
-    """
-    On one filesystem nothing is copied.
-    """
+    """On one filesystem nothing is copied."""
     take(job)
 
     saved = tmp_path / "job/savepoints/s1/queries/q/offsets/1"
@@ -139,9 +137,7 @@ def test_what_is_not_published_is_not_taken(job):
 
 
 def test_a_batch_in_flight_without_a_driver_is_not_waited_for(job):
-    """
-    Nobody will commit it.
-    """
+    """Nobody will commit it."""
     job.spark.plan(2)
 
     query = take(job, aligned_timeout_s=3600).record.queries["q"]
@@ -169,9 +165,7 @@ def test_a_batch_in_flight_is_waited_for(job, tmp_path):
 
 
 def test_a_batch_in_flight_is_waited_for_no_longer_than_that(job, tmp_path):
-    """
-    Then the savepoint is unaligned.
-    """
+    """Then the savepoint is unaligned."""
     job.spark.plan(2)
     clock = FakeClock()
 
@@ -191,9 +185,7 @@ def test_a_batch_in_flight_is_waited_for_no_longer_than_that(job, tmp_path):
 
 
 def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
-    """
-    When files are gone that were there a moment ago, a newer batch is taken.
-    """
+    """When files are gone that were there a moment ago, a newer batch is taken."""
     from airflow_provider.runtime.savepoints import restore_log as relocation
 
     calls: list[str] = []
@@ -218,9 +210,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
 
 
 def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeypatch):
-    """
-    When the batch can be had without what is gone, that batch is taken, from a newer listing.
-    """
+    """When the batch can be had without what is gone, that batch is taken, from a newer listing."""
     from airflow_provider.runtime.savepoints import restore_log as relocation
 
     calls: list[str] = []
@@ -243,9 +233,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
 
 
 def test_what_cannot_be_taken_is_said_before_anything_is_written(job, tmp_path, clock):
-    """
-    No job, no checkpoint, no committed batch, a missing file, a taken name: each is named.
-    """
+    """No job, no checkpoint, no committed batch, a missing file, a taken name: each is named."""
     fresh = EpochBench(tmp_path / "fresh", FakeSink())
     fresh.spark.begin().plan(0)
     root = job.storage.url
@@ -280,9 +268,7 @@ def test_what_cannot_be_taken_is_said_before_anything_is_written(job, tmp_path, 
 
 
 def test_a_damaged_checkpoint_is_named(job, tmp_path):
-    """
-    A file that a batch needs and that is not there for good is no race with Spark.
-    """
+    """A file that a batch needs and that is not there for good is no race with Spark."""
     (job.spark.root / "commits/1").rename(job.spark.root / "commits/1.lost")
     (job.spark.root / "offsets/0").unlink()
 
@@ -318,9 +304,7 @@ def test_what_cannot_be_removed_is_no_savepoint_and_stays_claimed(job, tmp_path,
 
 @pytest.mark.parametrize("look", [1, 2, 3])
 def test_a_job_that_is_set_back_meanwhile_is_not_taken(job, tmp_path, look):
-    """
-    The source is looked at before each query is copied, and when all are; nothing is left.
-    """
+    """The source is looked at before each query is copied, and when all are; nothing is left."""
     looks = iter(range(1, 10))
 
     def check():
@@ -335,9 +319,7 @@ def test_a_job_that_is_set_back_meanwhile_is_not_taken(job, tmp_path, look):
 
 
 def test_what_was_copied_is_looked_at_byte_by_byte(job, tmp_path, monkeypatch):
-    """
-    A copy that is damaged is no savepoint, though every file has its name and its size.
-    """
+    """A copy that is damaged is no savepoint, though every file has its name and its size."""
 
     def find(*_, just_copied=False, **__):
         return ["offsets/1: its bytes are others"] if just_copied else []
@@ -350,9 +332,7 @@ def test_what_was_copied_is_looked_at_byte_by_byte(job, tmp_path, monkeypatch):
 
 
 def test_a_name_is_given_once(job):
-    """
-    A second savepoint of one name is refused; after the first is disposed of it is not.
-    """
+    """A second savepoint of one name is refused; after the first is disposed of it is not."""
     savepoint = take(job)
     with pytest.raises(ConfigError, match="there is a savepoint of this name"):
         take(job)
@@ -366,9 +346,7 @@ def test_a_name_is_given_once(job):
 
 
 def test_restored_from_a_folder_of_another_name(job, tmp_path):
-    """
-    People call copies as they like; what is restored from one is a job as any other.
-    """
+    """People call copies as they like; what is restored from one is a job as any other."""
     take(job)
     copy = tmp_path / "my copy (1) of all that there was"
     (tmp_path / "job/savepoints/s1").rename(copy)
@@ -380,9 +358,7 @@ def test_restored_from_a_folder_of_another_name(job, tmp_path):
 
 
 def test_restored_into_a_new_directory(job, tmp_path):
-    """
-    The same logs under an id of its own, and epochs that go on from there.
-    """
+    """The same logs under an id of its own, and epochs that go on from there."""
     savepoint = take(job)
     before = files_of(tmp_path / "job")
 
@@ -407,9 +383,7 @@ def test_restored_into_a_new_directory(job, tmp_path):
 
 
 def test_a_moved_savepoint_restores_when_the_original_is_gone(job, tmp_path):
-    """
-    Nothing in it says where it was.
-    """
+    """Nothing in it says where it was."""
     take(job)
     shutil.move(tmp_path / "job/savepoints/s1", tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "job")
@@ -434,9 +408,7 @@ def test_restored_into_its_own_directory(job, tmp_path):
 
 
 def test_rows_that_would_be_written_again_are_not_forgotten(job):
-    """
-    Epochs after the savepoint stand in the outputs: a restore says so, and does nothing.
-    """
+    """Epochs after the savepoint stand in the outputs: a restore says so, and does nothing."""
     savepoint = take(job)
     run(job, 2)
 
@@ -447,9 +419,7 @@ def test_rows_that_would_be_written_again_are_not_forgotten(job):
 
 
 def test_a_claimed_savepoint_goes_over_to_the_job(job, tmp_path):
-    """
-    When the restore is done it is gone; without a claim it stays.
-    """
+    """When the restore is done it is gone; without a claim it stays."""
     kept, claimed = take(job, "kept"), take(job, "claimed")
     restore_job(str(tmp_path / "a"), kept.url, clock=job.clock)
     restore_job(str(tmp_path / "b"), claimed.url, claim_mode="claim", clock=job.clock)
@@ -459,9 +429,7 @@ def test_a_claimed_savepoint_goes_over_to_the_job(job, tmp_path):
 
 
 def test_a_batch_in_flight_can_be_skipped(job, tmp_path, caplog):
-    """
-    Explicit, loud, recorded: the sources go on after it, and nobody runs it.
-    """
+    """Explicit, loud, recorded: the sources go on after it, and nobody runs it."""
     job.spark.plan(2, sources=('{"logOffset":9}',))
     savepoint = take(job)
 

@@ -161,9 +161,7 @@ def test_an_observer_that_was_paused_looks_again(storage, clock, held):
 
 
 def test_rare_looks_end_with_a_verdict_too(storage, clock, held):
-    """
-    Whoever looks more rarely than the timeout is long finds a dead holder at the third look.
-    """
+    """Whoever looks more rarely than the timeout is long finds a dead holder at the third look."""
     observer = LeaseObserver(storage, clock)
     seen = []
     for clock.time in (0.0, 60.0, 120.0):
@@ -173,9 +171,7 @@ def test_rare_looks_end_with_a_verdict_too(storage, clock, held):
 
 
 def test_an_answer_is_as_old_as_its_question(failing, clock, held):
-    """
-    An answer that was on its way for long tells of the time when it was asked for.
-    """
+    """An answer that was on its way for long tells of the time when it was asked for."""
     observer = LeaseObserver(failing, clock)
     observer.look()
 
@@ -230,9 +226,7 @@ def test_a_holder_that_cannot_renew_publishes_nothing(failing, clock):
 
 
 def test_an_outage_is_borne_as_long_as_the_lease_lasts(failing, clock):
-    """
-    What can be left out is left out, until others may take over; then the driver ends.
-    """
+    """What can be left out is left out, until others may take over; then the driver ends."""
     lease = take_lease(failing, clock, timeout_s=TIMEOUT_S)
 
     def look() -> None:
@@ -293,9 +287,7 @@ def test_a_cancel_is_heard_though_it_cannot_be_answered(failing, clock):
 
 
 def test_a_release_that_fails_hides_no_error(failing, clock):
-    """
-    A driver that ends because the storage is away says so; its lease ends by itself.
-    """
+    """A driver that ends because the storage is away says so; its lease ends by itself."""
     lease = take_lease(failing, clock)
     failing.is_away = True
 
@@ -305,9 +297,7 @@ def test_a_release_that_fails_hides_no_error(failing, clock):
 
 
 def test_patience_ends_and_is_restored(clock):
-    """
-    Failures are borne for their time from the first one, and each success forgets them.
-    """
+    """Failures are borne for their time from the first one, and each success forgets them."""
     retry_budget = RetryBudget(clock, 60.0)
     borne = []
     for clock.time in (0.0, 59.0, 60.0):
@@ -319,9 +309,7 @@ def test_patience_ends_and_is_restored(clock):
 
 
 def test_insisting_ends_with_the_last_error(clock):
-    """
-    What is insisted on is done as soon as it can be, or fails with its own error.
-    """
+    """What is insisted on is done as soon as it can be, or fails with its own error."""
     tries = iter([AWAY, AWAY])
 
     def act() -> str:

@@ -6,9 +6,7 @@ from tests.snippets import ROOT, blocks
 
 
 def test_the_page_shows_the_test_that_is_run():
-    """
-    The code of the page, in its order, is that of tests/spark/test_flights_jobs.py.
-    """
+    """The code of the page, in its order, is that of tests/spark/test_flights_jobs.py."""
     shown = [
         block.text
         for block in blocks()

@@ -107,9 +107,7 @@ def test_of_two_users_each_drives_and_watches_the_job(jobs):
 
 
 def test_without_the_recipes_umask_the_second_user_is_refused(jobs):
-    """
-    With the common umask the group cannot write: one error names the path.
-    """
+    """With the common umask the group cannot write: one error names the path."""
     job = jobs / "job"
     assert 1 == act(FIRST, "drive", job, umask="022")
 

@@ -124,9 +124,7 @@ def test_a_step_is_put_once_and_only_behind_the_one_that_was_seen(tmp_path):
 
 
 def test_of_two_upgrades_of_one_version_one_begins(tmp_path):
-    """
-    To two directories, after the same look: the one whose step is taken has begun nothing.
-    """
+    """To two directories, after the same look: the one whose step is taken has begun nothing."""
     directory = JobDirectory(LocalStorage(str(tmp_path / "old")))
     numbers = [
         check_may_begin(directory, JobDirectory(LocalStorage(str(tmp_path / name))))
@@ -229,9 +227,7 @@ def test_the_old_version_goes_on_with_all_options_of_its_last_attempt(tmp_path):
 
 
 def test_an_attempt_of_an_older_version_has_no_options():
-    """
-    The run's own are taken, and the defaults of the others.
-    """
+    """The run's own are taken, and the defaults of the others."""
     again = request_of(a_run("r1", late="wait", until="end"), None, "/old")
     assert ("wait", None, {}) == (again.late, again.restart, again.fails_as)
 
@@ -300,9 +296,7 @@ def looks(*told: tuple[float, dict[str, QuerySample]], **begins: int) -> str | N
 
 
 def test_a_version_is_accepted_when_each_query_has_committed_a_batch():
-    """
-    Not before the time is over; and then not if a query has shown nothing.
-    """
+    """Not before the time is over; and then not if a query has shown nothing."""
     well = [(float(s), {"a": QuerySample(5 + s, 5 + s), "b": QuerySample(3, 3)}) for s in range(61)]
     assert looks(*well[:60], a=4, b=2) is None
     assert "" == looks(*well, a=4, b=2)
@@ -311,9 +305,7 @@ def test_a_version_is_accepted_when_each_query_has_committed_a_batch():
 
 
 def test_a_version_that_stands_still_is_rejected_early():
-    """
-    A planned batch that does not end is not waited for until the time is over.
-    """
+    """A planned batch that does not end is not waited for until the time is over."""
     stuck = [(float(s), {"a": QuerySample(6, 5)}) for s in range(30)]
     decision = looks(*stuck, a=4)
     assert decision is not None
@@ -321,9 +313,7 @@ def test_a_version_that_stands_still_is_rejected_early():
 
 
 def test_the_probation_ends_while_everything_can_be_taken_back():
-    """
-    After ninety batches, before the records of the first ones are folded.
-    """
+    """After ninety batches, before the records of the first ones are folded."""
     assert MOST_BATCHES < KEEP_EPOCHS
     fast = [(float(s), {"a": QuerySample(s * 10, s * 10)}) for s in range(12)]
     assert "" == looks(*fast, a=0)
@@ -332,9 +322,7 @@ def test_the_probation_ends_while_everything_can_be_taken_back():
 
 @pytest.mark.parametrize("option", ["--run-id=r1", "--from-savepoint=/s", "--mode=batch"])
 def test_what_an_upgrade_decides_is_no_option(tmp_path, capsys, option):
-    """
-    The command does not know it, and says so before Spark starts.
-    """
+    """The command does not know it, and says so before Spark starts."""
     command = ["upgrade", str(tmp_path), "--entry", "a.py:b", "--to", str(tmp_path / "n"), option]
     assert EXIT_USAGE == main(command)
     assert option.partition("=")[0] in capsys.readouterr().err

@@ -132,9 +132,7 @@ def test_a_refusal_says_who_was_last_at_work(tmp_path: Path, *, by_task: bool) -
 
 
 def test_a_driver_whose_process_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """
-    On its own machine a process that is gone is known to be gone, whatever its lease says.
-    """
+    """On its own machine a process that is gone is known to be gone, whatever its lease says."""
     job = Upgraded(tmp_path, by_task=False)
     this = identify_this()
     gone = ProcessIdentity("node7", this.space, ((this.processes[0][0], 1),))

@@ -59,9 +59,7 @@ def versions(tmp_path) -> Versions:
 
 @pytest.mark.parametrize("step", UpgradeStep)
 def test_an_address_means_the_version_in_force(versions, step):
-    """
-    The old one until an upgrade is accepted, and the new one from then on.
-    """
+    """The old one until an upgrade is accepted, and the new one from then on."""
     versions.put(step)
 
     expected = versions.new if step is UpgradeStep.ACCEPTED else versions.old
@@ -70,9 +68,7 @@ def test_an_address_means_the_version_in_force(versions, step):
 
 
 def test_a_run_is_looked_for_in_its_own_version(versions):
-    """
-    An old version's history stays readable by its runs.
-    """
+    """An old version's history stays readable by its runs."""
     versions.put(UpgradeStep.ACCEPTED)
     old = versions.old.directory.url
 
@@ -83,9 +79,7 @@ def test_a_run_is_looked_for_in_its_own_version(versions):
 
 
 def test_a_version_in_force_that_is_not_mounted_is_refused(versions):
-    """
-    Nothing is taken for it, and the old version does not count any more.
-    """
+    """Nothing is taken for it, and the old version does not count any more."""
     versions.put(UpgradeStep.ACCEPTED)
     (Path(versions.new.directory.url) / "identity.json").unlink()
 
@@ -94,9 +88,7 @@ def test_a_version_in_force_that_is_not_mounted_is_refused(versions):
 
 
 def test_a_command_is_about_the_version_in_force(versions, capsys):
-    """
-    It says so, and ``--this-version`` means the directory itself.
-    """
+    """It says so, and ``--this-version`` means the directory itself."""
     versions.put(UpgradeStep.ACCEPTED)
     old, new = versions.old.directory.url, versions.new.directory.url
 

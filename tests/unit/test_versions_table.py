@@ -54,9 +54,7 @@ def test_a_cell_is_the_worst_that_its_cases_have_found(versions, tmp_path):
 
 
 def test_a_row_that_is_not_run_again_stays_as_it_was(versions, monkeypatch, tmp_path):
-    """
-    Some rows can be run again, and put into the page; its other cells stay.
-    """
+    """Some rows can be run again, and put into the page; its other cells stay."""
     before = {"batch": "yes", "partitions": versions.FAILED}
     versions.PAGE.write_text("\n".join(versions.MARKS))
     versions.write(versions.table({"3.5.9": {"join": "yes"}, "4.0.5": before}))
@@ -88,9 +86,7 @@ def test_each_test_of_the_table_is_there(versions):
 
 
 def test_the_table_takes_the_place_of_the_one_on_the_page(versions):
-    """
-    A column for each version, a row for each promise; the rest of the page stays.
-    """
+    """A column for each version, a row for each promise; the rest of the page stays."""
     begin, end = versions.MARKS
     versions.PAGE.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
 

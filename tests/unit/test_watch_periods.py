@@ -12,9 +12,7 @@ from tests.unit.counting import CountingStorage
 
 @pytest.mark.parametrize("stops", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33])
 def test_the_last_successor_is_found(tmp_path, clock, stops):
-    """
-    Each begins when the one before it was stopped, and is looked for by doubling.
-    """
+    """Each begins when the one before it was stopped, and is looked for by doubling."""
     job = JobDirectoryBuilder(tmp_path / "job")
     for number in range(1, stops + 1):
         job.suspended("stream" if number == 1 else f"stream.{number}")
@@ -27,9 +25,7 @@ def test_the_last_successor_is_found(tmp_path, clock, stops):
 
 
 def test_a_stream_that_has_finished_has_no_successor(tmp_path, clock):
-    """
-    After a drain there is nothing left to do.
-    """
+    """After a drain there is nothing left to do."""
     job = JobDirectoryBuilder(tmp_path / "job").suspended("stream").finished("stream.2")
 
     assert "stream.2" == Period(job.directory, "stream", "task", 0, clock).run_id()

@@ -66,9 +66,7 @@ def test_a_try_that_was_paused_gets_no_generation_of_before(storage):
 
 
 def test_strange_names_are_no_claims(storage):
-    """
-    What no try has put counts for nothing.
-    """
+    """What no try has put counts for nothing."""
     storage.put("claims/007.json", b"{}")
     storage.put("claims/²", b"{}")
 

@@ -63,15 +63,11 @@ def at(latest, *, heard=NOW, idle_timeout=None, delay=0):
     ],
 )
 def test_idle_sources_are_moved_to_the_slowest_of_the_others(times, moves):
-    """
-    A silent source neither holds the others back nor overtakes them, and is moved once.
-    """
+    """A silent source neither holds the others back nor overtakes them, and is moved once."""
     assert moves == move_along(times, NOW)
 
 
 def test_a_marker_has_a_name_that_no_source_can_have():
-    """
-    Streams of markers are told from sources by name, in plans and in records.
-    """
+    """Streams of markers are told from sources by name, in plans and in records."""
     assert is_marker(marker_name("events"))
     assert not any(is_marker(name) for name in ("events", "marker", "events.marker", None))

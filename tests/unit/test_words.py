@@ -95,9 +95,7 @@ def rows_of(page: str) -> list[list[str]]:
 
 
 def test_a_module_says_first_what_it_is():
-    """
-    A module's docstring begins with a noun or an imperative, tests included.
-    """
+    """A module's docstring begins with a noun or an imperative, tests included."""
     offenders = [
         f"{place_of(path, 1)}: {docstring.splitlines()[0]}"
         for path in (*MODULES, *TESTS)
@@ -109,9 +107,7 @@ def test_a_module_says_first_what_it_is():
 
 
 def test_a_module_of_the_package_has_a_docstring():
-    """
-    One that says something: a sentence, not a word.
-    """
+    """One that says something: a sentence, not a word."""
     offenders = [
         place_of(path, 1)
         for path in MODULES
@@ -122,9 +118,7 @@ def test_a_module_of_the_package_has_a_docstring():
 
 
 def test_no_sentence_of_a_page_is_too_long():
-    """
-    Two sentences are read sooner than one of fifty words.
-    """
+    """Two sentences are read sooner than one of fifty words."""
     offenders = [
         f"{path.relative_to(ROOT)}: {len(sentence.split())} words: {sentence}"
         for path in PAGES
@@ -137,9 +131,7 @@ def test_no_sentence_of_a_page_is_too_long():
 
 
 def test_the_glossary_has_every_term_with_its_counterpart():
-    """
-    Each row links a page of Spark's, Flink's or Airflow's, or says that the word is ours.
-    """
+    """Each row links a page of Spark's, Flink's or Airflow's, or says that the word is ours."""
     rows = rows_of(GLOSSARY.read_text(encoding="utf-8"))
     counterpart = re.compile(
         r"\]\(https://[\w.]*(?:spark|flink|airflow|cwiki|nightlies)\.?[\w.]*apache\.org/"
@@ -155,18 +147,14 @@ def test_the_glossary_has_every_term_with_its_counterpart():
 
 
 def test_a_question_would_be_found():
-    """
-    Also in capitals or behind markup; a noun that begins alike is none.
-    """
+    """Also in capitals or behind markup; a noun that begins alike is none."""
     assert "what" == first_word("``What`` it is.")
     assert "is" == first_word("Is it alive?")
     assert "historical" == first_word("Historical data.")
 
 
 def test_sentences_are_found():
-    """
-    In paragraphs, points and the cells of tables; lines of one are joined, code is left out.
-    """
+    """In paragraphs, points and the cells of tables; lines of one are joined, code is left out."""
     page = "# Head\n\nOne\nsentence. `Two`.\n\n- point\n\n| a. B | c |\n|---|\n```text\nno\n```\n"
 
     found = [each for each in sentences_of(page) if each.strip("-")]

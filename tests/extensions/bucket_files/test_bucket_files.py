@@ -201,9 +201,7 @@ def test_a_published_epoch_leaves_nothing_but_its_files(case: Case):
 
 
 def test_an_overtaken_driver_ends_no_copies(case: Case):
-    """
-    They may be those of the driver that has taken over.
-    """
+    """They may be those of the driver that has taken over."""
 
     class Overtaken(OpenFence):
         def check(self) -> None:
@@ -214,9 +212,7 @@ def test_an_overtaken_driver_ends_no_copies(case: Case):
 
 
 def test_a_missing_pyarrow_is_refused_before_anything_is_written(s3: StoreServer, monkeypatch):
-    """
-    The tasks that write a bucket's files need it, and the driver for the schema.
-    """
+    """The tasks that write a bucket's files need it, and the driver for the schema."""
     frame: Any = Frame(LONG)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
 
@@ -225,9 +221,7 @@ def test_a_missing_pyarrow_is_refused_before_anything_is_written(s3: StoreServer
 
 
 def test_what_an_epoch_costs(s3: StoreServer):
-    """
-    In S3 a file takes three requests to be published, an epoch three more.
-    """
+    """In S3 a file takes three requests to be published, an epoch three more."""
     case = Case(s3, ())
     committable = staged(case, "a", "b", "c")
     s3.requests()
@@ -269,9 +263,7 @@ def test_a_file_that_is_not_the_sinks_is_named(case: Case):
     ],
 )
 def test_a_changed_record_touches_nothing(s3: StoreServer, entry):
-    """
-    Names that the sink does not stage for that epoch are damage, whatever is to be done.
-    """
+    """Names that the sink does not stage for that epoch are damage, whatever is to be done."""
     case = Case(s3, ())
     files = [[part.replace("ID", QUERY_ID) if isinstance(part, str) else part for part in entry]]
     record = Committable(EPOCH, {"files": files})
@@ -285,9 +277,7 @@ def test_a_changed_record_touches_nothing(s3: StoreServer, entry):
 
 
 def test_a_driver_stopped_before_a_file_appears_is_overtaken_by_a_revert(case: Case):
-    """
-    Copies that were on their way when the run was reverted bring nothing back.
-    """
+    """Copies that were on their way when the run was reverted bring nothing back."""
     committable = staged(case, "a", "b")
 
     class Overtaken(OpenFence):
@@ -308,9 +298,7 @@ def test_a_driver_stopped_before_a_file_appears_is_overtaken_by_a_revert(case: C
 
 
 def test_files_end_where_they_are_large_enough(s3: StoreServer, monkeypatch):
-    """
-    A task begins another file after a number of rows or bytes, and of each folder.
-    """
+    """A task begins another file after a number of rows or bytes, and of each folder."""
     monkeypatch.setattr("airflow_provider.extensions.bucket_files.parquet._ROW_GROUP_BYTES", 1)
     url = f"{s3.url}/{uuid.uuid4().hex}"
     batches = [
@@ -334,9 +322,7 @@ def test_files_end_where_they_are_large_enough(s3: StoreServer, monkeypatch):
 
 
 def test_folders_are_named_as_by_hive():
-    """
-    No value and an empty one share a folder; letters that a path cannot have are escaped.
-    """
+    """No value and an empty one share a folder; letters that a path cannot have are escaped."""
     escaped = "".join(sorted(upload_module._ESCAPED))
 
     assert "a%3Db=__HIVE_DEFAULT_PARTITION__/c=__HIVE_DEFAULT_PARTITION__" == folder_of(
@@ -348,9 +334,7 @@ def test_folders_are_named_as_by_hive():
 
 
 def test_a_whole_bucket_is_refused():
-    """
-    Staged files lie beside the output, so the output is a folder.
-    """
+    """Staged files lie beside the output, so the output is a folder."""
     sink = BucketFilesSink(f"s3://{BUCKET}/", "parquet", (), {})
     with pytest.raises(ConfigError, match=r"write s3://bucket/folder"):
         sink.recover(QUERY_ID, lambda *_: True, OpenFence())
@@ -414,9 +398,7 @@ def test_what_cannot_be_written_is_refused_before_it_is(
 
 
 def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(s3: StoreServer):
-    """
-    Before anything is written: else a second copy could replace a published file.
-    """
+    """Before anything is written: else a second copy could replace a published file."""
     frame: Any = Frame(LONG)
     above = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     s3.disturb("careless", times=99, methods="POST", query="uploadId")
@@ -433,9 +415,7 @@ def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(s3: StoreServer
 
 
 def test_a_bucket_that_is_not_there_is_refused(case: Case):
-    """
-    The message says what to do.
-    """
+    """The message says what to do."""
     frame: Any = Frame(LONG)
     other = case.url.replace(f"//{BUCKET}", "//no-such-bucket")
     with pytest.raises(ConfigError, match="create it, or correct the address"):
@@ -502,9 +482,7 @@ def test_the_mark_in_a_bucket_is_there_before_the_files(case: Case):
 
 
 def test_a_bucket_whose_output_was_removed_has_no_writer(s3: StoreServer):
-    """
-    Who removes the job directory and the output may begin again.
-    """
+    """Who removes the job directory and the output may begin again."""
     case = Case(s3, ())
     publish(case, 0, Writer(HERE, A))
     case.storage.delete("")

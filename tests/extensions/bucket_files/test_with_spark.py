@@ -146,9 +146,7 @@ def test_parquet_is_what_spark_writes(spark, url, tmp_path):
 
 
 def test_folders_are_those_that_spark_makes(spark, url, tmp_path):
-    """
-    Values of any letters are found again, in folders of the same names.
-    """
+    """Values of any letters are found again, in folders of the same names."""
     df = spark.createDataFrame(list(enumerate(ODD_VALUES)), "id int, v string").selectExpr(
         "id", "v", "date'2020-01-01' + id % 2 as `d t`"
     )
@@ -167,9 +165,7 @@ def test_folders_are_those_that_spark_makes(spark, url, tmp_path):
 
 @pytest.mark.parametrize(("name", "options"), TEXTS)
 def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
-    """
-    JSON and CSV are the same bytes, with options, header and compression.
-    """
+    """JSON and CSV are the same bytes, with options, header and compression."""
     df = spark.sql(EVERY_TYPE).coalesce(1)
     if name == "csv":
         df = df.drop("st", "m", "a", "bin").withColumn('q "x";y', F.lit('a "b";c,d'))
@@ -190,9 +186,7 @@ def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
     indirect=True,
 )
 def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
-    """
-    Every row comes once, by epochs and in one, and beside the output lies its mark alone.
-    """
+    """Every row comes once, by epochs and in one, and beside the output lies its mark alone."""
     write_events(place.input, *([(n, "ab"[n % 2], n)] for n in range(4)))
     for mode in ("streaming", "batch"):
         target = f"{url}/{mode}"

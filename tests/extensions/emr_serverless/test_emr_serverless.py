@@ -91,9 +91,7 @@ def test_moto_gives_two_runs_for_a_client_token(emr):
 
 
 def test_a_throttled_service_is_asked_again(emr):
-    """
-    Too many requests are no refusal.
-    """
+    """Too many requests are no refusal."""
     emr.new_application()
     emr.server.disturb("throttled", 1, "GET")
     with pytest.raises(LauncherAwayError, match="429"):
@@ -111,9 +109,7 @@ def test_a_throttled_service_is_asked_again(emr):
     ],
 )
 def test_options_of_emr_are_checked(emr, changes, said):
-    """
-    What the service would refuse in each try is refused before the first.
-    """
+    """What the service would refuse in each try is refused before the first."""
     with pytest.raises(ConfigError, match=said):
         emr.open(**changes).check()
 
@@ -137,9 +133,7 @@ def test_an_ended_application_takes_no_driver(emr):
 
 
 def test_a_missing_library_names_the_extra(monkeypatch):
-    """
-    Without the provider of Amazon the error says what to install.
-    """
+    """Without the provider of Amazon the error says what to install."""
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon", None)
     with pytest.raises(ConfigError, match=r"needs the extra 'emr': pip install"):
         emr_launcher(OPTIONS, extra={})
@@ -160,9 +154,7 @@ def test_a_missing_library_names_the_extra(monkeypatch):
     ids=lambda each: "" if isinstance(each, str) else "-".join(each),
 )
 def test_what_is_wrong_with_a_connection_is_said(monkeypatch, tmp_path, extra, said):
-    """
-    Region, profile, role and keys are the connection's, or the machine's.
-    """
+    """Region, profile, role and keys are the connection's, or the machine's."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -174,9 +166,7 @@ def test_what_is_wrong_with_a_connection_is_said(monkeypatch, tmp_path, extra, s
 
 
 def test_a_role_of_the_connection_is_assumed(service):
-    """
-    Its credentials sign the requests, as everywhere in Airflow.
-    """
+    """Its credentials sign the requests, as everywhere in Airflow."""
     service.answers = {"POST": ASSUMED, "GET": APPLICATION}
     sts = {"sts": {"endpoint_url": service.url}}
     launcher_of(service, role_arn=ROLE, external_id="x", service_config=sts).check()
@@ -207,9 +197,7 @@ APPLICATION = {"application": {"type": "Spark", "state": "STARTED", "autoStartCo
     ],
 )
 def test_an_answer_of_emr_that_is_not_understood_is_one_line(service, answer, act, says):
-    """
-    It names the application, the operation and the member, and says no more than no answer.
-    """
+    """It names the application, the operation and the member, and says no more than no answer."""
     service.answers = {"GET": answer}
     launcher, handle = launcher_of(service), HANDLE
     acts = {
@@ -225,9 +213,7 @@ def test_an_answer_of_emr_that_is_not_understood_is_one_line(service, answer, ac
 
 
 def test_no_answer_of_emr_is_a_traceback(service):
-    """
-    Whatever a part of an answer is replaced by, boto3's own troubles with it included.
-    """
+    """Whatever a part of an answer is replaced by, boto3's own troubles with it included."""
     launcher, handle = launcher_of(service), HANDLE
     valid = {**APPLICATION, "jobRun": RUN, "jobRuns": [{**RUN, "id": "j"}]}
 
@@ -238,9 +224,7 @@ def test_no_answer_of_emr_is_a_traceback(service):
 
 
 def test_a_service_that_always_has_another_page_is_not_asked_for_ever(service, monkeypatch):
-    """
-    A listing that does not end is a wrong answer, and no run is started.
-    """
+    """A listing that does not end is a wrong answer, and no run is started."""
     monkeypatch.setattr(emr_serverless, "_MOST_PAGES", 5)
     service.answers = {"GET": {"jobRuns": [], "nextToken": "again"}}
     with pytest.raises(WrongAnswerError, match="list_job_runs: no end after 5 answers"):
@@ -269,9 +253,7 @@ def packed(*texts):
     ids=["one stream", "two, and zeros", "empty", "nothing", "without its end", "long"],
 )
 def test_of_a_compressed_text_the_end_is_kept(data, begin, end):
-    """
-    Of one stream or several, also when the writer has not come to the end of it.
-    """
+    """Of one stream or several, also when the writer has not come to the end of it."""
     tail = emr_serverless.gzip_tail(io.BytesIO(data), kept_bytes=50)
 
     assert (begin, True) == (tail.begin, tail.is_whole)
@@ -307,9 +289,7 @@ def test_a_log_is_read_with_little_memory_and_once(service):
 
 
 def test_a_log_is_decompressed_up_to_a_limit(monkeypatch):
-    """
-    Some megabytes can be terabytes of text: past the limit the part says where it has ended.
-    """
+    """Some megabytes can be terabytes of text: past the limit the part says where it has ended."""
     data = packed(b"a line\n" * 1_000_000)
     tail = emr_serverless.gzip_tail(io.BytesIO(data), kept_bytes=70, most_text_bytes=2_000_000)
     lines, end = tail.lines_from(0)
@@ -320,9 +300,7 @@ def test_a_log_is_decompressed_up_to_a_limit(monkeypatch):
 
 
 def test_a_log_that_is_no_gzip_is_one_line(service):
-    """
-    Whoever writes into the bucket of logs ends no task.
-    """
+    """Whoever writes into the bucket of logs ends no task."""
     service.answers = {"GET": b"plain text\n"}
     with pytest.raises(SparkStreamError, match="get_object: .*Not a gzipped file") as raised:
         launcher_of(service).log(HANDLE)
@@ -331,9 +309,7 @@ def test_a_log_that_is_no_gzip_is_one_line(service):
 
 
 def test_lines_are_counted_from_where_the_caller_is():
-    """
-    What was cut off begins with a whole line, and a line that is being written waits.
-    """
+    """What was cut off begins with a whole line, and a line that is being written waits."""
     tail = emr_serverless.Tail(4, b"ef\nghi\njk", is_whole=True)
 
     assert (("ghi",), 11) == tail.lines_from(0)

@@ -59,9 +59,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         server.be_calm()
 
     def test_what_an_operation_costs(self, storage: Storage, server: StoreServer):
-        """
-        Every operation asks as often as the documents say, and for nothing twice.
-        """
+        """Every operation asks as often as the documents say, and for nothing twice."""
         storage.put_if_absent("proven", b"1")
         costs = {
             "put": lambda: storage.put("a/1", b"1"),
@@ -166,9 +164,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert b"0123456789" == (tmp_path / "doc").read_bytes()
 
     def test_what_replaces_although_it_may_not_is_refused(self, clocked, server: StoreServer):
-        """
-        A namenode that gives a name twice is found out by the first writer.
-        """
+        """A namenode that gives a name twice is found out by the first writer."""
         storage, _ = clocked
         server.disturb("careless", times=9)
 
@@ -176,9 +172,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
             storage.put_if_absent("lease", b"mine")
 
     def test_a_gateway_without_such_a_rename_is_refused(self, httpfs: StoreServer):
-        """
-        HttpFS reads no option of a rename, and would move a file into a folder of that name.
-        """
+        """HttpFS reads no option of a rename, and would move a file into a folder of that name."""
         storage = open_storage(httpfs.url)
 
         for write in (storage.put, storage.put_if_absent):
@@ -186,9 +180,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
                 write("a", b"1")
 
     def test_what_a_crash_left_half_written_is_not_listed(self, storage: Storage):
-        """
-        The hidden file of a writer that died is not among the names, nor among the files.
-        """
+        """The hidden file of a writer that died is not among the names, nor among the files."""
         storage.put("d/whole", b"1")
         storage.put(f"d/.tmp-{uuid.uuid4().hex}", b"hal")
 
@@ -196,9 +188,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert [("d/whole", 1)] == files_under(storage.url)
 
     def test_a_name_that_hdfs_cannot_have(self, storage: Storage):
-        """
-        A colon is refused before anything is asked, by the name that has it.
-        """
+        """A colon is refused before anything is asked, by the name that has it."""
         with pytest.raises(ConfigError, match="HDFS has no name 'a:b'"):
             storage.put("d/a:b", b"1")
 
@@ -234,16 +224,12 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert not storage.exists("d")
 
     def test_all_of_hdfs_is_not_removed(self, server: StoreServer):
-        """
-        An address that names the root cannot be a folder to remove.
-        """
+        """An address that names the root cannot be a folder to remove."""
         with pytest.raises(ConfigError, match="this is all of HDFS"):
             remove_tree(server.url.removesuffix("/jobs"))
 
     def test_a_refused_request_is_named(self, storage: Storage, server: StoreServer):
-        """
-        What HDFS forbids is a permission error with the file's address and what to look at.
-        """
+        """What HDFS forbids is a permission error with the file's address and what to look at."""
         server.disturb("denied", methods="GET PUT", times=2)
 
         with pytest.raises(PermissionError, match="check HADOOP_USER_NAME"):
@@ -253,9 +239,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert f"{storage.url}/a" == raised.value.filename
 
     def test_hdfs_that_is_away_for_a_moment(self, clocked, server: StoreServer):
-        """
-        What fails for the moment is asked for again, after a pause.
-        """
+        """What fails for the moment is asked for again, after a pause."""
         storage, clock = clocked
         storage.put("a", b"1")
         server.disturb("unavailable", times=2, methods="GET")
@@ -264,9 +248,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert 1.5 == clock.time
 
     def test_hdfs_that_is_away(self, clocked, server: StoreServer):
-        """
-        HDFS that does not answer is a connection error with the file's address.
-        """
+        """HDFS that does not answer is a connection error with the file's address."""
         storage, clock = clocked
         server.disturb("unavailable", times=99, methods="GET PUT DELETE")
 
@@ -278,9 +260,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         assert clock.time < 10
 
     def test_nobody_listens_there(self):
-        """
-        A port at which nobody listens is a connection error, too.
-        """
+        """A port at which nobody listens is a connection error, too."""
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # and never listens
             namenode = NameNode("127.0.0.1", taken.getsockname()[1])
@@ -288,9 +268,7 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
                 HdfsStorage(namenode, "/job", clock=FakeClock()).read("a")
 
     def test_a_server_that_speaks_no_webhdfs(self, s3: StoreServer):
-        """
-        The port of another server is named as what it is, with the one that was meant.
-        """
+        """The port of another server is named as what it is, with the one that was meant."""
         url = s3.address.replace("http://", "webhdfs://")
 
         with pytest.raises(ConfigError, match="no WebHDFS answers there .HTTP 404.; name the port"):

@@ -48,9 +48,7 @@ def test_an_exception_of_hadoop_is_one_of_python(status, kind, error, number):
 
 @pytest.mark.parametrize("kind", ["IllegalArgumentException", "InvalidPathException"])
 def test_a_path_that_hdfs_does_not_take(kind):
-    """
-    A path that HDFS cannot have is the caller's mistake.
-    """
+    """A path that HDFS cannot have is the caller's mistake."""
     assert isinstance(explain(400, said(kind), WHERE), ConfigError)
 
 
@@ -65,9 +63,7 @@ def test_a_path_that_hdfs_does_not_take(kind):
     ],
 )
 def test_an_answer_that_is_not_of_hadoop(status, body, error):
-    """
-    What a proxy or another server says is told by its status alone.
-    """
+    """What a proxy or another server says is told by its status alone."""
     assert isinstance(explain(status, body, WHERE), error)
 
 
@@ -95,9 +91,7 @@ class Answer:
 @pytest.mark.parametrize("junk", [None, 5, "x", [], {}, {"FileStatus": 5}, -1, "../up", "a/b"])
 @pytest.mark.parametrize("member", [None, "pathSuffix", "length", "type"])
 def test_a_status_that_is_not_hdfs_is_one_error(monkeypatch, member, junk):
-    """
-    No value of an answer is a traceback, and no name of a listing leads out of its folder.
-    """
+    """No value of an answer is a traceback, and no name of a listing leads out of its folder."""
     node = NameNode("other", 9870)
     one = junk if member is None else {**STATUS, member: junk}
     said = []
@@ -117,9 +111,7 @@ def test_a_status_that_is_not_hdfs_is_one_error(monkeypatch, member, junk):
 
 
 def test_an_answer_too_deep_or_no_json_is_no_webhdfs(monkeypatch):
-    """
-    As a page of a proxy is.
-    """
+    """As a page of a proxy is."""
     node = NameNode("other", 9870)
     for body in (b"<html>", b"[" * 60_000):
         monkeypatch.setattr(node, "_ask", lambda *_, body=body: Answer(body))
@@ -129,9 +121,7 @@ def test_an_answer_too_deep_or_no_json_is_no_webhdfs(monkeypatch):
 
 
 def test_the_user_is_the_one_of_hadoops_clients(monkeypatch):
-    """
-    Both sides write as one user: that of the variable, else of the process.
-    """
+    """Both sides write as one user: that of the variable, else of the process."""
     monkeypatch.setenv("HADOOP_USER_NAME", "streams")
     assert "streams" == user_name()
     assert {"user.name": "streams"} == NameNode("by-variable", 9870)._filesystem.pars

@@ -163,9 +163,7 @@ def test_a_snapshot_says_whose_it_is(sink, catalog):
 
 
 def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog):
-    """
-    Its snapshot tells that the table has it; the manifests do when that was expired.
-    """
+    """Its snapshot tells that the table has it; the manifests do when that was expired."""
     first, second = sink.staged(0, "a"), sink.staged(1, "b")
     for committable in (first, second, first):
         sink.commit(committable, OpenFence())
@@ -176,9 +174,7 @@ def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog
 
 
 def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, tmp_path):
-    """
-    A folder that is called as the epoch's and lies outside of the table is not the table's.
-    """
+    """A folder that is called as the epoch's and lies outside of the table is not the table's."""
     changed = sink.staged(1, "b")
     theirs = tmp_path / "theirs" / QUERY_ID / "1-1"
     theirs.mkdir(parents=True)
@@ -193,9 +189,7 @@ def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, t
 
 
 def test_only_one_staging_of_an_epoch_counts(sink, catalog):
-    """
-    Of two drivers' stagings of one epoch the first to be committed is the only one.
-    """
+    """Of two drivers' stagings of one epoch the first to be committed is the only one."""
     first, second = sink.staged(0, "a", token=1), sink.staged(0, "b", token=2)
     sink.commit(second, OpenFence())
     sink.commit(first, OpenFence())
@@ -216,9 +210,7 @@ def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
 
 
 def test_an_expired_snapshot_is_not_published_again(sink, catalog):
-    """
-    When other jobs have expired the epoch's snapshot, its repetition still adds nothing.
-    """
+    """When other jobs have expired the epoch's snapshot, its repetition still adds nothing."""
     committable = sink.staged(0, "a")
     sink.commit(committable, OpenFence())
     append(catalog, "theirs")
@@ -231,9 +223,7 @@ def test_an_expired_snapshot_is_not_published_again(sink, catalog):
 
 
 def test_a_removed_property_is_made_up_for_by_the_snapshots(sink, catalog):
-    """
-    When somebody has removed the sink's property, the snapshots' summaries still tell.
-    """
+    """When somebody has removed the sink's property, the snapshots' summaries still tell."""
     committable = sink.staged(0, "a")
     sink.commit(committable, OpenFence())
     with load(catalog).transaction() as change:
@@ -244,9 +234,7 @@ def test_a_removed_property_is_made_up_for_by_the_snapshots(sink, catalog):
 
 
 def test_a_column_added_by_somebody_else_reads_as_null(sink, catalog):
-    """
-    Epochs staged before and after another program added a column are both read back.
-    """
+    """Epochs staged before and after another program added a column are both read back."""
     sink.commit(sink.staged(0, "a"), OpenFence())
     waiting = sink.staged(1, "b")
     with load(catalog).update_schema() as change:
@@ -275,9 +263,7 @@ def test_a_schema_that_changes_during_the_commit(sink, catalog):
 
 
 def test_a_table_made_again_is_refused(sink, catalog):
-    """
-    A committable is published only in the very table that it was staged for.
-    """
+    """A committable is published only in the very table that it was staged for."""
     committable = sink.staged(0, "a")
     catalog_of(catalog).drop_table(TABLE)
     with pytest.raises(SinkError, match="the table is gone"):
@@ -291,9 +277,7 @@ def test_a_table_made_again_is_refused(sink, catalog):
 
 
 def test_a_new_table_keeps_its_metadata_small(sink, catalog):
-    """
-    A table that the sink makes merges manifests and removes old metadata files.
-    """
+    """A table that the sink makes merges manifests and removes old metadata files."""
     sink.staged(0)
 
     properties = load(catalog).properties
@@ -302,9 +286,7 @@ def test_a_new_table_keeps_its_metadata_small(sink, catalog):
 
 
 def test_makers_of_one_table_get_the_same_one(catalog):
-    """
-    Drivers that find no table at the same moment make one table, and all publish in it.
-    """
+    """Drivers that find no table at the same moment make one table, and all publish in it."""
     made = []
 
     def stage(sink: HandStagedTable, number: int) -> None:
@@ -336,9 +318,7 @@ def run_together(*actions) -> None:
 
 
 def test_a_commit_wins_in_the_end_against_a_busy_writer(sink, catalog):
-    """
-    Another writer is faster six times in a row; then the epoch is published, once.
-    """
+    """Another writer is faster six times in a row; then the epoch is published, once."""
     fence = InterruptedFence(lambda: append(catalog, "theirs"), times=6)
     sink.commit(sink.staged(0, "a"), fence)
 
@@ -423,9 +403,7 @@ def test_racing_threads_publish_once(any_catalog):
 
 
 def test_reverting_removes_the_epochs_files_only(sink, catalog):
-    """
-    Other epochs, queries and writers keep their rows; twice is once; one snapshot does it.
-    """
+    """Other epochs, queries and writers keep their rows; twice is once; one snapshot does it."""
     kept, first, second = (sink.staged(e, f"{e}", f"{e}'", files=2) for e in range(3))
     other = sink.staged(1, "other", query_id="another-query")
     for committable in (kept, first, other):
@@ -445,9 +423,7 @@ def test_reverting_removes_the_epochs_files_only(sink, catalog):
 
 
 def test_a_revert_wins_against_a_busy_writer(sink, catalog):
-    """
-    Other writers commit between the revert's look and its commit: it looks again.
-    """
+    """Other writers commit between the revert's look and its commit: it looks again."""
     taken = sink.staged(0, "a")
     sink.commit(taken, OpenFence())
     sink.revert([taken], InterruptedFence(lambda: append(catalog, "theirs"), times=3))
@@ -487,9 +463,7 @@ def test_the_loser_of_an_epoch_does_not_stand_in_the_way(sink, catalog):
 
 
 def test_nothing_to_revert_from_no_table(sink, catalog):
-    """
-    Without a table, or without epochs, there is nothing to revert and nothing to refuse.
-    """
+    """Without a table, or without epochs, there is nothing to revert and nothing to refuse."""
     committable = sink.staged(0, "a")
     catalog_of(catalog).drop_table(TABLE)
     sink.check_revert([committable])
@@ -500,9 +474,7 @@ def test_nothing_to_revert_from_no_table(sink, catalog):
 
 
 def test_a_ledger_survives_its_property():
-    """
-    What the property says is what the ledger said, with gaps and single epochs.
-    """
+    """What the property says is what the ledger said, with gaps and single epochs."""
     ledger = Ledger("q", 9).with_reverted([3, 4, 5, 8, 10, 12])
     (key, text), *_ = ledger.to_properties().items()
 
@@ -559,9 +531,7 @@ def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_
 
 
 def test_recovery_without_a_table(sink, catalog):
-    """
-    A query that has staged nothing yet has nothing to recover.
-    """
+    """A query that has staged nothing yet has nothing to recover."""
     sink.recover(QUERY_ID, lambda *_: True, OpenFence())
 
     assert not catalog_of(catalog).table_exists(TABLE)
@@ -594,9 +564,7 @@ def test_a_partitioned_table_gets_its_values_from_the_files(catalog):
 
 
 def test_reverting_partitions(catalog):
-    """
-    An epoch's files in several partitions are removed, and other epochs' in the same stay.
-    """
+    """An epoch's files in several partitions are removed, and other epochs' in the same stay."""
     sink = HandStagedTable(catalog, partition_by=("name",))
     files = [[{"id": i, "name": value}] for i, value in enumerate(["a", "b", None])]
     kept, taken = (stage_files(sink, SCHEMA, *files, epoch=e) for e in (0, 1))
@@ -612,9 +580,7 @@ def test_reverting_partitions(catalog):
 
 
 def test_a_file_of_several_partitions_is_refused(catalog):
-    """
-    Should a file hold two partitions' rows, nothing is published.
-    """
+    """Should a file hold two partitions' rows, nothing is published."""
     sink = HandStagedTable(catalog, partition_by=("name",))
     rows = [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}]
     with pytest.raises(SinkError, match="more than one partition value"):
@@ -653,9 +619,7 @@ NAME = NestedField(2, "name", StringType(), required=False)
 
 
 def test_a_fitting_table_is_accepted(sink, catalog):
-    """
-    Columns of the same types are accepted, more optional ones in the table as well.
-    """
+    """Columns of the same types are accepted, more optional ones in the table as well."""
     make_table(catalog, ID, NAME, NestedField(3, "more", StringType(), required=False))
     sink.check(Frame(SCHEMA), "append")
     sink.commit(sink.staged(0, "a"), OpenFence())
@@ -692,9 +656,7 @@ def test_a_table_that_does_not_fit_is_refused(sink, catalog, fields, more, says)
 
 
 def test_a_table_that_was_changed_after_the_look_gets_no_files(sink, catalog):
-    """
-    Each epoch looks at the table again before it writes.
-    """
+    """Each epoch looks at the table again before it writes."""
     sink.check(Frame(SCHEMA), "append")
     made = make_table(catalog, ID)
     with pytest.raises(SinkError, match="no column 'name'"):
@@ -712,17 +674,13 @@ def test_a_table_that_was_changed_after_the_look_gets_no_files(sink, catalog):
     ids=["rest", "sql"],
 )
 def test_a_catalog_that_does_not_answer_is_no_mistake(catalog):
-    """
-    A catalog that is away is waited for by retries.
-    """
+    """A catalog that is away is waited for by retries."""
     with pytest.raises(OutageError, match="the catalog cannot be reached"):
         HandStagedTable(catalog).check(Frame(SCHEMA), "append")
 
 
 def test_partition_statistics_that_are_off_are_refused(catalog):
-    """
-    A partition column without statistics would end in the null partition.
-    """
+    """A partition column without statistics would end in the null partition."""
     sink = HandStagedTable(catalog, partition_by=("name",))
     sink.staged(0)
     with load(catalog).transaction() as change:
@@ -733,9 +691,7 @@ def test_partition_statistics_that_are_off_are_refused(catalog):
 
 
 def test_another_partitioning_than_the_tables_is_refused(catalog):
-    """
-    ``partition_by`` describes a new table only; it may repeat an existing one's, not differ.
-    """
+    """``partition_by`` describes a new table only; it may repeat an existing one's, not differ."""
     HandStagedTable(catalog, partition_by=("name",)).staged(0)
     HandStagedTable(catalog, partition_by=("name",)).check(Frame(SCHEMA), "append")
     HandStagedTable(catalog).check(Frame(SCHEMA), "append")
@@ -770,9 +726,7 @@ def test_what_cannot_work_is_refused(catalog, options, frame, mode, says):
 
 
 def test_an_unreachable_catalog_is_refused(catalog, tmp_path):
-    """
-    A catalog that cannot be opened, or holds no catalog's tables, is refused and not made.
-    """
+    """A catalog that cannot be opened, or holds no catalog's tables, is refused and not made."""
     for uri in (f"sqlite:///{tmp_path}/no/such/folder.db", f"sqlite:///{tmp_path}/new.db"):
         sink = HandStagedTable({**catalog, "uri": uri})
         with pytest.raises(ConfigError, match="catalog"):
@@ -780,18 +734,14 @@ def test_an_unreachable_catalog_is_refused(catalog, tmp_path):
 
 
 def test_a_missing_extra_is_named(catalog, monkeypatch):
-    """
-    Without pyiceberg the message says what to install.
-    """
+    """Without pyiceberg the message says what to install."""
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[iceberg\]"):
         opened(catalog).check(Frame(SCHEMA), "append")
 
 
 def test_a_catalog_by_its_name(catalog, monkeypatch):
-    """
-    A catalog's name is looked up in pyiceberg's configuration when the sink first needs it.
-    """
+    """A catalog's name is looked up in pyiceberg's configuration when the sink first needs it."""
     from pyiceberg import catalog as pyiceberg_catalog
     from pyiceberg.utils.config import Config
 

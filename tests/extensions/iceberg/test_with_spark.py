@@ -205,18 +205,14 @@ def test_partitions_of_existing_tables(spark, case, zone):
 
 
 def test_a_type_without_a_counterpart_is_refused(spark, case):
-    """
-    A column that no Iceberg table can hold is refused by name.
-    """
+    """A column that no Iceberg table can hold is refused by name."""
     df = spark.sql("select 1 as id, interval '1' day as span")
     with pytest.raises(ConfigError, match="span"):
         case.open().check(df, "append")
 
 
 def test_a_stream_appends_its_batches(spark, case, tmp_path):
-    """
-    A real query's batches are staged with the query's own session, and appear epoch by epoch.
-    """
+    """A real query's batches are staged with the query's own session, and appear epoch by epoch."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(2):

@@ -71,9 +71,7 @@ def source(source_format, **options):
     ],
 )
 def test_what_a_batch_leaves_out_is_counted_and_named(caplog, scan_kind, task_kind):
-    """
-    In streams and in batches, by partition and offsets; what loses nothing is not named.
-    """
+    """In streams and in batches, by partition and offsets; what loses nothing is not named."""
     leaf = scan(scan_kind, task_kind, planned(7, 9, 5), planned(9, 9), planned(9, 12))
 
     assert 5 == warn_of_losses(KAFKA, "query=out batch=3", execution(leaf))
@@ -83,9 +81,7 @@ def test_what_a_batch_leaves_out_is_counted_and_named(caplog, scan_kind, task_ki
 
 
 def test_tasks_of_other_sources_are_left_alone(caplog):
-    """
-    Their classes may not be importable here, and a source of the JVM has no pickles.
-    """
+    """Their classes may not be importable here, and a source of the JVM has no pickles."""
     foreign = scan("MicroBatchScanExec", "PythonStreamingInputPartition", b"no.such.module")
     of_the_jvm = scan("MicroBatchScanExec", "KafkaBatchInputPartition", planned(7, 9, 5))
     files = instance("FileSourceScanExec")
@@ -95,9 +91,7 @@ def test_tasks_of_other_sources_are_left_alone(caplog):
 
 
 def test_a_plan_is_looked_at_where_messages_may_be_left_out():
-    """
-    That is our source, where the job lets it go on.
-    """
+    """That is our source, where the job lets it go on."""
     loses = source("spark-stream-kafka", failOnDataLoss="false")
     assert [PYTHON_KAFKA] == lossy_among([source("csv"), loses])
     assert [] == lossy_among([source("spark-stream-kafka")])

@@ -31,7 +31,5 @@ LATEST = {"a": {"0": 15, "1": 7, "2": 3}}
     ],
 )
 def test_what_is_unread_is_known_from_two_offsets(source, backlog):
-    """
-    By the measures of Spark's connector; of what has other offsets nothing is said.
-    """
+    """By the measures of Spark's connector; of what has other offsets nothing is said."""
     assert backlog == backlog_of([source], None)

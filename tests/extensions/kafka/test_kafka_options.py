@@ -42,9 +42,7 @@ def test_options_have_the_defaults_of_sparks_connector():
 
 
 def test_names_of_options_have_no_case():
-    """
-    As everywhere in Spark.
-    """
+    """As everywhere in Spark."""
     found = parse_options(
         {"KAFKA.Bootstrap.Servers": "h:1", "SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "7"}
     )
@@ -64,9 +62,7 @@ def test_names_of_options_have_no_case():
     ],
 )
 def test_a_start_by_time_comes_before_one_by_offsets(given, at):
-    """
-    In the order of Spark's connector: one time, times of partitions, offsets.
-    """
+    """In the order of Spark's connector: one time, times of partitions, offsets."""
     start = parse(**given).start
     expected = {Partition(*p): n for p, n in at.items()} if isinstance(at, dict) else at
 
@@ -98,9 +94,7 @@ def test_a_start_by_time_comes_before_one_by_offsets(given, at):
     ],
 )
 def test_a_wrong_option_is_one_line_with_its_name(given, words):
-    """
-    It names the option and the way out, and shows no secret.
-    """
+    """It names the option and the way out, and shows no secret."""
     with pytest.raises(ConfigError) as refused:
         parse(**given)
 
@@ -147,23 +141,17 @@ def test_properties_of_javas_client_have_their_names_in_librdkafka():
     [({}, False), ({"failOnDataLoss": "true"}, False), ({"FAILONDATALOSS": " False"}, True)],
 )
 def test_messages_that_are_gone_are_counted_where_a_query_goes_on(given, goes_on):
-    """
-    Where it does not, a batch without them is not planned.
-    """
+    """Where it does not, a batch without them is not planned."""
     assert goes_on == goes_on_after_loss(given)
 
 
 def test_options_show_no_secret():
-    """
-    Neither does their text, which a log or an error may have.
-    """
+    """Neither does their text, which a log or an error may have."""
     assert SECRET not in repr(parse(**{"kafka.sasl.password": SECRET}))
 
 
 def test_a_source_that_ends_begins_with_the_first_offset():
-    """
-    Unless the job says where; one without end begins as Spark's connector does.
-    """
+    """Unless the job says where; one without end begins as Spark's connector does."""
     assert {"a": "1", "startingOffsets": "earliest"} == PYTHON_KAFKA.complete(
         {"a": "1"}, bounded=True
     )
@@ -198,9 +186,7 @@ def test_a_missing_connector_has_two_ways_out():
 
 
 def test_offsets_of_options_are_those_of_a_checkpoint():
-    """
-    What a checkpoint of Spark's connector has is a start.
-    """
+    """What a checkpoint of Spark's connector has is a start."""
     offsets = '{"b":{"1":2,"0":1},"a":{"0":3}}'
     found = parse(topic="a,b", startingOffsets=offsets).start.offsets
 

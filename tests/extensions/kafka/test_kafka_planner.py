@@ -76,9 +76,7 @@ def forgetful(times=(), **options):
     ],
 )
 def test_a_new_query_starts_where_its_options_say(options, start):
-    """
-    By words, offsets and times, also mixed.
-    """
+    """By words, offsets and times, also mixed."""
     assert start == planner(**options).first()
 
 
@@ -93,9 +91,7 @@ def test_a_new_query_starts_where_its_options_say(options, start):
     ],
 )
 def test_a_start_that_cannot_be_is_refused(options, words):
-    """
-    One line with the option, the partition and the way out.
-    """
+    """One line with the option, the partition and the way out."""
     with pytest.raises(ConfigError) as refused:
         planner(**options).first()
 
@@ -114,16 +110,12 @@ def test_a_start_that_cannot_be_is_refused(options, words):
     ],
 )
 def test_a_query_ends_where_its_options_say(options, end):
-    """
-    A time after the last message is the end that is there.
-    """
+    """A time after the last message is the end that is there."""
     assert end == planner(**options).end()
 
 
 def test_a_query_goes_on_to_what_is_there_and_never_back():
-    """
-    Not beyond its end; a new partition from its first offset; one without an end not at all.
-    """
+    """Not beyond its end; a new partition from its first offset; one without an end not at all."""
     plan = planner()
 
     assert {T0: 50, T1: 9} == plan.onward({T0: 20}, {T0: 50, T1: 9}, None)
@@ -146,9 +138,7 @@ def test_a_topic_that_is_gone_or_made_again_ends_a_query(start):
 
 @pytest.mark.parametrize("loss", ["true", "false"])
 def test_a_partition_that_one_answer_lacks_is_asked_for_again(loss):
-    """
-    A second answer that has it is the one that counts, whether or not a loss is an error.
-    """
+    """A second answer that has it is the one that counts, whether or not a loss is an error."""
     broker, plan = forgetful([{T1}], failOnDataLoss=loss)
     broker.forgets = {T1}
 
@@ -178,9 +168,7 @@ def test_a_partition_that_comes_back_goes_on_where_it_was(caplog):
 
 
 def test_a_partition_that_goes_after_its_batch_was_planned_is_counted():
-    """
-    What the batch should have read of it is lost: an error, or so many rows.
-    """
+    """What the batch should have read of it is lost: an error, or so many rows."""
     for loss in ("true", "false"):
         broker, plan = forgetful(failOnDataLoss=loss)
         broker.forgets = {T1}
@@ -208,9 +196,7 @@ def test_a_new_query_asks_twice_as_well():
 
 
 def test_offsets_that_no_answer_has_refuse_a_new_query():
-    """
-    The partition was listed, and is gone when its offset is asked for: it is named.
-    """
+    """The partition was listed, and is gone when its offset is asked for: it is named."""
     broker, plan = forgetful([set(), set()], startingOffsets="earliest")
     broker.find = lambda: Found(frozenset({T0, T1}), ())
     broker.forgets = {T1}
@@ -219,9 +205,7 @@ def test_offsets_that_no_answer_has_refuse_a_new_query():
 
 
 def test_an_end_beyond_what_is_there_is_an_error():
-    """
-    A run that stopped before it would be incomplete.
-    """
+    """A run that stopped before it would be incomplete."""
     plan = planner(endingOffsets=json.dumps({"t": {"0": 51, "1": 9}}))
     end = plan.end()
 

@@ -78,9 +78,7 @@ def numbers(first, last):
 
 
 def test_a_stream_reads_each_message_once_with_sparks_columns(broker, topic, reader_of):
-    """
-    Bytes as they are, also none; the time of the producer; headers where there are some.
-    """
+    """Bytes as they are, also none; the time of the producer; headers where there are some."""
     broker.send(topic, [b"\x00\xff", None], 1, key=b"k", timestamp=1_700_000_000_123)
     broker.send(topic, [b"v"], 3, headers=[("h", b"x"), ("h", None)])
     reader = reader_of(broker.options(topic, includeHeaders="true"), schema_of(has_headers=True))
@@ -104,9 +102,7 @@ def test_a_stream_reads_each_message_once_with_sparks_columns(broker, topic, rea
 
 
 def test_the_first_batch_fixes_the_start_and_reads_nothing(broker, topic, reader_of):
-    """
-    Run again after messages have come, the first batches of a query read the same.
-    """
+    """Run again after messages have come, the first batches of a query read the same."""
     broker.send(topic, numbers(0, 5))
     options = {**broker.options(topic), "startingOffsets": "latest"}
     reader = reader_of(options)
@@ -120,9 +116,7 @@ def test_the_first_batch_fixes_the_start_and_reads_nothing(broker, topic, reader
 
 
 def test_a_batch_reads_no_more_than_its_limit(broker, topic, reader_of):
-    """
-    The option is the default, Spark's own limit counts; what is unread is reported.
-    """
+    """The option is the default, Spark's own limit counts; what is unread is reported."""
     for partition in range(4):
         broker.send(topic, numbers(0, 25), partition)
     reader = reader_of(broker.options(topic, maxOffsetsPerTrigger="10"))
@@ -139,9 +133,7 @@ def test_a_batch_reads_no_more_than_its_limit(broker, topic, reader_of):
 
 
 def test_what_is_there_at_the_start_is_the_end_of_a_bounded_run(broker, topic, reader_of):
-    """
-    Messages that come after it are left for the next one.
-    """
+    """Messages that come after it are left for the next one."""
     broker.send(topic, numbers(0, 7))
     reader = reader_of(broker.options(topic))
     reader.prepareForTriggerAvailableNow()
@@ -155,9 +147,7 @@ def test_what_is_there_at_the_start_is_the_end_of_a_bounded_run(broker, topic, r
 
 
 def test_a_stream_ends_where_its_options_say(broker, topic, reader_of):
-    """
-    The same end for every attempt; a partition that it does not name is left out.
-    """
+    """The same end for every attempt; a partition that it does not name is left out."""
     broker.send(topic, numbers(0, 9), 0)
     ends = to_json(latest_offsets(broker.options(topic)))
     assert {topic: {"0": 9, "1": 0, "2": 0, "3": 0}} == ends
@@ -175,9 +165,7 @@ def test_a_stream_ends_where_its_options_say(broker, topic, reader_of):
 
 
 def test_an_end_that_is_not_there_yet_is_an_error(broker, topic, reader_of):
-    """
-    A run that ended before it would have read less than it says.
-    """
+    """A run that ended before it would have read less than it says."""
     broker.send(topic, numbers(0, 3))
     options = broker.options(topic, endingOffsets=json.dumps({topic: {"0": 9}}))
 
@@ -186,9 +174,7 @@ def test_an_end_that_is_not_there_yet_is_an_error(broker, topic, reader_of):
 
 
 def test_a_mark_at_the_end_of_a_range_is_no_message_to_wait_for(broker, topic):
-    """
-    Marks of transactions take offsets: a range ends without its last message, and at once.
-    """
+    """Marks of transactions take offsets: a range ends without its last message, and at once."""
     broker.send(topic, numbers(0, 3))
     broker.send_mark(topic)
     options = parse_options(broker.options(topic))
@@ -208,9 +194,7 @@ def test_a_mark_at_the_end_of_a_range_is_no_message_to_wait_for(broker, topic):
 
 
 def test_what_has_expired_is_an_error_or_is_counted(broker, topic, reader_of):
-    """
-    Nothing is left out in silence: the query ends, or goes on and says how many are lost.
-    """
+    """Nothing is left out in silence: the query ends, or goes on and says how many are lost."""
     broker.send(topic, EXPIRED)
     strict, lenient = (
         reader_of(broker.options(topic, failOnDataLoss=choice)) for choice in ("true", "false")
@@ -231,9 +215,7 @@ def test_what_has_expired_is_an_error_or_is_counted(broker, topic, reader_of):
 
 
 def test_a_topic_that_was_made_again_is_an_error(broker, topic, reader_of):
-    """
-    Its end lies before what was read.
-    """
+    """Its end lies before what was read."""
     broker.send(topic, numbers(0, 3))
     begin = {topic: {"0": 8, "1": 0, "2": 0, "3": 0}}
 
@@ -245,9 +227,7 @@ def test_a_topic_that_was_made_again_is_an_error(broker, topic, reader_of):
 
 
 def test_a_batch_has_its_ends_when_it_is_planned(broker, topic):
-    """
-    What comes between the plan and the tasks is not read; fewer columns are read as such.
-    """
+    """What comes between the plan and the tasks is not read; fewer columns are read as such."""
     broker.send(topic, numbers(0, 6))
     source = KafkaDataSource(broker.options(topic, minPartitions="3"))
     reader: Any = source.reader(StructType([SCHEMA["value"]]))
@@ -278,9 +258,7 @@ def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch, capl
 
 
 def test_the_client_repeats_a_line_after_a_minute(clock):
-    """
-    However long each attempt took; other lines are not held back.
-    """
+    """However long each attempt took; other lines are not held back."""
     passes = client.OncePerMinute(clock).filter
     lines = [
         logging.makeLogRecord(
@@ -317,9 +295,7 @@ def test_the_client_repeats_a_line_after_a_minute(clock):
     ],
 )
 def test_a_source_that_cannot_be_is_refused(broker, options, words):
-    """
-    Before anything is written, and without a topic that the question has made.
-    """
+    """Before anything is written, and without a topic that the question has made."""
     broker.send("there", [b"1"])
     for _ in range(2):
         with pytest.raises(ConfigError) as refused:
@@ -350,9 +326,7 @@ def test_sparks_connector_is_checked_where_the_client_is_installed(broker, monke
 
 @pytest.mark.parametrize("library", ["confluent_kafka", "pyarrow"])
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, library):
-    """
-    Executors need it, too.
-    """
+    """Executors need it, too."""
     monkeypatch.setitem(sys.modules, library, None)
 
     with pytest.raises(ConfigError, match=r"streaming\[kafka\].*executors too"):
@@ -360,9 +334,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, library):
 
 
 def test_a_wrong_password_is_refused_at_once_and_not_shown():
-    """
-    It is a mistake of the job's: no retry helps.
-    """
+    """It is a mistake of the job's: no retry helps."""
     with refusing_broker() as address:
         options = {
             "kafka.bootstrap.servers": address,
@@ -382,9 +354,7 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown():
 
 
 def test_older_versions_of_spark_read_what_their_options_fix(broker, topic):
-    """
-    Without limits and with a start that does not move: Spark 4.0 and 4.1 ask for no more.
-    """
+    """Without limits and with a start that does not move: Spark 4.0 and 4.1 ask for no more."""
     broker.send(topic, numbers(0, 4))
     options = parse_options(broker.options(topic))
     reader = PlainStreamReader(options, Columns(("value",)))

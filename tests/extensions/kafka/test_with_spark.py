@@ -93,9 +93,7 @@ def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
 def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     spark, place, broker, monkeypatch
 ):
-    """
-    Messages that arrive between the attempts are read by the next run.
-    """
+    """Messages that arrive between the attempts are read by the next run."""
     send(broker, "slices", 0, 400)
     spec = asked(place, broker.options("slices", maxOffsetsPerTrigger="100"), at_end="suspend")
     fails = ["sink.published"]
@@ -175,9 +173,7 @@ def _big(place):
 
 
 def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):
-    """
-    Its progress has the measure of Spark's connector, and its batches a size that is fitted.
-    """
+    """Its progress has the measure of Spark's connector, and its batches a size that is fitted."""
     send(broker, "stream", 0, 400)
     stop, seen = threading.Event(), []
     deadline = time.monotonic() + 120

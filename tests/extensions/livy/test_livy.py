@@ -73,35 +73,27 @@ class TestLivy(RacingLauncherContract):
     ],
 )
 def test_an_address_of_livy_is_one_of_http(url):
-    """
-    Anything else is refused, and a password in an address is not shown.
-    """
+    """Anything else is refused, and a password in an address is not shown."""
     with pytest.raises(ConfigError, match="give an address such as") as raised:
         livy_launcher(url)
     assert "pw" not in str(raised.value)
 
 
 def test_a_connection_has_a_host():
-    """
-    An empty one is refused, and named.
-    """
+    """An empty one is refused, and named."""
     with pytest.raises(ConfigError, match="livy: has no host"):
         livy_launcher("")
 
 
 def test_a_missing_library_names_the_extra(monkeypatch):
-    """
-    Without the provider of Livy the error says what to install.
-    """
+    """Without the provider of Livy the error says what to install."""
     monkeypatch.setitem(sys.modules, "airflow.providers.apache.livy", None)
     with pytest.raises(ConfigError, match=r"needs the extra 'livy': pip install"):
         livy_launcher("http://livy:8998")
 
 
 def test_headers_of_the_connection_are_sent_and_our_options_are_not(service):
-    """
-    The provider's hook sends what the extra has as headers; what we read there is none.
-    """
+    """The provider's hook sends what the extra has as headers; what we read there is none."""
     service.answers = {"GET": PAGE}
     extra = {"X-Team": "streams", "launcher": {"queue": "night"}, "job-root": "/jobs"}
     livy_launcher(f"{service.url}/", login="me", extra=json.dumps(extra)).check()
@@ -112,9 +104,7 @@ def test_headers_of_the_connection_are_sent_and_our_options_are_not(service):
 
 
 def test_a_redirection_is_not_followed(service):
-    """
-    A login goes to no other server than the connection's.
-    """
+    """A login goes to no other server than the connection's."""
     service.answers = {"GET": PAGE}
     service.moved = "http://127.0.0.1:9/elsewhere"
     with pytest.raises(SubmissionRefusedError, match="answered 302"):
@@ -191,9 +181,7 @@ def test_a_submission_to_a_server_that_is_not_understood_may_be_repeated(service
 
 
 def test_a_server_that_is_no_livy_is_refused_by_the_check(service):
-    """
-    Before anything is submitted the same answer is a mistake in the connection.
-    """
+    """Before anything is submitted the same answer is a mistake in the connection."""
     service.answers = {"GET": {"status": "ok"}}
     with pytest.raises(SubmissionRefusedError, match="total: .*; is it a Livy server"):
         launcher_of(service).check()
@@ -211,9 +199,7 @@ def test_a_server_that_is_no_livy_is_refused_by_the_check(service):
     ],
 )
 def test_a_batch_that_is_not_understood_is_unknown(service, change, says):
-    """
-    Nothing follows from such an answer; its reason names the server and the member.
-    """
+    """Nothing follows from such an answer; its reason names the server and the member."""
     service.answers = {"GET": {**BATCH, **LOG, **change}}
     status = launcher_of(service).poll(handle_of(service))
 
@@ -258,9 +244,7 @@ def test_a_server_that_always_has_one_more_batch_is_not_asked_for_ever(service, 
 
 
 def test_an_answer_is_read_to_a_size_and_for_a_time(service, monkeypatch):
-    """
-    A long answer is not kept, and one that drips ends when a request must have ended.
-    """
+    """A long answer is not kept, and one that drips ends when a request must have ended."""
     service.answers = {"GET": {**PAGE, "more": "x" * 300_000}}
     clock = FakeClock()
     monkeypatch.setattr(clock, "monotonic", itertools.count(0, 10).__next__)

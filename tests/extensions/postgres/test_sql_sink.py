@@ -124,9 +124,7 @@ class TestSql(RevertibleSinkContract):
 
 @pytest.mark.parametrize("changes", [{"columns": 7}, {"columns": [["id"]]}, {"rows": "many"}])
 def test_a_record_without_its_members_is_damage(table, changes):
-    """
-    A committable with mistyped members is one line and not a traceback.
-    """
+    """A committable with mistyped members is one line and not a traceback."""
     committable = table.stage([A])
     committable.data.update(changes)
     with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
@@ -138,9 +136,7 @@ def test_a_record_without_its_members_is_damage(table, changes):
     ["text); DROP TABLE accounts; --", "text PRIMARY KEY", "text CHECK (true)", "mood", "", 7],
 )
 def test_a_type_in_a_record_makes_no_table(table, kind):
-    """
-    A new table gets the types that the sink itself writes, whatever a record says.
-    """
+    """A new table gets the types that the sink itself writes, whatever a record says."""
     committable = table.stage([A])
     committable.data["columns"][1][1] = kind
     with pytest.raises(SinkError, match="is none that this sink gives a new one"):
@@ -150,9 +146,7 @@ def test_a_type_in_a_record_makes_no_table(table, kind):
 
 
 def test_the_sinks_own_types_make_a_table(url):
-    """
-    Every type that a column of Spark's gets is one that a new table may have.
-    """
+    """Every type that a column of Spark's gets is one that a new table may have."""
     kinds = ("boolean", "byte", "short", "integer", "long", "float", "double", "binary", "date")
     plain = [*kinds, "timestamp", "timestamp_ntz", "string", "decimal(12,3)"]
     schema = schema_of(", ".join(f"c{n} {kind}" for n, kind in enumerate(plain)))
@@ -182,9 +176,7 @@ def test_rows_are_seen_after_the_commit_and_once(table):
 
 
 def test_rows_say_which_epoch_wrote_them(table):
-    """
-    The epoch column leads to the record of the epoch, with its query and time.
-    """
+    """The epoch column leads to the record of the epoch, with its query and time."""
     table.publish(A)
     table.publish(B, epoch=1)
 
@@ -195,9 +187,7 @@ def test_rows_say_which_epoch_wrote_them(table):
 
 
 def test_a_task_that_runs_twice_stages_its_rows_once(table):
-    """
-    Of two attempts of a task the first that ends counts; both read their input to the end.
-    """
+    """Of two attempts of a task the first that ends counts; both read their input to the end."""
     where = EpochId("q", QUERY_ID, 0, 1)
     task, data = table.sink.begin_staging(schema_of(SCHEMA), where)
     task = pickle.loads(pickle.dumps(task))  # noqa: S301 - as Spark's workers get it
@@ -219,9 +209,7 @@ def test_a_task_that_runs_twice_stages_its_rows_once(table):
 
 
 def test_a_task_that_fails_leaves_nothing(table):
-    """
-    An attempt that breaks off has staged nothing, and the next stages all.
-    """
+    """An attempt that breaks off has staged nothing, and the next stages all."""
     where = EpochId("q", QUERY_ID, 0, 1)
     task, data = table.sink.begin_staging(schema_of(SCHEMA), where)
 
@@ -237,9 +225,7 @@ def test_a_task_that_fails_leaves_nothing(table):
 
 
 def test_staging_an_epoch_again_replaces_what_was_staged(table):
-    """
-    A batch that failed and is run again by the same driver leaves one staging table.
-    """
+    """A batch that failed and is run again by the same driver leaves one staging table."""
     table.stage([A])
     committable = table.stage([B])
     assert 1 == len(table.staging_tables())
@@ -296,9 +282,7 @@ def test_first_users_of_a_database_may_come_at_once(url):
 
 @pytest.mark.parametrize("name", ['"Select"', '"Weird ""x"', "own.t"])
 def test_names_are_quoted(url, name):
-    """
-    Reserved words, quotes and schemas in names mean what PostgreSQL means by them.
-    """
+    """Reserved words, quotes and schemas in names mean what PostgreSQL means by them."""
     table = Table(url, name, bookkeeping_schema="Own Books")
     table.ask("CREATE SCHEMA own")
     table.publish((1, "a"), schema='Order by long, b"c string')
@@ -310,9 +294,7 @@ def test_names_are_quoted(url, name):
 
 
 def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
-    """
-    Where a session cannot be told by its name, the server ends it after the idle time-out.
-    """
+    """Where a session cannot be told by its name, the server ends it after the idle time-out."""
     table = Table(url, idle_timeout_s=0.5)
     committable = table.stage([A])
     with (
@@ -381,9 +363,7 @@ def test_a_revert_in_a_database_without_books_makes_them(table):
 
 
 def test_a_revert_of_nothing_does_nothing_and_another_keeps_writers_out(table):
-    """
-    Between the look for an epoch's rows and their end nobody else writes to the table.
-    """
+    """Between the look for an epoch's rows and their end nobody else writes to the table."""
     committable = table.publish(A)
     seen: list[str] = []
 
@@ -412,9 +392,7 @@ HOSTILE = {
 
 
 def test_a_session_may_be_another_one_in_each_transaction(url):
-    """
-    Each transaction has the sink's settings and leaves none, so a pooler may share sessions.
-    """
+    """Each transaction has the sink's settings and leaves none, so a pooler may share sessions."""
     with psycopg.connect(url, autocommit=True) as connection:
         for name, value in HOSTILE.items():
             connection.execute(f"ALTER ROLE owner SET {name} = '{value}'")
@@ -436,9 +414,7 @@ def test_a_session_may_be_another_one_in_each_transaction(url):
 
 
 def test_rows_are_staged_and_published_whatever_the_roles_settings_are(url):
-    """
-    Not a statement of the sink relies on what the role or the database is set to.
-    """
+    """Not a statement of the sink relies on what the role or the database is set to."""
     with psycopg.connect(url, autocommit=True) as connection:
         for name, value in HOSTILE.items():
             connection.execute(f"ALTER ROLE owner SET {name} = '{value}'")
@@ -463,9 +439,7 @@ def fail_over(table, *epochs):
 
 
 def test_a_commit_after_a_failover_that_lost_one_is_refused(table):
-    """
-    An epoch is not put beside a hole: what the server confirmed before must be there.
-    """
+    """An epoch is not put beside a hole: what the server confirmed before must be there."""
     for epoch in range(2):
         table.publish((epoch, "x"), epoch=epoch)
     after = table.stage([(2, "x")], epoch=2)
@@ -477,9 +451,7 @@ def test_a_commit_after_a_failover_that_lost_one_is_refused(table):
 
 
 def test_a_failover_at_the_end_is_found_before_the_run_is_called_done(table):
-    """
-    The last look at the sinks, before the final checkpoint, finds it, too.
-    """
+    """The last look at the sinks, before the final checkpoint, finds it, too."""
     table.publish((0, "x"))
     fail_over(table, 0)
     with pytest.raises(CheckpointError, match="epoch 0 of query id .* was committed, and is not"):
@@ -488,9 +460,7 @@ def test_a_failover_at_the_end_is_found_before_the_run_is_called_done(table):
 
 @pytest.mark.parametrize("lose", ["the epoch", "everything"])
 def test_the_next_driver_finds_that_a_failover_lost_a_commit(table, lose):
-    """
-    Another process knows from the record of the newest epoch what the database must have.
-    """
+    """Another process knows from the record of the newest epoch what the database must have."""
     first, second = table.publish((0, "x")), table.publish((1, "x"), epoch=1)
     sink = Table(table.url).sink
     for committable in (first, second):
@@ -505,9 +475,7 @@ def test_the_next_driver_finds_that_a_failover_lost_a_commit(table, lose):
 
 
 def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
-    """
-    A driver that starts refuses the database before it publishes anything more.
-    """
+    """A driver that starts refuses the database before it publishes anything more."""
     table = Table(url)
     with bench(tmp_path / "job", hand_staged(table.url, table.name)) as job:
         driver = job.begun().recovered()
@@ -527,9 +495,7 @@ def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
 def test_records_of_old_epochs_are_forgotten_and_stay_refused(url, options):
-    """
-    What is forgotten is neither published again nor lost; the newest epoch is always known.
-    """
+    """What is forgotten is neither published again nor lost; the newest epoch is always known."""
     table = Table(url, **options)
     published = [table.publish((epoch, "x"), epoch=epoch) for epoch in range(4)]
     other = table.publish((9, "x"), query_id=QUERY_ID.replace("7", "8"))
@@ -549,9 +515,7 @@ def test_records_of_old_epochs_are_forgotten_and_stay_refused(url, options):
 
 
 def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, monkeypatch):
-    """
-    The database keeps as many records of epochs as the job directory keeps for each.
-    """
+    """The database keeps as many records of epochs as the job directory keeps for each."""
     monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 3)
     table = Table(url)
     with bench(tmp_path / "job", hand_staged(table.url, table.name)) as job:
@@ -569,9 +533,7 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
 
 
 def test_a_commit_whose_session_is_lost_is_tried_again(table):
-    """
-    A session that ends under the transaction, as when the server restarts, costs a try.
-    """
+    """A session that ends under the transaction, as when the server restarts, costs a try."""
     committable = table.stage([A])
 
     def kill(question):
@@ -587,9 +549,7 @@ def test_a_commit_whose_session_is_lost_is_tried_again(table):
 
 
 def test_recovery_drops_what_is_garbage_and_nothing_else(table):
-    """
-    Staging tables are dropped if they are garbage of this query; a published epoch stays.
-    """
+    """Staging tables are dropped if they are garbage of this query; a published epoch stays."""
     table.publish(A)
     kept = table.stage([B], epoch=1)
     table.stage([C], epoch=1, token=2)
@@ -620,9 +580,7 @@ def test_recovery_ends_tasks_of_an_older_driver(table):
 
 
 def test_a_trigger_that_drops_rows_fails_the_epoch(table):
-    """
-    A table that does not take every row is an error, not an epoch with fewer rows.
-    """
+    """A table that does not take every row is an error, not an epoch with fewer rows."""
     table.ask(
         "CREATE TABLE t (id bigint, name text);"
         "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
@@ -637,9 +595,7 @@ def test_a_trigger_that_drops_rows_fails_the_epoch(table):
 
 
 def test_an_upsert_replaces_the_row_with_the_same_keys(url):
-    """
-    The newest epoch's row counts, also a null in it; a repeated commit changes nothing.
-    """
+    """The newest epoch's row counts, also a null in it; a repeated commit changes nothing."""
     table = Table(url, mode="upsert", keys=["id", "part"])
     schema = "id long, part string, name string"
     table.publish((1, "x", "a"), (1, "y", "b"), schema=schema)
@@ -651,9 +607,7 @@ def test_an_upsert_replaces_the_row_with_the_same_keys(url):
 
 
 def test_a_key_that_is_there_twice_or_null_is_refused_while_staging(url):
-    """
-    Which of two rows counts would be chance, and a null equals no other: neither is staged.
-    """
+    """Which of two rows counts would be chance, and a null equals no other: neither is staged."""
     table = Table(url, **UPSERT)
 
     with pytest.raises(SinkError, match=r"one row per key.*duplicated.*aggregate by id first"):
@@ -663,9 +617,7 @@ def test_a_key_that_is_there_twice_or_null_is_refused_while_staging(url):
 
 
 def test_a_row_of_keys_only_is_upserted(url):
-    """
-    A table of keys alone, without an epoch column, takes a key again.
-    """
+    """A table of keys alone, without an epoch column, takes a key again."""
     table = Table(url, **UPSERT, epoch_column=None)
     first = table.publish((1,), schema="id long")
     second = table.publish((1,), (2,), epoch=1, schema="id long")
@@ -699,9 +651,7 @@ def test_appended_rows_are_reverted_exactly(table):
 
 
 def test_upserted_rows_become_what_they_were(url):
-    """
-    Reverting two epochs restores what both have replaced, and removes what they have added.
-    """
+    """Reverting two epochs restores what both have replaced, and removes what they have added."""
     table = Table(url, **UPSERT)
     table.publish(A, B)
     before = table.rows("id, name, spark_epoch")
@@ -716,9 +666,7 @@ def test_upserted_rows_become_what_they_were(url):
 
 
 def test_what_another_writer_changed_since_stays_as_it_left_it(url):
-    """
-    A revert touches only rows that are still as the epoch wrote them.
-    """
+    """A revert touches only rows that are still as the epoch wrote them."""
     table = Table(url, **UPSERT)
     table.publish(A, B)
     second = table.publish((1, "x"), (2, "y"), C, D, epoch=1)
@@ -729,9 +677,7 @@ def test_what_another_writer_changed_since_stays_as_it_left_it(url):
 
 
 def test_a_revert_below_another_query_is_as_if_the_epoch_had_never_been(url):
-    """
-    Another query's later row stays, and taking that back gives what was there before both.
-    """
+    """Another query's later row stays, and taking that back gives what was there before both."""
     table = Table(url, **UPSERT)
     table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text); INSERT INTO t VALUES (1, 'mine')")
     ours = table.publish((1, "ours"), (2, "ours"))
@@ -763,9 +709,7 @@ def test_every_value_is_restored_as_it_was(url):
 
 
 def test_a_column_added_or_dropped_since_does_not_stand_in_the_way(url):
-    """
-    A revert after ALTER TABLE restores what still has a column.
-    """
+    """A revert after ALTER TABLE restores what still has a column."""
     table = Table(url, **UPSERT)
     table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text, gone int)")
     table.publish(A)
@@ -795,9 +739,7 @@ def test_a_table_without_epoch_column_works_and_cannot_be_reverted(table):
 
 
 def test_the_undo_log_is_pruned_and_older_epochs_are_refused(url):
-    """
-    What was replaced is kept for the last epochs only, and a revert beyond them is refused.
-    """
+    """What was replaced is kept for the last epochs only, and a revert beyond them is refused."""
     table = Table(url, **UPSERT, undo_epochs=2)
     first, second, third = (table.publish((1, str(n)), epoch=n) for n in range(3))
 
@@ -809,9 +751,7 @@ def test_the_undo_log_is_pruned_and_older_epochs_are_refused(url):
 
 
 def test_what_an_upsert_replaced_is_not_restored_by_a_key_that_was_renamed(url):
-    """
-    A revert refuses while the table's key has another name than when rows were remembered.
-    """
+    """A revert refuses while the table's key has another name than when rows were remembered."""
     table = Table(url, **UPSERT)
     first = table.publish(A)
     table.ask("ALTER TABLE t RENAME COLUMN id TO number")
@@ -825,9 +765,7 @@ def test_what_an_upsert_replaced_is_not_restored_by_a_key_that_was_renamed(url):
 
 
 def test_without_an_undo_log_an_upsert_is_not_reverted(url):
-    """
-    ``undo_epochs=0`` writes no undo log, and says so when it is needed.
-    """
+    """``undo_epochs=0`` writes no undo log, and says so when it is needed."""
     table = Table(url, **UPSERT, undo_epochs=0)
     first = table.publish(A)
 
@@ -842,9 +780,7 @@ def test_without_an_undo_log_an_upsert_is_not_reverted(url):
     ids=["undo log", "none"],
 )
 def test_other_writers_wait_only_for_an_upsert_that_is_remembered(url, undo_epochs, writes, rows):
-    """
-    Between what a row was and what it became nobody writes to the table; everybody may read.
-    """
+    """Between what a row was and what it became nobody writes to the table; everybody may read."""
     table = Table(url, **UPSERT, undo_epochs=undo_epochs)
     table.publish(A)
     seen: list[Any] = []
@@ -883,9 +819,7 @@ def test_other_writers_wait_only_for_an_upsert_that_is_remembered(url, undo_epoc
     ],
 )
 def test_options_that_cannot_work_are_refused(url, options, output_mode, says):
-    """
-    Each refusal names the option.
-    """
+    """Each refusal names the option."""
     with pytest.raises(ConfigError, match=says):
         Table(url, **options).sink.check(Frame(schema_of(SCHEMA)), output_mode)
 
@@ -905,9 +839,7 @@ def test_options_that_cannot_work_are_refused(url, options, output_mode, says):
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(url, made, options, says):
-    """
-    Each refusal names the column.
-    """
+    """Each refusal names the column."""
     table = Table(url, **options)
     table.ask(f"CREATE {made}")
 
@@ -916,9 +848,7 @@ def test_a_table_that_does_not_fit_is_refused(url, made, options, says):
 
 
 def test_a_table_that_fits_is_accepted_and_nothing_is_written(url):
-    """
-    Checking makes neither the table nor the sink's own tables.
-    """
+    """Checking makes neither the table nor the sink's own tables."""
     for name, options in {"t": {}, "u": UPSERT}.items():
         Table(url, name, **options).sink.check(Frame(schema_of(SCHEMA)), "append")
     assert [(0,)] == Table(url).ask(
@@ -934,9 +864,7 @@ def test_a_table_that_fits_is_accepted_and_nothing_is_written(url):
 
 
 def test_a_missing_permission_is_found_before_anything_is_written(url):
-    """
-    A user who may not write is told which GRANT is missing.
-    """
+    """A user who may not write is told which GRANT is missing."""
     table = Table(url)
     table.ask("CREATE TABLE t (id bigint, name text)")
     for statement in ("DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN"):
@@ -964,9 +892,7 @@ def test_a_missing_permission_is_found_before_anything_is_written(url):
     ],
 )
 def test_columns_that_have_no_counterpart_are_refused(table, schema, says):
-    """
-    The refusal names the column.
-    """
+    """The refusal names the column."""
     with pytest.raises(ConfigError, match=says):
         table.sink.check(Frame(schema_of(schema)), "append")
 
@@ -988,26 +914,20 @@ def test_columns_that_have_no_counterpart_are_refused(table, schema, says):
     ],
 )
 def test_a_column_fits_if_it_holds_every_value_unchanged(rows, there, fits):
-    """
-    Wider types take narrower ones; nothing is rounded, cut or shifted.
-    """
+    """Wider types take narrower ones; nothing is rounded, cut or shifted."""
     assert fits is is_compatible(TargetColumn("a", rows), TargetColumn("a", there))
 
 
 @pytest.mark.parametrize("address", ["mysql://u@h/d", "jdbc:postgresql://h/d", "host=h", ""])
 def test_another_address_is_refused(address):
-    """
-    Only PostgreSQL's own addresses are taken.
-    """
+    """Only PostgreSQL's own addresses are taken."""
     with pytest.raises(ConfigError, match="must be postgresql://"):
         sql(address, "t")
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", ".t", "t.", 'a"b'])
 def test_a_name_that_is_none_is_refused(url, name):
-    """
-    A table's name has one or two parts.
-    """
+    """A table's name has one or two parts."""
     with pytest.raises(ConfigError, match=r"write table or schema\.table"):
         sql(url, name)
 
@@ -1023,9 +943,7 @@ def test_a_name_that_is_none_is_refused(url, name):
     ids=["no port", "no socket", "no database", "no role"],
 )
 def test_a_database_that_does_not_answer_is_no_mistake(url, change, expected):
-    """
-    A server that is away is waited for by retries; one that answers no is a mistake.
-    """
+    """A server that is away is waited for by retries; one that answers no is a mistake."""
     with pytest.raises(SparkStreamError) as caught:
         Table(url.replace(*change)).sink.check(Frame(schema_of(SCHEMA)), "append")
 
@@ -1033,9 +951,7 @@ def test_a_database_that_does_not_answer_is_no_mistake(url, change, expected):
 
 
 def test_the_password_is_shown_nowhere(url):
-    """
-    Neither name, repr, errors, their tracebacks nor committables hold the password.
-    """
+    """Neither name, repr, errors, their tracebacks nor committables hold the password."""
     secret = "s3cr3t-wörd"  # noqa: S105 - made up
     with_secret = url.replace("owner@", f"owner:{secret}@")
     table = Table(with_secret)
@@ -1056,9 +972,7 @@ def test_the_password_is_shown_nowhere(url):
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    """
-    Without the client the error says what to install.
-    """
+    """Without the client the error says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
     with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):

@@ -55,9 +55,7 @@ def ask(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_texts_and_bytes_arrive_as_they_are(spark, url):
-    """
-    Whatever COPY's format, arrays or JSON give a meaning to is stored as the text it is.
-    """
+    """Whatever COPY's format, arrays or JSON give a meaning to is stored as the text it is."""
     rows = [
         (n, t, [t, "x"], None if t is None else t.encode(), {"k": t}) for n, t in enumerate(TEXTS)
     ]
@@ -70,9 +68,7 @@ def test_texts_and_bytes_arrive_as_they_are(spark, url):
 
 
 def test_numbers_and_times_arrive_exactly_in_any_time_zone(spark, url):
-    """
-    Extremes, NaN, infinities, nulls and the doubled hour of autumn are the same in the table.
-    """
+    """Extremes, NaN, infinities, nulls and the doubled hour of autumn are the same in the table."""
     autumn = [dt.datetime(2026, 10, 25, hour, 30, 0, 1, tzinfo=UTC) for hour in (0, 1)]
     old = dt.datetime(1, 1, 1, tzinfo=UTC)
     end = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -108,9 +104,7 @@ def test_numbers_and_times_arrive_exactly_in_any_time_zone(spark, url):
 
 
 def test_nan_is_stored_as_nan(spark, url):
-    """
-    NaN is a value of PostgreSQL's floating point types, and stays one.
-    """
+    """NaN is a value of PostgreSQL's floating point types, and stays one."""
     df = spark.createDataFrame([(math.nan, math.nan)], "d double, f float")
     publish(sql(url, "nans"), df)
 
@@ -118,9 +112,7 @@ def test_nan_is_stored_as_nan(spark, url):
 
 
 def test_a_text_with_a_nul_character_is_refused_while_it_is_staged(spark, url):
-    """
-    PostgreSQL stores no NUL in a text: the error says so, and nothing is published.
-    """
+    """PostgreSQL stores no NUL in a text: the error says so, and nothing is published."""
     df = spark.createDataFrame([("a\0b",)], "t string")
 
     with pytest.raises(Exception, match="invalid byte sequence .* 0x00"):
@@ -163,9 +155,7 @@ def test_a_stream_with_state_is_staged_batch_by_batch(spark, url, tmp_path):
 
 
 def test_a_frame_without_rows_makes_the_table_and_publishes_an_epoch(spark, url):
-    """
-    Readers of an empty result find the table with its columns.
-    """
+    """Readers of an empty result find the table with its columns."""
     df = spark.createDataFrame([], "a int, b array<int>")
 
     assert 0 == publish(sql(url, "nothing"), df)

@@ -37,9 +37,7 @@ def asked(*argv: str) -> RunSpec:
 
 
 def test_a_script_is_named_with_its_own_command_line():
-    """
-    What follows the two dashes is the script's, whatever it looks like.
-    """
+    """What follows the two dashes is the script's, whatever it looks like."""
     spec = asked("--script", "etl.py", "--param", "n:=1", "--", "--input", "/in", "--", "-v")
 
     assert "etl.py" == spec.entry
@@ -47,17 +45,13 @@ def test_a_script_is_named_with_its_own_command_line():
 
 
 def test_the_dashes_of_other_commands_are_their_own():
-    """
-    Only a run has a script, and its check.
-    """
+    """Only a run has a script, and its check."""
     assert (["check", "/job"], ["-x"]) == split_arguments(["check", "/job", "--", "-x"])
     assert (["ls", "--", "-x"], None) == split_arguments(["ls", "--", "-x"])
 
 
 def test_a_file_of_sql_and_a_function_are_named():
-    """
-    Each in its own option.
-    """
+    """Each in its own option."""
     assert "job.sql" == asked("--sql", "job.sql").entry
     assert ("jobs.py:f", {}) == (
         asked("--entry", "jobs.py:f").entry,
@@ -76,9 +70,7 @@ def test_a_file_of_sql_and_a_function_are_named():
     ],
 )
 def test_a_program_is_of_its_kind(argv, reason):
-    """
-    A file that is not is refused, and the command line of what has none.
-    """
+    """A file that is not is refused, and the command line of what has none."""
     with pytest.raises(ConfigError, match=reason):
         asked(*argv)
 
@@ -88,18 +80,14 @@ def test_a_program_is_of_its_kind(argv, reason):
     [(), ("--script", "a.py", "--sql", "b.sql"), ("--script", "a.py", "--entry", "a.py:f")],
 )
 def test_one_job_is_named(argv, capsys):
-    """
-    Several are bad usage, and none is.
-    """
+    """Several are bad usage, and none is."""
     with pytest.raises(SystemExit):
         asked(*argv)
     assert "--script" in capsys.readouterr().err
 
 
 def test_the_arguments_of_a_script_without_their_dashes_are_named(capsys):
-    """
-    The way to give them is said; a command without a script has no such way.
-    """
+    """The way to give them is said; a command without a script has no such way."""
     for argv, said in (
         (["--script", "a.py", "--input", "/the in"], "follows --: … -- --input '/the in'\n"),
         (["--entry", "a.py:f", "--inputs"], "there is no option --inputs"),
@@ -109,9 +97,7 @@ def test_the_arguments_of_a_script_without_their_dashes_are_named(capsys):
 
 
 def test_an_operator_names_one_job():
-    """
-    By one of three arguments; a template may become anything.
-    """
+    """By one of three arguments; a template may become anything."""
     assert "a.py" == name_job(None, "a.py", None)
     assert "{{ x }}" == name_job(None, None, "{{ x }}")
     for given in ((None, None, None), ("a.py:f", "a.py", None)):
@@ -125,9 +111,7 @@ def test_an_operator_names_one_job():
 
 
 def test_a_program_is_told_from_a_function():
-    """
-    A module's function, whatever its name, is none.
-    """
+    """A module's function, whatever its name, is none."""
     kinds = {"a.py": True, "/x/a.sql": True, "a.py:f": False, "pkg.mod:f": False}
     assert kinds == {entry: is_program(entry) for entry in kinds}
     check_entry("a.py")
@@ -145,16 +129,12 @@ def test_a_program_is_told_from_a_function():
     ],
 )
 def test_the_file_of_a_job_travels_with_its_driver(entry, file, shipped):
-    """
-    There it lies in the driver's folder, or where Python looks for modules.
-    """
+    """There it lies in the driver's folder, or where Python looks for modules."""
     assert (file, shipped) == (file_of(entry), shipped_entry(entry))
 
 
 def test_a_program_that_has_travelled_is_found(tmp_path, monkeypatch):
-    """
-    In a folder on Python's path; a path that says where it is, is only looked for there.
-    """
+    """In a folder on Python's path; a path that says where it is, is only looked for there."""
     (tmp_path / "etl.py").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 

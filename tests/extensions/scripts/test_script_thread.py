@@ -31,9 +31,7 @@ def waiting(turns: ScriptThread, notes: list[str]) -> None:
 
 
 def test_a_script_runs_until_it_waits_and_then_to_its_end():
-    """
-    The driver has the time between; the wait returns when everything is published.
-    """
+    """The driver has the time between; the wait returns when everything is published."""
     script = Script(waiting)
 
     script.turns.declare()
@@ -57,9 +55,7 @@ def test_a_script_whose_run_is_stopped_is_left():
 
 
 def test_a_script_that_does_not_wait_has_declared_all_at_its_end():
-    """
-    There is nothing behind its end.
-    """
+    """There is nothing behind its end."""
     script = Script(lambda _, notes: notes.append("all"))
 
     script.turns.declare()
@@ -69,9 +65,7 @@ def test_a_script_that_does_not_wait_has_declared_all_at_its_end():
 
 
 def test_a_limited_wait_says_whether_the_run_is_over():
-    """
-    A loop of them goes on meanwhile, and ends with the run.
-    """
+    """A loop of them goes on meanwhile, and ends with the run."""
 
     def looping(turns: ScriptThread, notes: list[str]) -> None:
         while not turns.wait(0.01):
@@ -89,9 +83,7 @@ def test_a_limited_wait_says_whether_the_run_is_over():
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_what_a_script_raises_reaches_the_driver(is_behind):
-    """
-    Before its wait when it declares, behind it when it ends.
-    """
+    """Before its wait when it declares, behind it when it ends."""
 
     def failing(turns: ScriptThread, notes: list[str]) -> None:
         if is_behind:
@@ -108,9 +100,7 @@ def test_what_a_script_raises_reaches_the_driver(is_behind):
 
 @pytest.mark.parametrize(("code", "is_wrong"), [(None, False), (0, False), (3, True), ("x", True)])
 def test_an_exit_code_says_whether_a_script_has_failed(code, is_wrong):
-    """
-    As it does to a shell; the driver goes on to live.
-    """
+    """As it does to a shell; the driver goes on to live."""
     script = Script(lambda *_: sys.exit(code))
 
     if is_wrong:
@@ -121,9 +111,7 @@ def test_an_exit_code_says_whether_a_script_has_failed(code, is_wrong):
 
 
 def test_an_end_that_a_script_swallows_is_raised_again(caplog):
-    """
-    At each of its further calls, and the log names the habit.
-    """
+    """At each of its further calls, and the log names the habit."""
 
     def swallowing(turns: ScriptThread, notes: list[str]) -> None:
         for call in (turns.wait, turns.is_over, turns.declaration().__enter__):

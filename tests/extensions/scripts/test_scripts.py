@@ -60,25 +60,19 @@ def sink_name(*, spark_log: bool = False, **calls):
     ],
 )
 def test_each_kind_of_output_has_a_sink(calls, name):
-    """
-    Ours where there is one, else Spark's own.
-    """
+    """Ours where there is one, else Spark's own."""
     assert [] == refusals_of(WriterCalls(**calls))
     assert name == sink_name(**calls)
 
 
 def test_a_folder_with_sparks_list_keeps_sparks_sink():
-    """
-    Readers that honour the list would not see what another sink adds.
-    """
+    """Readers that honour the list would not see what another sink adds."""
     assert "spark:parquet:/o" == sink_name(path="/o", spark_log=True)
     assert "delta:/o" == sink_name(path="/o", format="delta", spark_log=True)
 
 
 def test_every_sink_of_sparks_says_what_it_guarantees():
-    """
-    The log of a run has it in words.
-    """
+    """The log of a run has it in words."""
     calls = [
         WriterCalls(format="kafka"),
         WriterCalls(table="t"),
@@ -105,9 +99,7 @@ def test_every_sink_of_sparks_says_what_it_guarantees():
     ],
 )
 def test_what_has_no_meaning_is_refused(calls, reason):
-    """
-    In one line, which names the call and the way out.
-    """
+    """In one line, which names the call and the way out."""
     (line,) = refusals_of(WriterCalls(**calls))
 
     assert reason in line
@@ -115,9 +107,7 @@ def test_what_has_no_meaning_is_refused(calls, reason):
 
 
 def test_options_are_compared_as_spark_does():
-    """
-    Without regard to case; path and checkpoint are not options of the sink.
-    """
+    """Without regard to case; path and checkpoint are not options of the sink."""
     calls = WriterCalls()
     for key, value in {"PATH": "/o", "CheckpointLocation": "/c", "header": "true"}.items():
         calls.option(key, value)
@@ -138,16 +128,12 @@ def test_options_are_compared_as_spark_does():
     ],
 )
 def test_the_run_says_whether_there_is_an_end_else_the_trigger(until, trigger, bounded):
-    """
-    A trigger is what a plain script has to say it; an option of the run wins.
-    """
+    """A trigger is what a plain script has to say it; an option of the run wins."""
     assert bounded is is_bounded(until, trigger)
 
 
 def test_a_trigger_that_is_left_out_is_named():
-    """
-    With the option that keeps it, where there is one.
-    """
+    """With the option that keeps it, where there is one."""
     every = ("processingTime", "1 minute")
 
     assert "--trigger '1 minute' keeps it" in str(describe_trigger(every, bounded=False))
@@ -156,9 +142,7 @@ def test_a_trigger_that_is_left_out_is_named():
 
 
 def test_queries_have_names_that_stay():
-    """
-    The script's own, else that of what is written; a second one of a name gets a number.
-    """
+    """The script's own, else that of what is written; a second one of a name gets a number."""
     assert "hits" == query_name(WriterCalls(name="hits", path="/o"), ["hits"])
     assert "daily" == query_name(WriterCalls(path="/data/daily/"), [])
     assert "daily-2" == query_name(WriterCalls(path="/data/daily"), ["daily"])
@@ -220,9 +204,7 @@ report()
     ],
 )
 def test_a_handler_that_catches_the_end_of_a_run_is_named(tmp_path, caplog, kind, then, is_named):
-    """
-    With its line, before Spark starts; one that raises it again is none.
-    """
+    """With its line, before Spark starts; one that raises it again is none."""
     (tmp_path / "s.py").write_text(CATCHES.format(kind=kind, then=then))
 
     check_program(spec_of(tmp_path / "s.py"))
@@ -244,9 +226,7 @@ def spec_of(path: Path, **asked):
     ],
 )
 def test_a_program_is_looked_at_before_spark_starts(tmp_path, name, text, asked, reason):
-    """
-    What its text shows costs no JVM.
-    """
+    """What its text shows costs no JVM."""
     (tmp_path / name).write_text(text)
 
     with pytest.raises(ConfigError, match=reason):
@@ -254,17 +234,13 @@ def test_a_program_is_looked_at_before_spark_starts(tmp_path, name, text, asked,
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
-    """
-    As a file of a function is.
-    """
+    """As a file of a function is."""
     with pytest.raises(ConfigError, match=r"there is no file .*none\.py"):
         check_program(spec_of(tmp_path / "none.py"))
 
 
 def test_the_place_of_an_error_is_the_scripts_last_line(tmp_path):
-    """
-    Also where the error comes from a library below it, or from a module beside the script.
-    """
+    """Also where the error comes from a library below it, or from a module beside the script."""
     script, beside = tmp_path / "s.py", tmp_path / "beside.py"
     beside.write_text("def f(x):\n    return int(x)\n")
     script.write_text("import textwrap\n\ntextwrap.dedent(1)\n")
@@ -282,9 +258,7 @@ def test_the_place_of_an_error_is_the_scripts_last_line(tmp_path):
 
 
 def test_statements_are_split_where_they_end():
-    """
-    Not in comments, texts or names; each knows the line in which it begins.
-    """
+    """Not in comments, texts or names; each knows the line in which it begins."""
     text = textwrap.dedent(
         """\
         -- a; comment
@@ -324,9 +298,7 @@ PARAMS = Params(
     ],
 )
 def test_parameters_take_their_places(text, filled):
-    """
-    In the quotes of options and in backticks; what is no name is left.
-    """
+    """In the quotes of options and in backticks; what is no name is left."""
     assert filled == fill(text, PARAMS)
 
 
@@ -344,9 +316,7 @@ def test_parameters_take_their_places(text, filled):
     ],
 )
 def test_a_parameter_that_would_be_text_of_the_statement_is_refused(text, line, reason):
-    """
-    With its line and the way out: a value is a marker, and what quotes a path is not in it.
-    """
+    """With its line and the way out: a value is a marker, and what quotes a path is not in it."""
     with pytest.raises(ParameterError) as refused:
         fill(text, PARAMS)
 
@@ -355,25 +325,19 @@ def test_a_parameter_that_would_be_text_of_the_statement_is_refused(text, line, 
 
 
 def test_a_parameter_that_is_not_given_is_named():
-    """
-    With those that are.
-    """
+    """With those that are."""
     with pytest.raises(ConfigError, match="the job needs a parameter 'day'"):
         fill("SELECT * FROM `${day}`", Params({}))
 
 
 def test_markers_are_found():
-    """
-    In expressions; neither casts, nor what stands in quotes.
-    """
+    """In expressions; neither casts, nor what stands in quotes."""
     text = "SELECT a::int, ':t', b:c, :n + f(:in) FROM `:x` WHERE v=:n"
     assert ["n", "in"] == markers(text)
 
 
 def test_the_query_of_a_view_is_told_from_its_name():
-    """
-    By the first AS that stands in no parentheses and no text.
-    """
+    """By the first AS that stands in no parentheses and no text."""
     head = "create or replace temporary view v (a COMMENT 'x AS y') COMMENT 'AS'\nAS"
     assert (head, " SELECT 1 AS a") == split_view(f"{head} SELECT 1 AS a")
     for other in ("CREATE TEMPORARY VIEW v USING csv", "CREATE FLOW f AS INSERT INTO t SELECT 1"):

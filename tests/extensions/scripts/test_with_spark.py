@@ -167,9 +167,7 @@ def test_a_join_of_streams(spark, tmp_path):
 
 @pytest.mark.whole
 def test_several_queries(spark, tmp_path):
-    """
-    Each query gets what it has in plain Spark, and the script's last lines see all of it.
-    """
+    """Each query gets what it has in plain Spark, and the script's last lines see all of it."""
     views = [
         {"ts": at(n / 4), "path": f"/{n % 2}", "status": 500 if n % 5 == 0 else 200}
         for n in range(24)
@@ -306,9 +304,7 @@ with ThreadPoolExecutor(2) as pool:
     ],
 )
 def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, text, reasons):
-    """
-    All of it at once, each with file and line; there is no job directory then.
-    """
+    """All of it at once, each with file and line; there is no job directory then."""
     write_json(tmp_path / "input", [{"v": 1}])
     script = tmp_path / "bad.py"
     script.write_text(
@@ -375,9 +371,7 @@ PAST = (
 def test_a_thread_that_starts_a_query_late_fails_the_attempt(
     spark, tmp_path, late, trigger, reason
 ):
-    """
-    Whatever becomes of the thread, a run without one of the script's streams does not go on.
-    """
+    """Whatever becomes of the thread, a run without one of the script's streams does not go on."""
     write_json(tmp_path / "input", [{"v": 1}], [{"v": 2}])
     script = tmp_path / "late.py"
     text = LATE.replace("{late}", late).replace("{trigger}", trigger)
@@ -497,9 +491,7 @@ def test_a_script_looks_at_its_queries_before_and_behind_its_wait(spark, tmp_pat
 
 
 def test_nothing_of_a_script_stays_in_the_process(spark, tmp_path):
-    """
-    After a run, the session, the arguments and the module of the process are as before.
-    """
+    """After a run, the session, the arguments and the module of the process are as before."""
     import sys
     import threading
 
@@ -518,9 +510,7 @@ def test_nothing_of_a_script_stays_in_the_process(spark, tmp_path):
 
 
 def test_a_check_runs_nothing_of_a_script(spark, tmp_path):
-    """
-    It says what a run would be; the script is left where it waits, and nothing is written.
-    """
+    """It says what a run would be; the script is left where it waits, and nothing is written."""
     write_flights(tmp_path / "flights", 0)
     spec = spec_of(tmp_path / "dir", "hourly_delays.py", *delayed(tmp_path, "job"))
 
@@ -599,9 +589,7 @@ SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS n FROM t"""
     ],
 )
 def test_sql_that_cannot_be_a_job(spark, tmp_path, statement, reason):
-    """
-    Refused with its line, before anything is written.
-    """
+    """Refused with its line, before anything is written."""
     (tmp_path / "bad.sql").write_text(f"-- a comment; with\n\n{statement};\n")
 
     with pytest.raises(ConfigError) as refused:
@@ -624,9 +612,7 @@ SELECT v, n + 1 AS n, :label AS label, :yes AS yes FROM STREAM few;
     ["${env:HOME}", "x', java_method('java.lang.System', 'getProperty', 'user.dir') AS w, '"],
 )
 def test_a_parameter_of_sql_is_a_value(spark, tmp_path, label):
-    """
-    Of its own type, and never text of the statement: nothing in it is replaced or called.
-    """
+    """Of its own type, and never text of the statement: nothing in it is replaced or called."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("a\nb\n")
     (tmp_path / "labels.sql").write_text(LABELS)

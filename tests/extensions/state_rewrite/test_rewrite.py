@@ -67,9 +67,7 @@ CLICKED = [(24, "z", 1)], [(25, "y", 1), (26, "w", 1)]
 
 
 def test_deleted_keys_of_windows_are_in_no_result(spark, place):
-    """
-    The key is gone from state and from what is drained; the original stays as it was.
-    """
+    """The key is gone from state and from what is drained; the original stays as it was."""
     write_events(place.input, EVENTS)
     place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
     savepoint = savepoint_of(place)
@@ -161,9 +159,7 @@ def test_deleted_keys_are_in_no_result(spark, place):
     ],
 )
 def test_operators_replaced_dropped_and_emptied(spark, place, store):
-    """
-    Each shows in the drained result; so does a list of keys, in the job's own directory.
-    """
+    """Each shows in the drained result; so does a list of keys, in the job's own directory."""
     conf, job = FORMATS[store], "deduplication_then_window"
     write_events(place.input, EVENTS)
     place.run(spark, job, conf=conf, run_id="first", **SUSPEND)

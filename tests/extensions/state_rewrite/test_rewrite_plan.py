@@ -59,9 +59,7 @@ def plan(saved=TWO, others=(), **changes):
 
 @pytest.mark.parametrize("asked", ["per_day", "op0", "0", "stateStoreSave"])
 def test_an_operator_goes_by_each_of_its_names(asked):
-    """
-    What the job calls it, what tables call it, its number and Spark's word for it.
-    """
+    """What the job calls it, what tables call it, its number and Spark's word for it."""
     saved = savepoint(daily=query({**COUNT, "job_name": "per_day"}, DEDUPE))
     found = plan(saved, drop=(asked,))["daily"]
     assert (0,) == found.dropped
@@ -71,9 +69,7 @@ def test_an_operator_goes_by_each_of_its_names(asked):
 
 
 def test_what_is_not_named_is_copied():
-    """
-    A query that nothing is asked of has no step, and needs no Spark.
-    """
+    """A query that nothing is asked of has no step, and needs no Spark."""
     found = plan(query="daily", drop=("1",))
 
     assert [] == list(found["rows"].steps())
@@ -84,25 +80,19 @@ def test_what_is_not_named_is_copied():
 
 @pytest.mark.parametrize("asked", ["dedupe", "1"])
 def test_an_operator_is_named_by_its_number_or_its_kind(asked):
-    """
-    Both mean the same one.
-    """
+    """Both mean the same one."""
     assert (1,) == plan(delete_keys="k = 'a'", operator=asked)["daily"].deletes
 
 
 def test_keys_are_deleted_from_all_operators_unless_one_is_named():
-    """
-    A request for erasure is for the whole state; an operator that goes has no keys left.
-    """
+    """A request for erasure is for the whole state; an operator that goes has no keys left."""
     assert (0, 1) == plan(delete_keys="k = 'a'")["daily"].deletes
     assert (0,) == plan(delete_keys="k = 'a'", drop=("dedupe",))["daily"].deletes
     assert () == plan(delete_keys="k = 'a'")["rows"].deletes
 
 
 def test_sources_are_reset_or_set_in_every_query_that_reads_them():
-    """
-    A source is one of the job's, so all its queries agree on where it goes on.
-    """
+    """A source is one of the job's, so all its queries agree on where it goes on."""
     both = plan(reset=("events",))
     one = plan(offsets={"events": '{"topic": {"0": 3}}'}, query="rows")
 
@@ -111,9 +101,7 @@ def test_sources_are_reset_or_set_in_every_query_that_reads_them():
 
 
 def test_state_comes_from_the_same_operator_of_another_savepoint():
-    """
-    Of the query with the same name, or of the only one.
-    """
+    """Of the query with the same name, or of the only one."""
     other = savepoint("other", daily=query(COUNT), more=query())
     only = savepoint("only", other_name=query(COUNT))
 
@@ -175,15 +163,11 @@ LIMIT = {**COUNT, "name": "globalLimit"}
     ],
 )
 def test_what_cannot_be_had_is_named_with_what_there_is(saved, changes, said):
-    """
-    Also a change that would change nothing: whoever asks for it has meant something else.
-    """
+    """Also a change that would change nothing: whoever asks for it has meant something else."""
     with pytest.raises(ConfigError, match=said.replace("(", r"\(").replace(")", r"\)")):
         plan(saved, others=(savepoint("o", daily=query(COUNT)),), **changes)
 
 
 def test_a_query_in_flight_may_be_renamed():
-    """
-    Its name is no part of what was planned.
-    """
+    """Its name is no part of what was planned."""
     assert "b" == plan(savepoint(a=query(COUNT, planned=True)), rename={"a": "b"})["a"].name

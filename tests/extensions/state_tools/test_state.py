@@ -77,9 +77,7 @@ KEY, VALUE = struct_of(field("k", "string")), struct_of(field("sum🙂"), field(
 
 
 def test_schemas_of_every_version():
-    """
-    Long ones come in several strings; letters may be surrogates, and zeros.
-    """
+    """Long ones come in several strings; letters may be surrogates, and zeros."""
     expected = StateSchema(tuple(KEY["fields"]), tuple(VALUE["fields"]))
     one = utf("v1") + utf(json.dumps(KEY)) + utf(json.dumps(VALUE))
     two = utf("v2") + chunked(KEY) + chunked(VALUE)
@@ -95,9 +93,7 @@ def test_schemas_of_every_version():
 
 
 def test_schemas_that_cannot_be_read():
-    """
-    A version of the future, a file that was cut, and what is none.
-    """
+    """A version of the future, a file that was cut, and what is none."""
     with pytest.raises(UnknownFormatError, match="here: 'v9' is not a known version"):
         read_schemas(utf("v9"), where="here")
     whole = utf("v2") + chunked(KEY) + chunked(VALUE)
@@ -118,9 +114,7 @@ def test_schemas_that_cannot_be_read():
     ],
 )
 def test_types_as_sql_has_them(plain, text):
-    """
-    As Spark's own ``simpleString`` writes them.
-    """
+    """As Spark's own ``simpleString`` writes them."""
     assert text == type_text(plain)
 
 
@@ -184,16 +178,12 @@ IN_KEY = field("key", struct_of(K))
     ],
 )
 def test_the_columns_of_keyed_state(kind, schemas, expected):
-    """
-    Keys, values, partition; flat, each name once, and nothing twice.
-    """
+    """Keys, values, partition; flat, each name once, and nothing twice."""
     assert {"keyed_state": expected} == columns(kind, schemas)
 
 
 def test_the_sides_of_a_join():
-    """
-    One table a side, from four stores or from one; what the operator has added is left out.
-    """
+    """One table a side, from four stores or from one; what the operator has added is left out."""
     matched = field("matched", "boolean")
     row = [field("t", "timestamp"), K]
     old = {
@@ -207,9 +197,7 @@ def test_the_sides_of_a_join():
 
 
 def test_the_variables_of_a_processor():
-    """
-    A value, a list as one column, a map with its own keys, timers; a name is given once.
-    """
+    """A value, a list as one column, a map with its own keys, timers; a name is given once."""
     schemas = {
         "last": StateSchema((K,), EXPIRING),
         "items": StateSchema((K,), (field("n"),)),
@@ -284,9 +272,7 @@ def test_a_checkpoint_of_any_origin(checkpoint):
 
 
 def test_tables_are_found_by_name_and_number(checkpoint):
-    """
-    Whatever the case of the letters; what is not there is answered with what is.
-    """
+    """Whatever the case of the letters; what is not there is answered with what is."""
     query = open_state(str(checkpoint)).query("QUERY")
 
     assert ["sources", "op0.keyed_state", "op1.keyed_state"] == [a.name for a in query.tables()]
@@ -314,9 +300,7 @@ def test_batches_that_are_not_there(checkpoint):
 
 
 def test_places_without_state(tmp_path, checkpoint):
-    """
-    Nothing there, a folder of other things, and a checkpoint that is damaged.
-    """
+    """Nothing there, a folder of other things, and a checkpoint that is damaged."""
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UnknownJobError, match="neither a savepoint nor a job directory nor"):
             open_state(str(place))
@@ -326,9 +310,7 @@ def test_places_without_state(tmp_path, checkpoint):
 
 
 def test_a_schema_of_an_unknown_form_leaves_the_columns_to_spark(checkpoint):
-    """
-    The rest is described as ever.
-    """
+    """The rest is described as ever."""
     (checkpoint / "state/0/0/_metadata/schema").write_bytes(utf("v9"))
     first, second = open_state(str(checkpoint)).queries["query"].operators
     assert () == first.tables[0].columns
@@ -336,9 +318,7 @@ def test_a_schema_of_an_unknown_form_leaves_the_columns_to_spark(checkpoint):
 
 
 def test_a_moved_checkpoint_is_viewed_under_its_own_address(tmp_path):
-    """
-    The view has all that the original has, which is not touched, and names itself.
-    """
+    """The view has all that the original has, which is not touched, and names itself."""
     tree = Tree()
     tree.log(0)
     tree.evolving_operator(0, 0)
@@ -381,9 +361,7 @@ def job(tmp_path) -> EpochBench:
 
 
 def test_a_job_and_its_savepoint_say_the_same(job):
-    """
-    Also what the job calls its operator.
-    """
+    """Also what the job calls its operator."""
     live = open_state(job.storage.url)
     saved = open_state(f"{job.storage.url}/savepoints/s1", batch=1)
 
@@ -397,9 +375,7 @@ def test_a_job_and_its_savepoint_say_the_same(job):
 
 
 def test_growth_without_spark(job):
-    """
-    Bytes, as the savepoints' records have them; rows are not known.
-    """
+    """Bytes, as the savepoints' records have them; rows are not known."""
     measures = state_growth(job.storage.url)
     size = open_state(job.storage.url).queries["q"].operators[0].bytes
 
@@ -425,9 +401,7 @@ def command(monkeypatch, capsys):
 
 
 def test_show_and_growth(job, command):
-    """
-    For people, and as JSON.
-    """
+    """For people, and as JSON."""
     code, text = command("show", job.storage.url, "q", "totals")
     assert 0 == code
     assert "operator totals: stateStoreSave, hdfs, 2 partition(s)" in text
@@ -441,9 +415,7 @@ def test_show_and_growth(job, command):
 
 
 def test_what_is_refused_before_spark_is_started(tmp_path, checkpoint, command):
-    """
-    One line, exit code 2.
-    """
+    """One line, exit code 2."""
     stateless = EpochBench(tmp_path / "job", FakeSink()).begun().published(1)
     place, cp = stateless.storage.url, str(checkpoint)
     for arguments, words in [
@@ -465,17 +437,13 @@ def test_what_is_refused_before_spark_is_started(tmp_path, checkpoint, command):
 
 
 def test_a_table_for_people():
-    """
-    Columns are as wide as they must be, lines stay lines, null is not empty.
-    """
+    """Columns are as wide as they must be, lines stay lines, null is not empty."""
     lines = [*text_table(["k", "name"], [["1", None], ["22", "a\nb"], ["3", ""]])]
     assert ["k   name", "1   NULL", "22  a\\nb", "3"] == lines
 
 
 def test_a_savepoint_that_shares_files_is_named(job):
-    """
-    In a bucket older savepoints hold files: the place says which.
-    """
+    """In a bucket older savepoints hold files: the place says which."""
     path = Path(job.storage.url, "savepoints/s2/savepoint.json")
     record = json.loads(path.read_text())
     query = record["queries"]["q"]
@@ -487,9 +455,7 @@ def test_a_savepoint_that_shares_files_is_named(job):
 
 
 def test_a_savepoint_of_a_foreign_checkpoint(checkpoint, tmp_path):
-    """
-    Its query is called what the savepoint calls it.
-    """
+    """Its query is called what the savepoint calls it."""
     source = checkpoint_source(str(checkpoint), "daily")
     take_savepoint(source, str(tmp_path / "s"), aligned_timeout_s=0, clock=FakeClock())
     assert ["daily"] == [*open_state(str(tmp_path / "s")).queries]

@@ -244,9 +244,7 @@ def default_store(place: int, case: Case) -> str:
 
 
 def test_each_stateful_operator_that_spark_names_has_a_row(spark):
-    """
-    Only the aggregation of Spark's real-time mode has none: the runtime runs micro-batches.
-    """
+    """Only the aggregation of Spark's real-time mode has none: the runtime runs micro-batches."""
     stateful = spark._jvm.org.apache.spark.sql.execution.streaming.operators.stateful
     place = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils"
     methods = [each.getName() for each in spark._jvm.java.lang.Class.forName(place).getMethods()]
@@ -271,9 +269,7 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     ],
 )
 def test_state_is_what_the_input_says(spark, source, tmp_path, case, store):
-    """
-    After the first batch and after the last; nothing is written where the state lies.
-    """
+    """After the first batch and after the last; nothing is written where the state lies."""
     run_case(spark, case, STORES[store], source, tmp_path / "checkpoint")
     before = list_files(tmp_path)
 
@@ -289,9 +285,7 @@ def test_state_is_what_the_input_says(spark, source, tmp_path, case, store):
     [pytest.param(c, s, id=f"{c.name}, {s}") for c in SOAKED for s in c.stores],
 )
 def test_state_of_every_kind_in_every_store(spark, source, tmp_path, case, store):
-    """
-    After each batch, where it was written, and in a savepoint of it that was moved.
-    """
+    """After each batch, where it was written, and in a savepoint of it that was moved."""
     run_case(spark, case, STORES[store], source, tmp_path / "checkpoint")
     for batch in range(len(truths.FILES)):
         check(spark, tmp_path / "checkpoint", case, batch)
@@ -354,9 +348,7 @@ def saved(place: Place, name: str) -> str:
 
 
 def test_sql_over_the_tables_of_a_job(spark, story):
-    """
-    Names of queries, operators and tables in every place where SQL has names of tables.
-    """
+    """Names of queries, operators and tables in every place where SQL has names of tables."""
     reader = StateReader(spark, open_state(saved(story, "s2")))
 
     def ask(text: str) -> Counter[Any]:
@@ -385,9 +377,7 @@ def test_sql_over_the_tables_of_a_job(spark, story):
 
 
 def test_what_is_different_between_two_savepoints(spark, story):
-    """
-    Keys that were added, changed and removed, with their values; both ways round.
-    """
+    """Keys that were added, changed and removed, with their values; both ways round."""
     one, two = (StateReader(spark, open_state(saved(story, name))) for name in ("s1", "s2"))
 
     there = {(d.query, d.table): d for d in diff_states(one, two)}
@@ -439,9 +429,7 @@ def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_pa
 
 @pytest.mark.soak
 def test_maps_are_the_same_whatever_the_order_of_their_entries(spark, tmp_path):
-    """
-    As the value of a key, and in rows that wait in a join, of which one is there twice.
-    """
+    """As the value of a key, and in rows that wait in a join, of which one is there twice."""
     once: list[In] = [{"k": "a", "m": {"x": 1, "y": 2}}, {"k": "b", "m": {"x": 1}}]
     again: list[In] = [{"k": "a", "m": {"y": 2, "x": 1}}, {"k": "b", "m": {"x": 2}}]
     twice: In = {"k": "c", "m": {"z": 1, "x": 2}}
@@ -544,9 +532,7 @@ def test_growth_and_the_commands(spark, story, capsys, tmp_path):
     ],
 )
 def test_what_cannot_be_asked(spark, story, capsys, sql, words):
-    """
-    One line that says what SQL or the state has against it, and names what is there.
-    """
+    """One line that says what SQL or the state has against it, and names what is there."""
     assert 2 == main(["state", "query", saved(story, "s2"), sql])
 
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -554,9 +540,7 @@ def test_what_cannot_be_asked(spark, story, capsys, sql, words):
 
 
 def test_nothing_is_written_into_a_savepoint(spark, story, capsys):
-    """
-    Not even when it is asked for.
-    """
+    """Not even when it is asked for."""
     url = saved(story, "s2")
     asked = ["--format", "parquet", "--to", f"{url}/out"]
     assert 2 == main(["state", "query", url, "SELECT 1", *asked])

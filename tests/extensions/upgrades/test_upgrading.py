@@ -99,9 +99,7 @@ class AwayStorage(LocalStorage):
 
 
 def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path: Path) -> None:
-    """
-    The new version is neither rejected nor accepted by that look, but by the next one.
-    """
+    """The new version is neither rejected nor accepted by that look, but by the next one."""
     job = JobDirectoryBuilder(tmp_path / "old").begin()
     upgrade, storage = upgrade_in(tmp_path), AwayStorage(str(tmp_path / "new"))
     upgrade._new = JobDirectory(storage)

@@ -187,9 +187,7 @@ def assert_it_still_serves(standby: Idle) -> None:
 
 
 def test_a_run_is_handed_over_with_its_open_files(folder, idle):
-    """
-    The driver has the command, and writes to the very files that the client has opened.
-    """
+    """The driver has the command, and writes to the very files that the client has opened."""
     read, write = os.pipe()
     taken = offer_to(folder, files=(write,))
     os.close(write)
@@ -206,9 +204,7 @@ def test_a_run_is_handed_over_with_its_open_files(folder, idle):
 
 
 def test_a_large_environment_arrives_whole(folder, idle):
-    """
-    A message may be larger than what a socket takes at once.
-    """
+    """A message may be larger than what a socket takes at once."""
     large = dataclasses.replace(OFFER, environment={"LARGE": "x" * (1 << 20)})
 
     end(offer_to(folder, large))
@@ -217,9 +213,7 @@ def test_a_large_environment_arrives_whole(folder, idle):
 
 
 def test_a_handover_is_what_a_process_would_have(monkeypatch, tmp_path):
-    """
-    Environment and working directory are those of the client.
-    """
+    """Environment and working directory are those of the client."""
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
     handover = StandbyRequest.of_this_process(["run"], SPEC, ends_with_client=True)
@@ -325,9 +319,7 @@ def test_an_interpreter_is_the_file_that_its_name_means(tmp_path, monkeypatch):
     ],
 )
 def test_a_run_that_needs_another_driver_is_refused(folder, idle, fields, named):
-    """
-    One line names what differs, and the standby waits for the next run.
-    """
+    """One line names what differs, and the standby waits for the next run."""
     reason = hand_over(folder, changed(**fields), ())
 
     assert isinstance(reason, str)
@@ -361,27 +353,21 @@ def test_what_can_be_set_at_any_time_makes_no_difference(folder, idle, conf):
 
 
 def test_without_a_folder_there_is_no_pool(folder):
-    """
-    A run starts cold where nobody has started a pool, or where its standbys are busy.
-    """
+    """A run starts cold where nobody has started a pool, or where its standbys are busy."""
     assert f"there is no pool in {folder}/none" == hand_over(folder / "none", OFFER, ())
     assert f"no standby in {folder} is free" == hand_over(folder, OFFER, ())
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_folder_that_others_can_enter_is_refused(folder, idle, mode):
-    """
-    Another user could take the run, with its environment.
-    """
+    """Another user could take the run, with its environment."""
     folder.chmod(mode)
 
     assert "must be this user's alone (mode 0700)" in str(hand_over(folder, OFFER, ()))
 
 
 def test_a_link_to_a_folder_is_refused(folder, idle):
-    """
-    In a folder that all can write anybody could have put it there.
-    """
+    """In a folder that all can write anybody could have put it there."""
     with tempfile.TemporaryDirectory() as other:
         link = Path(other) / "pool"
         link.symlink_to(folder)
@@ -390,9 +376,7 @@ def test_a_link_to_a_folder_is_refused(folder, idle):
 
 
 def test_a_folder_too_long_for_a_socket_is_refused(folder):
-    """
-    The longest folder that is accepted has room for the socket of any standby.
-    """
+    """The longest folder that is accepted has room for the socket of any standby."""
     room = 107 - len("/standby-4194304.sock") - len(str(folder)) - 1
     longest, longer = folder / ("x" * room), folder / ("x" * (room + 1))
     for made in (longest, longer):
@@ -415,16 +399,12 @@ def test_a_folder_too_long_for_a_socket_is_refused(folder):
     ],
 )
 def test_each_user_has_a_pool(environ, expected):
-    """
-    The folder is named, or of the user's session, or has the user's number.
-    """
+    """The folder is named, or of the user's session, or has the user's number."""
     assert Path(expected) == user_folder(environ)
 
 
 def test_a_socket_is_its_users_alone(idle):
-    """
-    Its mode is 0600, whatever the umask is.
-    """
+    """Its mode is 0600, whatever the umask is."""
     assert 0o600 == stat.S_IMODE(idle.path.stat().st_mode)
 
 
@@ -432,9 +412,7 @@ def test_a_socket_is_its_users_alone(idle):
 
 
 def test_a_client_that_goes_before_it_says_go_changes_nothing(folder, idle):
-    """
-    The standby has answered, nobody has taken its answer, and the next client is served.
-    """
+    """The standby has answered, nobody has taken its answer, and the next client is served."""
     with connected(idle.path) as channel:
         send(channel, OFFER.to_dict())
         assert READY == receive(channel)
@@ -443,9 +421,7 @@ def test_a_client_that_goes_before_it_says_go_changes_nothing(folder, idle):
 
 
 def test_only_go_gives_the_run_away(folder, idle):
-    """
-    Another message in its place is none.
-    """
+    """Another message in its place is none."""
     with connected(idle.path) as channel:
         send(channel, OFFER.to_dict())
         receive(channel)
@@ -479,9 +455,7 @@ def test_a_standby_that_dies_before_it_answers_is_passed_over(folder):
 
 
 def test_if_the_last_standby_dies_the_run_starts_cold(folder):
-    """
-    The reason says which one, and that it has ended.
-    """
+    """The reason says which one, and that it has ended."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dying:
         dying.bind(str(folder / "standby-1.sock"))
         dying.listen()
@@ -498,9 +472,7 @@ def test_if_the_last_standby_dies_the_run_starts_cold(folder):
 
 
 def test_the_exit_code_arrives(folder, idle):
-    """
-    The client ends with the code that the driver sends.
-    """
+    """The client ends with the code that the driver sends."""
     taken = offer_to(folder)
     send(present(idle.taken())[0], {"exit": 4})
 
@@ -510,9 +482,7 @@ def test_the_exit_code_arrives(folder, idle):
 
 @pytest.mark.parametrize("last_words", [b"", b"\0\0", b"\0\0\0\2[]"])
 def test_a_driver_that_dies_can_be_resumed(folder, idle, last_words):
-    """
-    Without its exit code the client says that the run may be started again.
-    """
+    """Without its exit code the client says that the run may be started again."""
     taken = offer_to(folder)
     channel = present(idle.taken())[0]
     channel.sendall(last_words)
@@ -523,9 +493,7 @@ def test_a_driver_that_dies_can_be_resumed(folder, idle, last_words):
 
 
 def test_a_signal_is_passed_on(folder, idle):
-    """
-    The driver gets its number; after its end nothing happens.
-    """
+    """The driver gets its number; after its end nothing happens."""
     taken = offer_to(folder)
     channel = present(idle.taken())[0]
     taken.signal(signal.SIGTERM)
@@ -537,9 +505,7 @@ def test_a_signal_is_passed_on(folder, idle):
 
 
 def test_a_standby_ends_with_its_pool(folder, idle):
-    """
-    When the other end of the line is closed it stops listening, and leaves no socket.
-    """
+    """When the other end of the line is closed it stops listening, and leaves no socket."""
     idle.pool.close()
 
     assert idle.taken() is None
@@ -547,9 +513,7 @@ def test_a_standby_ends_with_its_pool(folder, idle):
 
 
 def test_a_run_goes_on_when_the_pool_ends_as_it_is_taken(folder, idle):
-    """
-    The pool has gone between the answer and "go": nobody hears "busy", and the run is served.
-    """
+    """The pool has gone between the answer and "go": nobody hears "busy", and the run is served."""
     with connected(idle.path) as channel:
         send(channel, OFFER.to_dict())
         receive(channel)
@@ -585,9 +549,7 @@ def message(data: bytes) -> bytes:
          "deep", "wrong type"],
 )  # fmt: skip
 def test_what_is_no_message_is_refused(folder, idle, data):
-    """
-    The standby closes the connection, and serves the next client.
-    """
+    """The standby closes the connection, and serves the next client."""
     with connected(idle.path) as channel:
         channel.sendall(data)
         channel.shutdown(socket.SHUT_WR)
@@ -598,9 +560,7 @@ def test_what_is_no_message_is_refused(folder, idle, data):
 
 
 def test_the_files_of_a_refused_run_are_closed(folder, idle):
-    """
-    The client's reader sees the end of the pipe, although the standby lives on.
-    """
+    """The client's reader sees the end of the pipe, although the standby lives on."""
     read, write = os.pipe()
     assert isinstance(hand_over(folder, changed(master="yarn"), (write,)), str)
     os.close(write)
@@ -624,9 +584,7 @@ def as_nobody(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_client_of_another_user_is_refused(folder, idle):
-    """
-    Even if the modes of folder and socket let it in, it gets no answer.
-    """
+    """Even if the modes of folder and socket let it in, it gets no answer."""
     folder.chmod(0o711)
     idle.path.chmod(0o666)
     script = """
@@ -646,9 +604,7 @@ except OSError:
 
 
 def test_a_standby_of_another_user_gets_no_run(folder):
-    """
-    The client sees who listens before it sends anything.
-    """
+    """The client sees who listens before it sends anything."""
     folder.chmod(0o777)
     path = folder / "standby-1.sock"
     script = "channel.bind(sys.argv[1]); channel.listen(); print('ready', flush=True); input()"
@@ -666,9 +622,7 @@ def test_a_standby_of_another_user_gets_no_run(folder):
 
 
 def test_the_socket_of_a_killed_standby_is_removed(folder):
-    """
-    Its number may be another process's tomorrow, which could not listen there.
-    """
+    """Its number may be another process's tomorrow, which could not listen there."""
     pool = pool_command._Pool(folder, 1, None, {})
     process = subprocess.Popen(["sleep", "60"])
     left, own = (standby_socket(folder, pid) for pid in (process.pid, os.getpid()))
