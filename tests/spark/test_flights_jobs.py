@@ -24,7 +24,9 @@ FLIGHTS = [
 
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_flights_are_counted_per_day_and_airport(mode):
-    """Both modes give the same days; the last one, too, which no later flight has closed."""
+    """
+    Both modes give the same days; the last one, too, which no later flight has closed.
+    """
     result = run_in_memory(JOB, {"flights": FLIGHTS}, params=PARAMS, mode=mode, conf=UTC)
 
     days = [tuple(str(value) for value in row) for row in result.outputs["daily"].collect()]
