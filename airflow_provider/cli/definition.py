@@ -1,8 +1,4 @@
-"""Definition of ``airflow spark-stream``, which every ``airflow`` command imports; so it is small.
-
-What the command does, and its help, are those of ``spark-stream``: its own parser gets the
-arguments as they are, so there is no second one.
-"""
+"""Definition of ``airflow spark-stream``: every ``airflow`` command imports this small module."""
 
 from __future__ import annotations
 
@@ -18,10 +14,7 @@ _NO_PREFIX = "\0"  # no argument of a process begins with it
 
 
 class _Everything(Arg):
-    """All arguments, also those that look like options, such as ``--help``."""
-
     def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
-        """Let the parser of Airflow's command leave every argument to ours."""
         parser.prefix_chars = _NO_PREFIX
         super().add_to_parser(parser)
 

@@ -27,19 +27,13 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Keep Airflow's log from stdout, on which is what a command answers, and nothing else."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
             handler.setStream(sys.stderr)
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command.
-
-    Args:
-        commands: ``spark-stream``'s own.
-        add: makes one command: where, its name, what it calls, what it does.
-    """
+    """Add the command."""
     text = "check what a driver needs: the connection's master, spark-submit, Java, PySpark"
     check = add(commands, "check-connection", _check_connection, text)
     check.add_argument("conn_id", metavar="CONN_ID")

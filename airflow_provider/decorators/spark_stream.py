@@ -1,9 +1,4 @@
-"""Decorator ``@task.spark_stream``: a function returns the parameters of a Spark job.
-
-The function runs in the worker, as that of ``@task.bash``, and is not the job itself. A driver
-imports the job's file, on a machine that may have no Airflow, and a run that is resumed after days
-must find the same code there: a function in a DAG's file can promise neither.
-"""
+"""Decorator ``@task.spark_stream``: a function returns a job's parameters."""
 
 from __future__ import annotations
 
@@ -30,19 +25,14 @@ if TYPE_CHECKING:
 class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
     """A :class:`SparkStreamingOperator` with parameters that a function returns.
 
-    The function is called when a driver is submitted, or when a run that has ended is compared with
-    what is asked for; not when the task adopts a driver. Within a DAG run it must return the same:
-    a run is not resumed with other parameters.
+    The function is called when a driver is submitted, and when an ended run is compared with the
+    request. It must return the same within a DAG run.
 
     Args:
-        python_callable: the function; it returns a mapping, or None for nothing to add.
+        python_callable: returns a mapping, or None for nothing to add.
         op_args: its arguments; templated.
-        op_kwargs: its arguments by name; templated.
-        kwargs: those of :class:`SparkStreamingOperator`; what the function returns is added to
-            ``params``, and wins.
-
-    Raises:
-        ConfigError: the function is a coroutine's; when the DAG is parsed.
+        op_kwargs: its keyword arguments; templated.
+        kwargs: those of :class:`SparkStreamingOperator`; returned parameters win over ``params``.
     """
 
     custom_operator_name = "@task.spark_stream"
@@ -81,11 +71,6 @@ class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
         super()._check_ended(run_id, context)
 
     def _call(self, context: Context) -> None:
-        """Add to the job's parameters what the function returns.
-
-        Raises:
-            ConfigError: it is no mapping of names to values of JSON, or has a secret's name.
-        """
         self.job_params = {**self.job_params, **self._returned(context)}
         check_secret_params(self.job_params, self.secret_params)
 
@@ -114,8 +99,7 @@ def spark_stream_task(
 
     Args:
         python_callable: the function.
-        multiple_outputs: whether each member of the final checkpoint is an XCom of its own; not
-            inferred from the function's annotation, which is about something else.
+        multiple_outputs: whether each member of the final checkpoint is an XCom of its own.
         kwargs: those of :class:`SparkStreamingOperator`.
     """
     decorator: TaskDecorator = task_decorator_factory(

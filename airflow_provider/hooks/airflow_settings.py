@@ -1,7 +1,4 @@
-"""Settings of the section ``[spark_streaming]`` in Airflow's configuration.
-
-Each is read when it is needed, so a wrong value fails only what uses it.
-"""
+"""Settings of the section ``[spark_streaming]`` in Airflow's configuration, read when needed."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ _WEB: Final = re.compile(r"https?://[^/\s]+(/\S*)?")
 
 
 def history_server() -> str | None:
-    """Return the address of Spark's history server, without a slash at its end.
-
-    Raises:
-        ConfigError: it is no address.
-    """
+    """Return the address of Spark's history server, without a slash at its end."""
     address = _read("history_server").rstrip("/")
     if address and not _WEB.fullmatch(address):
         _refuse("history_server", address, "an address, such as https://history.example.com:18080")
@@ -32,11 +25,7 @@ def history_server() -> str | None:
 
 
 def refresh_s() -> float:
-    """Return the seconds between two requests of the page.
-
-    Raises:
-        ConfigError: it is no number, or less than 1: each request reads the storage.
-    """
+    """Return the seconds between two requests of the page."""
     text = _read("refresh_s")
     try:
         seconds = float(text)
@@ -48,11 +37,7 @@ def refresh_s() -> float:
 
 
 def local_drivers() -> str:
-    """Return how many drivers of a machine may start or read bounded input at a time, as text.
-
-    Raises:
-        ConfigError: it is neither a number of 1 or more, nor ``off``, nor empty.
-    """
+    """Return how many drivers of a machine may start or read bounded input at a time, as text."""
     text = _read("local_drivers")
     if text not in {"", OFF} and not (text.isdecimal() and int(text)):
         _refuse("local_drivers", text, f"a number of drivers, 1 or more, or {OFF} for no limit")
@@ -60,11 +45,7 @@ def local_drivers() -> str:
 
 
 def metrics() -> bool:
-    """Whether numbers of streams are reported as Airflow's metrics.
-
-    Raises:
-        ConfigError: it is neither true nor false.
-    """
+    """Whether numbers of streams are reported as Airflow's metrics."""
     text = _read("metrics")
     if text.lower() not in _WORDS:
         _refuse("metrics", text, "True or False")

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LauncherKind(Protocol):
-    """A kind of launcher: its connection, its options, and how a launcher is made of them.
+    """A kind of launcher: its connection, its options, and its factory.
 
     Attributes:
-        api_version: the version of this interface that it was written for.
-        conn_types: the types of connections that it takes; the first one is its own.
-        options: a dataclass; each field is an option of ``launcher_options`` and a text.
+        api_version: the version of this interface that the package was written for.
+        conn_types: the accepted types of connections; the first one is its own.
+        options: a dataclass; each field is a text option of ``launcher_options``.
         is_experimental: whether it was never run against the real service.
-        reads_local_paths: whether its drivers may reach a job directory on a mounted filesystem.
+        reads_local_paths: whether its drivers reach a job directory on a mounted filesystem.
     """
 
     api_version: int
@@ -41,11 +41,11 @@ class LauncherKind(Protocol):
 
         Args:
             connection: one of :attr:`conn_types`.
-            options: of the launcher, by name; all names are known.
+            options: known options of the launcher, by name.
             named: the connection's id, for messages.
 
         Raises:
-            ConfigError: the connection or an option is not as the launcher needs it.
+            ConfigError: the connection or an option is wrong.
         """
 
 
@@ -62,22 +62,14 @@ class Bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """A moment, which the page shows in the user's time zone.
-
-    Attributes:
-        at: ISO 8601.
-    """
+    """A moment, which the page shows in the user's time zone."""
 
     at: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A text with an address.
-
-    Raises:
-        ConfigError: the address does not begin with ``http://`` or ``https://``.
-    """
+    """A text with an address."""
 
     text: str
     url: str
@@ -94,12 +86,7 @@ Value = str | int | float | bool | None | Bytes | Moment | Link
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        columns: the titles.
-        rows: for each row a value per column.
-    """
+    """A table."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
@@ -110,12 +97,9 @@ class Section:
     """A part of a tab; the page shows its parts in the order of the attributes.
 
     Attributes:
-        title: its heading.
-        detail: small text beside the heading.
-        is_nested: whether it belongs to the section before it, so that its heading is smaller.
-        text: a paragraph.
-        facts: values by name; the page leaves out those that are None.
-        table: a table.
+        detail: small text beside the title.
+        is_nested: whether it belongs to the section before it and has a smaller heading.
+        facts: values by name; the page omits None.
     """
 
     title: str | None = None
@@ -128,15 +112,13 @@ class Section:
 
 @runtime_checkable
 class View(Protocol):
-    """A tab of the page "Streams"; the name of its entry point stands in the page's address.
+    """A tab of the page "Streams"; its entry point's name is in the page's address.
 
-    Both methods run in Airflow's API server, on threads of the page and with its time limit. They
-    only read, must not import pyspark, and must not return lines of a driver's log, which need a
-    right of their own.
+    Both methods run on threads of the API server, with a time limit. They only read, must not
+    import pyspark, and must not return lines of a driver's log, which need another right.
 
     Attributes:
-        api_version: the version of this interface that it was written for.
-        title: of the tab.
+        api_version: the version of this interface that the package was written for.
     """
 
     api_version: int
@@ -146,12 +128,12 @@ class View(Protocol):
         """Whether the page shows the tab for the job in this directory."""
 
     def read(self, job_dir: str) -> Sequence[Section]:
-        """Return what the tab shows.
+        """Return the tab's content.
 
         Args:
             job_dir: the address of the job directory; the task's storage connection is open.
 
         Raises:
-            ConfigError: something that a person must fix.
+            ConfigError: a user must fix something.
             OSError: the storage cannot be read.
         """

@@ -43,14 +43,7 @@ _MOST_PARTS: Final = 200  # of a log; Livy keeps a few hundred lines, which are 
 
 
 class ClusterHook(DriverHook):
-    """Submits drivers to a cluster's own service; no process of this machine supervises them.
-
-    Args:
-        choice: the launcher.
-        options: the task's options of ``spark-submit`` that are about the application.
-        with_lineage: completes the configuration of the driver.
-        clock: time; None for the machine's.
-    """
+    """Submits drivers to a cluster's own service; no process of this machine supervises them."""
 
     def __init__(
         self,
@@ -65,22 +58,15 @@ class ClusterHook(DriverHook):
 
     @functools.cached_property
     def launcher(self) -> Launcher:
-        """The launcher; its connection is looked up once.
-
-        Raises:
-            ConfigError: there is no such connection, or it is not as the launcher needs it.
-        """
         return self._choice.open()
 
     def ask(self, handle: Handle) -> LaunchStatus:
-        """Return the status that the launcher reports; ``UNKNOWN`` if it cannot be asked."""
         try:
             return self.launcher.poll(handle)
         except (SparkStreamError, AirflowException) as error:
             return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
-        """Check whether the cluster takes drivers; see :meth:`.DriverHook.test_connection`."""
         found = [f"{self._choice.kind} answers, and takes drivers"]
         try:
             self.launcher.check()
@@ -110,9 +96,8 @@ class ClusterHook(DriverHook):
     ) -> SubmissionRecord:
         """Submit a driver to the cluster; see :meth:`.DriverHook.submit`.
 
-        An intent without a handle is submitted again, with its token, if the request is the same.
-
-        Crash safety: see the table of :mod:`~airflow_provider.runtime.api.launchers`.
+        Crash safety: an intent without a handle is submitted again with its token, if the request
+        is the same.
         """
         self.check(spec.job_dir, spec.entry, has_secrets=bool(secrets))
         run = directory_at(spec.job_dir).run(run_id)
@@ -154,10 +139,7 @@ class ClusterHook(DriverHook):
         trigger: str | None = None,
         request: Mapping[str, str] | None = None,
     ) -> bool:
-        """Ask the run's driver to end, and end one that has not come up on its cluster.
-
-        See :meth:`.DriverHook.end`.
-        """
+        """Ask the run's driver to end, and end one that has not come up on its cluster."""
         is_asked = super().end(
             job_dir, run_id, generation, policy, trigger=trigger, request=request
         )
@@ -210,7 +192,6 @@ class ClusterHook(DriverHook):
         return {**given, **named, **chosen}
 
     def _shipped(self, entry: str) -> tuple[str, list[str]]:
-        """Return the entry point as the driver finds it, and the files that travel with it."""
         files = [name.strip() for name in (self._options.py_files or "").split(",") if name.strip()]
         place = file_of(entry)
         if place is None:

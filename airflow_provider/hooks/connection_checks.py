@@ -34,12 +34,11 @@ _VERSION: Final = re.compile(r"""^__version__[^"'\n]*["']([^"']+)["']""", re.MUL
 
 
 class Submission(NamedTuple):
-    """What a driver would be submitted with.
+    """The environment in which a driver would be submitted.
 
     Attributes:
         binary: the name of ``spark-submit``.
-        environ: the environment of its process.
-        job_root: the folder of the job directories; None for no check of it.
+        job_root: the folder of the job directories; None to skip its check.
     """
 
     master: str
@@ -49,12 +48,7 @@ class Submission(NamedTuple):
 
 
 def check_submission(submission: Submission) -> str:
-    """Check everything that a driver needs, the quickest first; return what was found, in one line.
-
-    Raises:
-        ConfigError: the first thing that is wrong, and the way out; nothing is left behind.
-        OSError: the storage cannot be read or written.
-    """
+    """Check everything that a driver needs, the quickest first; return one line about it."""
     environ = submission.environ
     found = [_submit_binary(submission.binary, environ), _pyspark(environ)]
     check_java(environ)
@@ -87,7 +81,6 @@ def _pyspark(environ: Mapping[str, str]) -> str:
 
 
 def _pyspark_version(home: Path) -> str | None:
-    """Return the version of a Spark's Python part, which is not imported; None without one."""
     for place in (home / "python" / "pyspark", home):  # as Spark is shipped, as pip installs it
         with contextlib.suppress(OSError):
             if match := _VERSION.search((place / "version.py").read_text(encoding="utf-8")):
@@ -186,12 +179,7 @@ def _kubernetes(master: str) -> str:
 
 
 def check_job_root(url: str) -> str:
-    """Check that a lease works in the folder of job directories; return one line about it.
-
-    Raises:
-        ConfigError: the folder is not there, or is no place for a job; nothing is left behind.
-        OSError: the storage cannot be read or written.
-    """
+    """Check that a lease works in the folder of job directories; return one line about it."""
     storage = open_storage(url)
     spark_url(url)
     if not storage.shared:

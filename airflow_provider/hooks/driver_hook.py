@@ -54,7 +54,6 @@ class DriverHook(BaseHook):
         conn_id: the launcher's connection.
         options: the task's options of ``spark-submit``; None for none.
         with_lineage: completes the configuration of a driver that is started for this task alone.
-        clock: time; None for the machine's.
     """
 
     ask: Callable[[Handle], LaunchStatus] | None = None
@@ -81,11 +80,8 @@ class DriverHook(BaseHook):
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         """Check whether a driver could start; nothing is started.
 
-        Args:
-            job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
-
         Returns:
-            Whether it could, and one line: what was found, or the first thing that is wrong.
+            Whether it could, and one line: the result, or the first problem.
         """
         raise NotImplementedError
 
@@ -94,16 +90,11 @@ class DriverHook(BaseHook):
         return False
 
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
-        """Refuse what can be refused before anything is written.
-
-        Args:
-            job_dir: URL of the job directory.
-            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; the driver must be able to read the file.
-            has_secrets: whether the driver needs what only its environment may have.
+        """Refuse invalid requests before anything is written.
 
         Raises:
-            ConfigError: Java, an option, the entry file, the connection or the storage is not as it
-                must be, or the cluster refuses.
+            ConfigError: an option, the entry file, the connection or the storage is invalid, or the
+                cluster refuses.
             LauncherAwayError: the cluster does not answer.
         """
         raise NotImplementedError
@@ -114,7 +105,7 @@ class DriverHook(BaseHook):
         """Submit a driver, and return without waiting for it.
 
         Args:
-            spec: the request; it is put beside the submission, and the driver reads it there.
+            spec: the request, stored beside the submission.
             run_id: the run.
             secrets: environment variables for the driver alone; stored nowhere.
 
@@ -139,10 +130,8 @@ class DriverHook(BaseHook):
             job_dir: URL of the job directory.
             run_id: the run.
             driver_id: the submission to watch; None for the run's last one.
-            request: None for a run; else what a bootstrap (:func:`bootstrap_of`) or an extension
-                has stored, whose drivers are submitted under *run_id*.
-            supervision: None, or what :meth:`.Supervision.to_dict` has written; then a
-                :class:`.SupervisingWatcher`.
+            request: None for a run; else the stored request of a bootstrap or an extension.
+            supervision: None, or :meth:`.Supervision.to_dict` for a :class:`.SupervisingWatcher`.
         """
         directory = directory_at(job_dir)
         storage, clock, ask = directory.storage, self._clock, self.ask
@@ -168,15 +157,7 @@ class DriverHook(BaseHook):
     def follow(
         self, job_dir: str, run_id: str, driver_id: str | None, log: str | None, offset: int = 0
     ) -> LogFollower:
-        """Return a follower of a driver's log, from where other tasks and triggers have ended.
-
-        Args:
-            job_dir: URL of the job directory.
-            run_id: the run.
-            driver_id: the driver; None for no driver.
-            log: the path that its submission names.
-            offset: where to begin at the earliest, in bytes.
-        """
+        """Return a follower of a driver's log, from where other tasks and triggers have ended."""
         return LogFollower(
             log if driver_id is not None else None,
             log_folders(job_dir, run_id, airflow_logs()),
@@ -186,9 +167,9 @@ class DriverHook(BaseHook):
         )
 
     def claim(self, job_dir: str, run_id: str) -> int:
-        """Record that a new try of the task watches the run; return the claim's generation.
+        """Record that a new try watches the run; return the claim's generation.
 
-        :meth:`end` with an older one does nothing: Airflow may call ``on_kill`` of the last try's
+        :meth:`end` ignores older generations: Airflow may call ``on_kill`` of the last try's
         trigger when the next try already runs.
         """
         return claim(directory_at(job_dir).run(run_id).storage)
@@ -196,18 +177,15 @@ class DriverHook(BaseHook):
     def watch(self, job_dir: str, run_id: str, generation: int) -> str:
         """Record that a trigger waits for a claim in place of earlier ones; return its id.
 
-        :meth:`end` with an earlier id does nothing: a triggerer that was paused ends its triggers
-        when another one has already taken them over.
+        :meth:`end` ignores earlier ids: a paused triggerer ends triggers that another one has taken
+        over.
         """
         record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
         record.put(directory_at(job_dir).run(run_id).storage, "watch.json")
         return record.trigger
 
     def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
-        """Record that the trigger waits no more, unless another one has begun to wait since.
-
-        Idempotent: by the trigger's id.
-        """
+        """Record that the trigger waits no more, unless another one has replaced it. Idempotent."""
         run = directory_at(job_dir).run(run_id).storage
         watch = WatchRecord.read(run, "watch.json")
         if watch is not None and watch.trigger == trigger:
@@ -223,17 +201,14 @@ class DriverHook(BaseHook):
         trigger: str | None = None,
         request: Mapping[str, str] | None = None,
     ) -> bool:
-        """Ask the run's driver to end, if *generation* is still the newest claim.
-
-        The run itself is not over: its next attempt goes on.
+        """Ask the run's driver to end, if *generation* is the newest claim; the run is not over.
 
         Args:
             job_dir: URL of the job directory.
             run_id: the run.
             generation: the caller's claim.
             policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: immediately,
-                and so is a driver that has not come up, one in BATCH, and one that runs no job;
-                ``detach``: not at all.
+                also before the driver has come up and in BATCH; ``detach``: not at all.
             trigger: the caller's id, from :meth:`watch`; None for no trigger.
             request: None, or that of :meth:`watcher`.
 
@@ -274,7 +249,6 @@ class DriverHook(BaseHook):
         """Do nothing: a driver that has not come up in time finds the lease taken."""
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
-        """Return nothing: tasks and triggers follow the log, which is a file."""
         return []
 
     def _given_conf(self, connection: Connection) -> dict[str, str]:
@@ -288,11 +262,6 @@ class DriverHook(BaseHook):
         return {**theirs, **self._options.conf}
 
     def _checked(self, conf: dict[str, str]) -> dict[str, str]:
-        """Return the configuration if no name is mistyped, and log unknown names.
-
-        Raises:
-            ConfigError: a name is mistyped; the message has the one that was meant.
-        """
         for line in check_names(conf, "conf"):
             self.log.warning("%s", line)
         return conf

@@ -1,18 +1,8 @@
 """Airflow's memory of a job directory: the identity of the job that a task has begun there.
 
-A job directory that is not mounted, or was emptied, looks like one in which no job has begun. So a
-task must know from elsewhere that one has. Airflow deletes a task's XComs at each try, and the
-state of a DAG run with the DAG run. So each identity is in one of Airflow's variables,
-which outlives tries, clears, DAG runs and ``airflow db clean``.
-
-==============================  ==================================================================
-the variable                    when
-==============================  ==================================================================
-is set                          before the first driver is submitted, or when a task finds a job
-                                that was begun elsewhere
-is deleted                      when a run has FINISHED, after which no other run goes on there;
-                                or by a person
-==============================  ==================================================================
+A job directory that is not mounted, or was emptied, looks new. Each identity is therefore also in
+an Airflow variable, which outlives tries, clears, DAG runs and ``airflow db clean``. It is set
+before the first driver is submitted, and deleted when a run has FINISHED, or by a user.
 """
 
 from __future__ import annotations
@@ -66,16 +56,13 @@ class JobMemory:
         self._name = variable_of(self._directory.url)
 
     def check(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
-        """Refuse a job directory that is not the remembered one; nothing is written into it.
-
-        A job directory that was begun elsewhere is remembered from now on.
+        """Refuse a job directory that is not the remembered one; remember a job begun elsewhere.
 
         Args:
-            followed: returns the identities that the task says a new job follows; called only
-                where the job directory is not the remembered one.
+            followed: returns the identities that a new job may follow; called only on a mismatch.
 
         Raises:
-            ConfigError: the message says which identity is missing, and the ways out.
+            ConfigError: the message names the missing identity, and the ways out.
         """
         storage, url = self._directory.storage, self._directory.url
         remembered, lineage = self._identity(), lineage_of(storage)
@@ -86,24 +73,19 @@ class JobMemory:
             self._remember(lineage[0])
 
     def check_same(self) -> None:
-        """Refuse a job directory that is not the remembered one; for tasks that begin no job.
-
-        Raises:
-            ConfigError: the message says which identity is missing, and the ways out.
-        """
+        """Refuse a job directory that is not the remembered one; for tasks that begin no job."""
         remembered = self._identity()
         if remembered is not None:
             directory = self._directory
             check_remembered(directory.url, remembered, lineage_of(directory.storage))
 
     def begin(self, followed: Callable[[], Sequence[str]] = tuple) -> None:
-        """Give the job directory an identity, and remember it; call before a driver is submitted.
+        """Give the job directory an identity, and remember it, before a driver is submitted.
 
         Raises:
             OutageError: Airflow has not stored it; no driver may be submitted.
 
-        Crash safety: the identity is put first; the next try remembers what it finds.
-        Idempotent: by job directory.
+        Crash safety: the identity is put first; the next try remembers it. Idempotent.
         """
         remembered, clock = self._identity(), SystemClock()
         identity = begin_identity(self._directory.storage, clock)
@@ -114,7 +96,6 @@ class JobMemory:
             self._remember(identity)
 
     def forget(self) -> None:
-        """Delete the variable. Idempotent."""
         from airflow.sdk import Variable
 
         if Variable.get(self._name, default=None) is not None:
@@ -145,8 +126,5 @@ STREAM_KEY: Final = "spark_stream"
 
 
 def push_stream(context: Context, job_dir: str, run_id: str) -> None:
-    """Store where this task instance's job is, so that the page "Streams" finds a running one.
-
-    Idempotent: by the task instance; a later try replaces it.
-    """
+    """Store this task instance's job for the page "Streams"; a later try replaces it."""
     context["ti"].xcom_push(key=STREAM_KEY, value={"job_dir": job_dir, "run_id": run_id})

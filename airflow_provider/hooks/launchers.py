@@ -33,8 +33,7 @@ class LauncherChoice:
 
     Attributes:
         kind: the name of an entry point of :data:`GROUP`.
-        conn_id: the connection with the address and the credentials.
-        options: of the launcher, over those in the connection's extra, below ``launcher``.
+        options: the launcher's; they win over those in the connection's extra, below ``launcher``.
     """
 
     kind: str
@@ -45,11 +44,7 @@ class LauncherChoice:
     def of(
         cls, launcher: str | None, conn_id: str, options: Mapping[str, str] | None
     ) -> LauncherChoice | None:
-        """Return the choice; None for ``spark-submit``.
-
-        Raises:
-            ConfigError: there is no such launcher, or it has no such option.
-        """
+        """Return the choice; None for ``spark-submit``."""
         kind = launcher or SPARK_SUBMIT
         known = (SPARK_SUBMIT, *names_in(GROUP))
         if kind not in known:
@@ -64,20 +59,13 @@ class LauncherChoice:
         return cls(kind, conn_id, dict(options or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, for a trigger."""
         return {"kind": self.kind, "conn_id": self.conn_id, "options": dict(self.options)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> LauncherChoice:
-        """Return what :meth:`to_dict` has written."""
         return cls(raw["kind"], raw["conn_id"], raw["options"])
 
     def open(self) -> Launcher:
-        """Return the launcher, with the connection's address and credentials.
-
-        Raises:
-            ConfigError: there is no such connection, or it is not as the launcher needs it.
-        """
         named = f"conn_id {self.conn_id!r}"
         connection, found = get_connection(self.conn_id), self.launcher_kind
         if connection.conn_type not in found.conn_types:
@@ -95,11 +83,6 @@ class LauncherChoice:
 
     @property
     def launcher_kind(self) -> LauncherKind:
-        """The kind of launcher, as its package describes it.
-
-        Raises:
-            ConfigError: see :func:`~.runtime.base.extensions.load_extension`.
-        """
         return _kind(self.kind)
 
 
@@ -109,11 +92,7 @@ def _kind(name: str) -> LauncherKind:
 
 
 def refuse_other(connection: Connection, named: str) -> None:
-    """Refuse the connection of another launcher where ``spark-submit`` was chosen.
-
-    Raises:
-        ConfigError: the message names the launcher.
-    """
+    """Refuse the connection of another launcher where ``spark-submit`` was chosen."""
     if connection.conn_type == "spark":
         return
     if kinds := [name for name in names_in(GROUP) if connection.conn_type == _own_type(name)]:
@@ -130,11 +109,7 @@ def _own_type(name: str) -> str | None:
 
 
 def get_connection(conn_id: str) -> Connection:
-    """Return a connection.
-
-    Raises:
-        ConfigError: Airflow has none of that id.
-    """
+    """Return a connection."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 

@@ -1,9 +1,8 @@
 """Log tail: copies new lines of a driver's log file to the task's log.
 
-The offset is stored in the job directory, beside the driver's submission, so that the next trigger,
-or the next task that watches the same driver, continues there. Only a plain file in the folder of
-the run's logs is read: anyone with write access to the job directory can change the document that
-names it, and the reader may have more rights than they have.
+The offset is stored beside the driver's submission, so that the next watcher continues there. Only
+a plain file in the folder of the run's logs is read: other writers of the job directory can change
+the document that names it.
 """
 
 from __future__ import annotations
@@ -52,13 +51,7 @@ class FollowedRecord(Document):
 
 
 def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[LocalFolder]:
-    """Return the folder of the logs of a run's drivers.
-
-    Args:
-        job_dir: URL of the job directory.
-        run_id: the run.
-        log_folder: Airflow's own, for a job directory that is not a folder.
-    """
+    """Return the folder of the logs of a run's drivers."""
     local = local_path_of(job_dir)
     if local is None:
         return [LocalFolder(str(log_folder.resolve()), f"spark_streaming/{run_id}")]
@@ -66,16 +59,13 @@ def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[LocalFolder
 
 
 class LogFollower:
-    """Reads what was added to a file since the last call.
+    """Reads the lines added to a file since the last call.
 
     Args:
         path: the file; None, or one on another machine, has no lines.
-        folders: the file is read only if it lies in one of these; symbolic links below their
-            roots are not followed.
-        kept: the storage where the offset is stored; None to store it nowhere.
-        driver_id: whose log it is.
-        offset: where to begin, in bytes, unless more was followed before.
-        clock: says when it is time to store the offset.
+        folders: the file is read only if it lies in one of these; no symbolic link in them.
+        kept: the storage of the offset; None to store it nowhere.
+        offset: where to begin, in bytes, unless a later offset is stored.
     """
 
     def __init__(
@@ -98,10 +88,9 @@ class LogFollower:
         self._put = self.offset
 
     def new_lines(self) -> list[str]:
-        """Return the next whole lines, as many as fit into one read; empty when there are no more.
+        """Return the next whole lines of one read; empty if there are none.
 
-        A line still being written waits, unless it is too long for one read. A second call means
-        that the lines of the first one have been logged.
+        A second call means that the lines of the first one have been logged.
         """
         if self.offset != self._put and self._due():
             self.keep()
@@ -136,7 +125,6 @@ class LogFollower:
 
         Raises:
             NotAFileError: it is not in one of the folders; its existence is not checked.
-            OSError: there is no such file, or it may not be read.
         """
         if self._folder is None:
             raise NotAFileError(errno.EINVAL, "is no log of the run", self._file)

@@ -29,9 +29,6 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
     """Return the datasets of a run's last attempt, with the rows of all its attempts.
 
     Rows are counted by query, so those of a dataset are unknown where a query reads several.
-
-    Raises:
-        CheckpointError: a document, or a log of Spark's, is damaged.
     """
     run = directory.run(run_id)
     attempt = run.last_attempt()
@@ -48,7 +45,6 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
 
 
 def _rows_read(run: RunDirectory) -> dict[str, int | None]:
-    """Return the rows that each query has read in the whole run; empty if they are unknown."""
     progress, final = run.progress(), run.final()
     if progress is None:
         return {}
@@ -80,7 +76,6 @@ def _each(found: Iterable[Mapping[str, Any]]) -> list[Dataset]:
 
 
 def _count(rows: Rows, datasets: Iterable[Dataset], more: int | None) -> None:
-    """Add the rows of one query; one unknown number makes the dataset's unknown."""
     for dataset in datasets:
         before = rows.get(dataset, 0)
         rows[dataset] = None if before is None or more is None else before + more

@@ -57,19 +57,15 @@ _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
 
 
 class SparkStreamingHook(DriverHook):
-    """Submits drivers of the runtime with ``spark-submit``.
+    """Submits drivers with the ``spark-submit`` command of the apache-spark provider's hook.
 
-    The command is built by the apache-spark provider's ``SparkSubmitHook`` from the Spark
-    connection, so that masters, deploy modes, queues and Kerberos are configured as everywhere in
-    Airflow. The process runs detached from the worker.
+    The process runs detached from the worker.
 
     Args:
         conn_id: a Spark connection.
-        options: what the task says of ``spark-submit``; None for nothing.
-        standby: whether a run may be given to a warm driver of this machine; None for what the
-            connection's extra says.
+        options: the task's options of ``spark-submit``; None for none.
+        standby: whether to use a warm driver of this machine; None for the connection's extra.
         with_lineage: completes the configuration of a driver that is started for this task alone.
-        clock: time; None for the machine's.
     """
 
     conn_name_attr = "conn_id"
@@ -90,10 +86,6 @@ class SparkStreamingHook(DriverHook):
         self._standby = standby
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
-        """Check what a driver needs of this machine; see :meth:`.DriverHook.test_connection`.
-
-        A folder in S3 is opened as a task opens it: with ``[spark_streaming] storage_conn_id``.
-        """
         try:
             connection = self._spark_connection()
             job_root = job_root or connection.extra_dejson.get("job-root")
@@ -113,7 +105,6 @@ class SparkStreamingHook(DriverHook):
             return False, str(error)
 
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
-        """See :meth:`.DriverHook.check`."""
         storage = open_storage(job_dir)
         if not storage.shared:
             msg = f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
@@ -140,12 +131,9 @@ class SparkStreamingHook(DriverHook):
     def submit(
         self, spec: DriverSpec, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
-        """Start a driver with ``spark-submit``, and return without waiting for it.
+        """Start a driver with ``spark-submit``; see :meth:`.DriverHook.submit`.
 
-        See :meth:`.DriverHook.submit`.
-
-        Crash safety: the intent is stored first; :mod:`~.control.submit` has the table of what
-        follows a crash after it.
+        Crash safety: the intent is stored first; see :mod:`~.control.submit`.
         """
         job_dir = spec.job_dir
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
@@ -179,7 +167,6 @@ class SparkStreamingHook(DriverHook):
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
-        """Return the ``spark-submit`` command; it contains no parameter of the job."""
         files = [
             str(runtime_zip(airflow_home() / "spark_streaming")),
             *_split(self._options.py_files),
@@ -215,7 +202,6 @@ class SparkStreamingHook(DriverHook):
         return [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & connection.extra_dejson.keys())]
 
     def _standby_settings(self, spec: DriverSpec) -> dict[str, Any] | None:
-        """Return what a warm driver must have been started with; None to start a new driver."""
         connection = self._spark_connection()
         extra = connection.extra_dejson
         if spec.COMMAND != RunSpec.COMMAND or not self._asks_for_standby(connection):
@@ -236,7 +222,6 @@ class SparkStreamingHook(DriverHook):
         return {"master": str(hook._connection["master"]), "conf": conf}
 
     def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
-        """Return defaults for settings that are not given; a driver elsewhere has other files."""
         environ, options = self._environment(), self._options
         is_here = not self._is_cluster()
         return jvm_defaults(
@@ -261,14 +246,12 @@ class SparkStreamingHook(DriverHook):
         return bool(chosen == "cluster")
 
     def _environment(self) -> dict[str, str]:
-        """Return the driver's environment without its secrets."""
         limit = {LIMIT: local_drivers()}
         environ = {**limit, **driver_environment(os.environ), **self._options.environment}
         credentials = credentials_in_use()  # of the task's storage_conn_id
         return environ if credentials is None else credentials.environment(environ)
 
     def _spark_connection(self) -> Connection:
-        """Return the connection; refuse what ``SparkSubmitHook`` would misread."""
         try:
             connection = self.get_connection(self._conn_id)
         except AirflowNotFoundException as error:  # it would take YARN instead
@@ -300,7 +283,6 @@ def _is_kubernetes(connection: Connection) -> bool:
 
 
 def _is_standalone(connection: Connection) -> bool:
-    """Whether it names a standalone master, perhaps by host and port without a scheme."""
     host = str(connection.host)
     has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
     return has_parts or host.startswith("spark://")

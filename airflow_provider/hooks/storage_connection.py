@@ -1,7 +1,4 @@
-"""Connections to the storage of jobs: an Airflow connection's keys in place of the environment's.
-
-Only the connection's id is stored anywhere; each process looks the connection up by itself.
-"""
+"""Connections to the storage of jobs: Airflow's keys in place of the environment's."""
 
 from __future__ import annotations
 
@@ -45,17 +42,14 @@ Self = TypeVar("Self", bound=OpensStorage)
 
 
 def credentials_of(conn_id: str | None, job_dir: str | None) -> StoreCredentials | None:
-    """Return the credentials of a connection.
+    """Return the credentials of a connection; None for those of the environment.
 
     Args:
         conn_id: the connection; None for that of Airflow's configuration, if the job is in S3.
-        job_dir: URL of the job directory; None where there is none.
-
-    Returns:
-        None for those of the environment.
+        job_dir: URL of the job directory; None if there is none.
 
     Raises:
-        ConfigError: there is no such connection, or it is none with keys for S3.
+        ConfigError: the connection does not exist, or has no keys for S3.
     """
     if not conn_id and job_dir is not None and is_in_s3(job_dir):
         conn_id = airflow_settings.storage_conn_id()
@@ -67,11 +61,11 @@ def opening_storage(
 ) -> Callable[Concatenate[Self, P], T]:
     """Decorate a method of a task: it opens storage with the task's connection.
 
-    A nested call uses the credentials that the outer one has looked up: when a signal calls
-    ``on_kill``, the task may be in the middle of a request to Airflow, and cannot send another.
+    A nested call uses the outer call's credentials: ``on_kill`` may interrupt a request to Airflow,
+    and cannot send another.
 
     Raises:
-        AirflowFailException: see :func:`credentials_of`; a retry would get the same error.
+        AirflowFailException: see :func:`credentials_of`; a retry would fail again.
     """
 
     @functools.wraps(method)
@@ -92,20 +86,13 @@ def opening_storage(
 
 
 class TaskStorage:
-    """Storage as a task opens it, for its trigger, which looks the connection up once.
-
-    Its arguments are those of :func:`credentials_of`.
-    """
+    """Storage as a task opens it, for its trigger, which looks the connection up once."""
 
     def __init__(self, conn_id: str | None, job_dir: str) -> None:
         self._look_up = functools.cache(lambda: credentials_of(conn_id, job_dir))
 
     def opened(self) -> AbstractContextManager[None]:
-        """Return a block in which storage is opened with the connection; call it in a thread.
-
-        Raises:
-            ConfigError: as :func:`credentials_of`.
-        """
+        """Return a block in which storage is opened with the connection; call it in a thread."""
         return using(self._look_up())
 
 

@@ -31,14 +31,7 @@ _one_at_a_time: Final = threading.Lock()  # Airflow's clients are made when they
 
 
 class StreamMetrics:
-    """Sends the metrics of one run while a task waits for it; a failure is logged once.
-
-    Args:
-        job_dir: URL of the job directory.
-        run_id: the run.
-        labels: ``dag_id`` and ``task_id``.
-        clock: time.
-    """
+    """Sends the metrics of one run while a task waits for it; a failure is logged once."""
 
     def __init__(
         self, job_dir: str, run_id: str, labels: Mapping[str, str], clock: Clock | None = None
@@ -78,13 +71,7 @@ class StreamMetrics:
 
 
 def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics | None:
-    """Return the sender of a run's metrics; None if Airflow sends none or they are switched off.
-
-    Args:
-        job_dir: URL of the job directory.
-        run_id: the run.
-        task_instance: the one that waits; None in ``dag.test()``.
-    """
+    """Return the sender of a run's metrics; None if Airflow sends none or they are switched off."""
     if task_instance is None or not is_on():
         return None
     labels = {"dag_id": task_instance.dag_id, "task_id": task_instance.task_id}
@@ -118,8 +105,8 @@ def stat_of(
 ) -> tuple[str, dict[str, str] | None]:
     """Return a sample's name and tags for Airflow's stats.
 
-    Without tags the name has their values, as Airflow's legacy names have:
-    ``spark_streaming.<dag>.<task>.<query>.<metric>``, or without the query.
+    Without tags the name is ``spark_streaming.<dag>.<task>.<query>.<metric>``, or without the
+    query.
 
     Raises:
         ValueError: it is longer than Airflow sends.

@@ -66,30 +66,30 @@ class SubmitOptions:
 
     Attributes:
         conf: Spark configuration.
-        env_vars: variables of the driver's environment, which may be secret: they are neither in
-            the command line nor in a document. Not in deploy mode cluster.
+        env_vars: environment variables of the driver, neither on the command line nor in a
+            document. Not in deploy mode cluster.
         py_files: further Python files of the job, comma-separated.
         files: files for the working directory of each executor, comma-separated.
-        archives: archives that are unpacked there, comma-separated.
-        jars: JAR files for the classpaths of driver and executors, comma-separated.
+        archives: archives to unpack there, comma-separated.
+        jars: JAR files for driver and executors, comma-separated.
         driver_class_path: further entries of the driver's classpath.
         packages: Maven coordinates, comma-separated.
-        exclude_packages: dependencies of *packages* to leave out, comma-separated.
+        exclude_packages: dependencies of *packages* to exclude, comma-separated.
         repositories: further Maven repositories, comma-separated.
         driver_memory: the driver's heap, such as ``2g``.
         executor_memory: the heap of an executor.
         executor_cores: the cores of an executor.
         num_executors: the number of executors, on YARN and Kubernetes.
-        total_executor_cores: the cores of all executors together, on a standalone cluster.
-        properties_file: a file of settings, in place of ``spark-defaults.conf``.
+        total_executor_cores: the cores of all executors, on a standalone cluster.
+        properties_file: replaces ``spark-defaults.conf``.
         principal: the Kerberos principal.
         keytab: the path of the principal's keytab.
-        use_krb5ccache: whether Kerberos uses the ticket cache in place of a keytab.
-        proxy_user: the user as whom the application acts on Hadoop.
+        use_krb5ccache: whether Kerberos uses the ticket cache instead of a keytab.
+        proxy_user: the user that the application acts as on Hadoop.
         yarn_queue: the YARN queue.
         deploy_mode: ``client`` or ``cluster``.
-        spark_binary: the command that submits, by default ``spark-submit``.
-        verbose: whether ``spark-submit`` writes what it was given into the driver's log.
+        spark_binary: the submitting command, by default ``spark-submit``.
+        verbose: whether ``spark-submit`` logs its arguments.
     """
 
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -119,7 +119,6 @@ class SubmitOptions:
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """Return them as an operator's signature has them."""
         return [
             inspect.Parameter(
                 each.name,
@@ -132,15 +131,9 @@ class SubmitOptions:
 
     @classmethod
     def of(cls, owner: object) -> SubmitOptions:
-        """Return the options from an operator's attributes of the same names."""
         return cls(**{each.name: getattr(owner, each.name) for each in dataclasses.fields(cls)})
 
     def check(self) -> None:
-        """Refuse values that ``spark-submit`` would refuse in each try.
-
-        Raises:
-            ConfigError: the message names the argument.
-        """
         for name in _NUMBERS:
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < 1):
@@ -156,11 +149,6 @@ class SubmitOptions:
             raise ConfigError(msg)
 
     def check_here(self, *, is_cluster: bool) -> None:
-        """Refuse options that this machine or this deploy mode cannot have.
-
-        Raises:
-            ConfigError: the message names the argument and the way out.
-        """
         if self.properties_file and not Path(self.properties_file).is_file():
             msg = f"properties_file {self.properties_file!r}: there is no such file here"
             raise ConfigError(msg)
@@ -175,7 +163,6 @@ class SubmitOptions:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The driver's environment variables."""
         return {name: str(value) for name, value in self.env_vars.items()}
 
     @property
@@ -190,10 +177,7 @@ class SubmitOptions:
         return [name for name in _COLD if getattr(self, name)]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``SparkSubmitHook``, which only builds a command.
-
-        Without *conf*, to which the provider adds, and *env_vars*, which it would show.
-        """
+        """Return the arguments of ``SparkSubmitHook``, without *conf* and the secret *env_vars*."""
         return {
             each.name: getattr(self, each.name)
             for each in dataclasses.fields(self)
@@ -202,11 +186,7 @@ class SubmitOptions:
 
 
 def refuse(names: Iterable[str]) -> None:
-    """Refuse arguments of ``SparkSubmitOperator`` that are not taken.
-
-    Raises:
-        ConfigError: the message says why.
-    """
+    """Refuse arguments of ``SparkSubmitOperator`` that are not taken."""
     for name in names:
         if name in NOT_TAKEN:
             msg = f"{name}: not taken, unlike by SparkSubmitOperator: {NOT_TAKEN[name]}"
@@ -225,10 +205,7 @@ def application_path() -> Path:
 
 
 def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that tag an application with its submission, and let YARN start it once.
-
-    A driver that has ended refuses to be started again; Airflow's next try submits another one.
-    """
+    """Return settings that tag an application with its submission, and let YARN start it once."""
     if master.startswith("yarn"):
         tags = [tag for tag in conf.get("spark.yarn.tags", "").split(",") if tag]
         attempts = conf.get("spark.yarn.maxAppAttempts", "1")
@@ -243,11 +220,7 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
 
 
 def check_uploads(conf: Mapping[str, str], *, named: str) -> None:
-    """Refuse a driver in Kubernetes without a store through which its files travel.
-
-    Raises:
-        ConfigError: ``spark-submit`` would fail in each try.
-    """
+    """Refuse a driver in Kubernetes without a store through which its files travel."""
     if not conf.get(_UPLOADS):
         msg = (
             f"{named}: in deploy mode cluster on Kubernetes spark-submit brings the driver's files "

@@ -1,29 +1,12 @@
 """The run that a task is about: after a clear, for a supervised stream, and in a backfill.
 
-Airflow raises ``max_tries`` when a task is cleared, and only then; a retry leaves it. So the number
-is stored with the run, and a higher one means that the task was cleared since.
+Airflow raises ``max_tries`` only when a task is cleared, so the number is stored with the run. A
+supervised stream is one run for many DAG runs. The first try of a task records when its period
+began and which run it found; later tries and triggerers use that record.
 
-A supervised stream is one run for many DAG runs. The first try of a task records when its period
-began and which run it found; later tries and triggerers use that record. ``max_tries`` is a part
-of its name, so a cleared task has a new period.
-
-==============================================  ====================================================
-the first try finds                             the task's run
-==============================================  ====================================================
-nothing                                         the run of the given id: it begins
-a run that continues, or whose driver died      that run
-its run SUSPENDED by a stop, or rewound         the next: ``<id>.2``, ``<id>.3`` …, which resumes
-                                                from the job's current state
-its run FINISHED by a drain                     that run: nothing is left to do
-==============================================  ====================================================
-
-A run that is stopped while a task supervises it stays that task's, which succeeds with it. A crash
-before the record leaves nothing; after it, the next try uses it, and if the period is over, hands
-over as soon as a driver is healthy.
-
-``airflow backfill create`` makes DAG runs for past times with the DAG's current arguments. If
-slices shared a job directory, a backfill would resume or end a live job out of order, so it is
-refused such a directory.
+A task continues an open run. After a stop or rewind its run is the next: ``<id>.2``, ``<id>.3`` …;
+after a drain the task is done. A backfill is refused a job directory that slices share, since it
+could end a live job.
 """
 
 from __future__ import annotations
@@ -71,7 +54,7 @@ class RunChoice:
     """The run that a task is about.
 
     Attributes:
-        replays: the run whose place it takes; None for the first one.
+        replays: the run that it replaces; None for the first one.
     """
 
     run_id: str
@@ -79,11 +62,7 @@ class RunChoice:
 
 
 def current_run(job_dir: str, run_id: str) -> RunChoice:
-    """Return the task's current run; nothing is decided or written.
-
-    Raises:
-        CorruptDocumentError: runs take each other's place.
-    """
+    """Return the task's current run; nothing is decided or written."""
     directory = directory_at(job_dir)
     replays, seen = None, {run_id}
     while (replay := directory.run(run_id).replay()) is not None:
@@ -99,16 +78,10 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
 
 
 def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunChoice:
-    """Return the task's current run; after a clear, that is a new one.
+    """Return the task's current run; after a clear, a new one.
 
-    Args:
-        job_dir: URL of the job directory.
-        run_id: the task's first run.
-        max_tries: Airflow's number.
-        clock: for the record's time.
-
-    Crash safety: a clear is recorded before anything follows from it.
-    Idempotent: by run and number.
+    Crash safety: a clear is recorded before anything follows from it. Idempotent: by run and
+    number.
     """
     directory = directory_at(job_dir)
     current = current_run(job_dir, run_id)
@@ -131,7 +104,6 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunC
 
 
 def _initial_max_tries(run: RunDirectory, max_tries: int) -> int:
-    """Return the number with which the run was begun; store this one if it is the first."""
     if TriesRecord(max_tries=max_tries).put_if_absent(run.storage, "tries.json"):
         return max_tries
     stored = TriesRecord.read(run.storage, "tries.json")
@@ -146,8 +118,7 @@ class PeriodRecord(Document):
     """``runs/<first run id>/periods/<task>.<max tries>.json``: one DAG run's time with the stream.
 
     Attributes:
-        run_id: the run that was found, or begun.
-        began: by the clock of the machine that began it. Only the time's length depends on clocks.
+        began: by the clock of the machine that began it.
     """
 
     CONTENTS = Contents.FACTS
@@ -158,15 +129,7 @@ class PeriodRecord(Document):
 
 
 class Period:
-    """The time for which a task supervises a stream.
-
-    Args:
-        directory: the job directory.
-        first_run_id: the stream's run; after a stop it has successors.
-        task: names the task instance.
-        max_tries: Airflow's number.
-        clock: for the record's time.
-    """
+    """The time for which a task supervises a stream."""
 
     def __init__(
         self, directory: JobDirectory, first_run_id: str, task: str, max_tries: int, clock: Clock
@@ -178,7 +141,6 @@ class Period:
         self._clock = clock
 
     def run_id(self) -> str:
-        """Return the run that it is about; nothing is written."""
         record = PeriodRecord.read(self._storage, self._path)
         return record.run_id if record is not None else self._newest()
 
@@ -188,13 +150,11 @@ class Period:
         record.put_if_absent(self._storage, self._path)
 
     def ends(self, length_s: float) -> dt.datetime:
-        """Return when it is over; a period that has not begun begins now."""
         record = PeriodRecord.read(self._storage, self._path)
         began = from_iso(record.began) if record is not None else self._clock.now()
         return began + dt.timedelta(seconds=length_s)
 
     def _newest(self) -> str:
-        """Return the last successor; each has begun when the one before it had ended."""
         past = 1
         while self._is_past(past):
             past *= 2
@@ -223,7 +183,6 @@ class RunOwner:
     """The DAG run that a task belongs to.
 
     Attributes:
-        record: as the job directory stores it.
         run_id: the run that is derived from it; None for a task without one.
     """
 
@@ -232,7 +191,6 @@ class RunOwner:
 
     @classmethod
     def of(cls, context: Mapping[str, Any], run_id: str | None = None) -> RunOwner:
-        """Return the one of a task's context."""
         ti = context["ti"]
         try:
             found = find_slice(context)
@@ -247,7 +205,6 @@ class RunOwner:
         return cls(record, run_id)
 
     def put(self, run: RunDirectory) -> None:
-        """Record that it has begun the run. Idempotent: the first record stays."""
         self.record.put_if_absent(run.storage, RunOwnerRecord.NAME)
 
     def owns(self, run_id: str, owner: RunOwnerRecord | None) -> bool:
@@ -268,9 +225,6 @@ def check_backfill(
         context: the task's.
         run_id: the run that is derived from the DAG run; None for a task without one.
         is_shared: whether every run of the task uses this directory.
-
-    Raises:
-        ConfigError: the job there is not this slice's own.
     """
     if _run_type(context) != BACKFILL:
         return

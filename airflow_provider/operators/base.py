@@ -1,4 +1,4 @@
-"""A task that owns a driver: it waits for one that is there, adopts it, or starts one."""
+"""A task that owns a driver: it waits for one, adopts one, or starts one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AwaitedDriver(NamedTuple):
     """The driver that a task waits for, and its log.
 
     Attributes:
-        driver_id: None for one that has to end before this run's own can be submitted.
+        driver_id: None for another run's driver that must end first.
     """
 
     driver_id: str | None
@@ -68,11 +68,11 @@ class AwaitedDriver(NamedTuple):
 
 
 class DriverOperator(SubmittingOperator):
-    """Owns a driver from its submission to what it has to show.
+    """Owns a driver from its submission to its result.
 
-    ``execute()`` decides from the job directory alone: what is done is done at once, a driver that
-    is alive is adopted, else one is submitted. So a retry or a clear resumes. All that is about the
-    submission and its lineage is said of :class:`SubmittingOperator`.
+    ``execute()`` decides from the job directory alone: it returns an existing result, adopts a live
+    driver, or submits one. So a retry or a clear resumes. :class:`SubmittingOperator` has the
+    arguments of the submission and its lineage.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
@@ -82,17 +82,17 @@ class DriverOperator(SubmittingOperator):
             ``{"password": "{{ conn.warehouse.password }}"}``: they reach the driver through its
             environment, and are stored and shown nowhere. A resumed run takes the new values. Not
             in deploy mode cluster.
-        on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
-            fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
+        on_existing: what to do about a live driver. ``adopt``: wait for this run's, fail if it is
+            another run's; ``wait``: also wait for another run's to end; ``fail``.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits, or times out. ``stop``, the default: it ends its batch, which is cut short after
-            30 seconds, and takes a savepoint; ``cancel``: it ends immediately; ``detach``: it goes
-            on. The run is not over: a later try resumes it, or adopts its driver.
+            waits, or times out. ``stop``, the default: the driver ends its batch, within 30
+            seconds, and takes a savepoint; ``cancel``: it ends immediately; ``detach``: it
+            continues. A later try resumes the run, or adopts its driver.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     job_dir: str
@@ -135,13 +135,10 @@ class DriverOperator(SubmittingOperator):
 
     @opening_storage
     def execute(self, context: Context) -> dict[str, Any]:
-        """Reconcile with the job directory, then wait.
-
-        Returns:
-            What the run has to show.
+        """Reconcile with the job directory, then wait; return the run's result.
 
         Raises:
-            AirflowFailException: the run failed for good, or cannot be run as it is.
+            AirflowFailException: the run failed permanently, or cannot be run.
             SparkRunFailedError: the run failed; a retry resumes it.
         """
         self._keep_credentials()
@@ -172,7 +169,6 @@ class DriverOperator(SubmittingOperator):
 
     @opening_storage
     def on_kill(self) -> None:
-        """End the driver of a task that is in a worker, as *on_kill* says."""
         self._is_killed = True
         if self._claimed is not None:
             run_id, generation = self._claimed
@@ -187,26 +183,15 @@ class DriverOperator(SubmittingOperator):
     # --- what differs ---------------------------------------------------------------------------
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
-        """Return what the run has to show, verified; None while it is not there."""
         raise NotImplementedError
 
     def _check(self, hook: DriverHook, context: Context) -> None:
-        """Refuse what can be refused before a driver is submitted.
-
-        Raises:
-            ConfigError: nothing was written.
-        """
         hook.check(self.job_dir, self.job, has_secrets=bool(self.secret_params))
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        """Refuse to answer from a run that has ended, and had other options.
-
-        Raises:
-            ConfigError: the message names what differs.
-        """
+        """Refuse to answer from a run that has ended, and had other options."""
 
     def _request(self, run_id: str, context: Context) -> DriverSpec:
-        """Return the request of a driver."""
         raise NotImplementedError
 
     def _submit(self, hook: DriverHook, run_id: str, context: Context) -> SubmissionRecord:
@@ -216,46 +201,33 @@ class DriverOperator(SubmittingOperator):
         return hook.submit(request, run_id, secrets=secrets.environment)
 
     def _awaited(self) -> Mapping[str, str] | None:
-        """Return the request of something else than a run; see :mod:`.hooks.spark_streaming`."""
         return None
 
     def _followed(self) -> Sequence[str]:
-        """Return the identities of jobs that the task says a new job directory follows."""
         return ()
 
     def _choose_version(self, version: Mapping[str, str] | None) -> None:
-        """Let the task be about the version of its job that is in force, if it follows upgrades.
-
-        Args:
-            version: the one that the task has waited for; None to look which one it is.
-        """
+        """Let the task be about the version of its job that is in force, if it follows upgrades."""
 
     def _deferred_with(self) -> dict[str, Any]:
-        """Return further arguments of :meth:`resume`."""
         return {}
 
     def _defer_after_s(self) -> float:
-        """Return how long the worker waits itself before the triggerer does."""
         return 0.0
 
     def _ends_from_trigger(self) -> bool:
-        """Whether the trigger may end the task of a run that has ended well."""
         return False
 
     def _supervise(self, run_id: str, context: Context) -> Mapping[str, Any] | None:
-        """Return the watcher's arguments for a run to be supervised; None for any other."""
         return None
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        """Return the hand-over of a run that goes on; None when its state has changed since."""
         raise NotImplementedError
 
     def _decide(self, context: Context) -> str:
-        """Return the run to execute."""
         return self._run_id(context)
 
     def _current(self, context: Context) -> str:
-        """Return the run that was decided for."""
         return self._run_id(context)
 
     def _waits_for_foreign(self) -> bool:
@@ -367,7 +339,6 @@ class DriverOperator(SubmittingOperator):
         context: Context,
         here_s: float,
     ) -> dict[str, Any] | None:
-        """Return what :meth:`_wait` returns; :data:`_DEFER` when *here_s* are over."""
         clock = SystemClock()
         deadline = clock.monotonic() + here_s
         retry_budget = RetryBudget(clock, every_s=self.poll_interval)
@@ -392,7 +363,6 @@ class DriverOperator(SubmittingOperator):
             clock.sleep(self.poll_interval)
 
     def _follow(self, run_id: str, waited: AwaitedDriver) -> LogFollower:
-        """Return what follows the driver's log, and say where it goes on."""
         follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)
         if follower.offset:
             self.log.info(
@@ -406,11 +376,7 @@ class DriverOperator(SubmittingOperator):
     def _conclude(
         self, run_id: str, event: Mapping[str, Any], context: Context
     ) -> dict[str, Any] | None:
-        """Return what follows from the end of a wait; None when it has to be looked at again.
-
-        Raises:
-            AirflowException: the driver has failed, or was ended because it made no progress.
-        """
+        """Return the result of a wait; None to poll again."""
         self._check_there()
         run_state = event.get("run_state")
         if event.get("lost"):  # the next try need not wait for it again
@@ -439,7 +405,6 @@ class DriverOperator(SubmittingOperator):
             self.log.info("The driver of run %s was requested to end", run_id)
 
     def _failed(self, context: Context, judged: Mapping[str, Any]) -> AirflowException:
-        """Tell downstream tasks and callbacks of the failure, and return the task's error."""
         if judged.get("failure"):
             context["ti"].xcom_push(key="failure", value=judged["failure"])
         return task_error(
@@ -469,7 +434,7 @@ class DriverOperator(SubmittingOperator):
 
 
 def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
-    """Return what names the task's instance, the same for every try.
+    """Return an id of the task instance that is the same for every try.
 
     Args:
         context: the task's.
@@ -482,11 +447,7 @@ def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
 
 
 def check_interval(interval: Sequence[str] | str | None) -> None:
-    """Refuse what is no interval.
-
-    Raises:
-        ConfigError: it has not a start and an end.
-    """
+    """Refuse what is no interval."""
     if interval is not None and (isinstance(interval, str) or len(interval) != 2):  # noqa: PLR2004 - these two
         msg = f"interval {interval!r}: give a start and an end, or None for none"
         raise ConfigError(msg)

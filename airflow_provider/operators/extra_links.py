@@ -23,9 +23,8 @@ class StreamLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the address of a view, relative to Airflow's own.
 
-        Airflow asks for it when a worker ends its part of a task, which for a deferred one is
-        before its driver has begun. So it leads to a page that looks then, and not to what is
-        known now.
+        Airflow stores it before a deferred task's driver has begun, so it leads to a page that
+        looks later.
         """
         instance: Any = ti_key  # a task instance, whose index may be None
         index = instance.map_index

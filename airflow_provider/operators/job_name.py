@@ -7,11 +7,7 @@ from airflow_provider.runtime.errors import ConfigError
 
 
 def name_job(job: str | None, script: str | None, sql: str | None) -> str:
-    """Return the entry point of a job, of which exactly one name is given; others are None.
-
-    Raises:
-        ConfigError: none is, or several; a file is not of its kind, or ``job`` names no function.
-    """
+    """Return the entry point of a job, of which exactly one name is given; others are None."""
     given = {"job": job, "script": script, "sql": sql}
     named = {argument: text for argument, text in given.items() if text is not None}
     if len(named) != 1:

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the task's own parameters, checked; Airflow has merged the DAG's into them.
-
-    Raises:
-        ConfigError: a value is none of JSON.
-    """
+    """Return the task's own parameters, checked; Airflow has merged the DAG's into them."""
     given = params if params is not None else {}
     get_param = getattr(given, "get_param", None)
     own = {  # not items(), whose values are Airflow's wrappers

@@ -1,7 +1,4 @@
-"""Lineage of tasks that own a driver: what OpenLineage gets to know of a run.
-
-Nothing of OpenLineage is imported before its provider asks, or a driver is to name its parent.
-"""
+"""Lineage of tasks that own a driver; OpenLineage is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -29,14 +26,13 @@ _SECRET_KEY: Final = re.compile(r"^spark\.openlineage\.transport\.(.+\.)?(auth|h
 
 
 class LineageOperator(SlicedOperator):
-    """An operator that tells OpenLineage what its run reads and writes.
+    """An operator that reports the datasets of its run to OpenLineage.
 
     Args:
-        openlineage_inject_parent_job_info: let the OpenLineage listener of Spark, where the driver
-            has one, name this task as the parent of its application; None for the configuration
-            ``[openlineage] spark_inject_parent_job_info``.
-        openlineage_inject_transport_info: let it send its events to where Airflow sends its own,
-            without what is secret; None for ``[openlineage] spark_inject_transport_info``.
+        openlineage_inject_parent_job_info: let Spark's OpenLineage listener name this task as the
+            parent of its application; None for ``[openlineage] spark_inject_parent_job_info``.
+        openlineage_inject_transport_info: let it send its events where Airflow sends its own,
+            without secrets; None for ``[openlineage] spark_inject_transport_info``.
         kwargs: those of other operators.
     """
 
@@ -66,14 +62,12 @@ class LineageOperator(SlicedOperator):
     def get_openlineage_facets_on_complete(
         self, task_instance: Any
     ) -> OperatorLineage[Any, Any] | None:
-        """Return the datasets of the run, and how many rows it has read and written."""
         del task_instance
         return self._lineage()
 
     def get_openlineage_facets_on_failure(
         self, task_instance: Any
     ) -> OperatorLineage[Any, Any] | None:
-        """Return the datasets of the run, and how many rows it has read."""
         del task_instance
         return self._lineage()
 
@@ -90,7 +84,6 @@ class LineageOperator(SlicedOperator):
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
 
     def _current(self, context: Context) -> str:
-        """Return the run that was decided for."""
         raise NotImplementedError
 
     def _keep_credentials(self) -> None:
@@ -110,12 +103,10 @@ class LineageOperator(SlicedOperator):
         return _as_openlineage(found)
 
     def _lineage_injector(self) -> Callable[[Mapping[str, str]], dict[str, str]] | None:
-        """Return what completes a driver's configuration; None when nothing is to be injected."""
         wanted = self.openlineage_inject_parent_job_info or self.openlineage_inject_transport_info
         return self._with_lineage if wanted else None
 
     def _with_lineage(self, conf: Mapping[str, str]) -> dict[str, str]:
-        """Return a driver's configuration with what its OpenLineage listener is to know."""
         from airflow.providers.common.compat.openlineage.utils.spark import (
             inject_parent_job_information_into_spark_properties as inject_parent,
         )

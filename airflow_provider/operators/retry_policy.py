@@ -35,8 +35,8 @@ class SparkRunFailedError(AirflowException):
     """A run has failed, and a retry may help.
 
     Args:
-        message: why, in one line.
-        failure: what the driver has recorded; None when it could not.
+        message: the reason, in one line.
+        failure: the failure that the driver recorded; None if it recorded none.
     """
 
     def __init__(self, message: str, failure: Mapping[str, Any] | None = None) -> None:
@@ -58,7 +58,7 @@ def task_error(
 
 @contextlib.contextmanager
 def task_errors() -> Iterator[None]:
-    """Turn what stops a task into what Airflow retries, or does not.
+    """Turn errors into those that Airflow retries, or does not.
 
     Raises:
         AirflowFailException: a retry cannot help.
@@ -78,19 +78,19 @@ def task_errors() -> Iterator[None]:
 
 
 class FailureRetryPolicy(RetryPolicy):
-    """Tries a failed run again as its class requires; the task's ``retries`` are the limit.
+    """Retries a failed run as its failure class requires; the task's ``retries`` are the limit.
 
-    What is RECOVERABLE, and what is no failure of a run, has the task's own delay. NON_RECOVERABLE
-    fails the task without any policy.
+    RECOVERABLE failures, and errors outside a run, have the task's own delay. NON_RECOVERABLE fails
+    the task without any policy.
 
     ::
 
         SparkStreamingOperator(..., retries=5, retry_policy=FailureRetryPolicy())
 
     Args:
-        environment_delay: how long after a failure of the ENVIRONMENT.
-        data_missing_delay: how long after one for which DATA is MISSING; None to fail at once,
-            where nobody will bring it.
+        environment_delay: the delay after a failure of the ENVIRONMENT.
+        data_missing_delay: the delay after a failure of class DATA_MISSING; None to fail
+            immediately.
 
     Raises:
         ConfigError: a delay is not a duration, or this version of Airflow has no retry policies.
@@ -116,7 +116,6 @@ class FailureRetryPolicy(RetryPolicy):
         max_tries: int,
         context: Context | None = None,
     ) -> RetryDecision:
-        """Decide by the failure that the driver has recorded."""
         recorded = getattr(exception, "failure", None)
         if not isinstance(exception, SparkRunFailedError) or recorded is None:
             return RetryDecision.default()
@@ -129,11 +128,9 @@ class FailureRetryPolicy(RetryPolicy):
         return RetryDecision.retry(dt.timedelta(seconds=delay_s), failure.describe())
 
     def serialize(self) -> dict[str, Any]:
-        """Return the delays in seconds."""
         environment, data_missing = self._delays_s.values()
         return {"environment_delay": environment, "data_missing_delay": data_missing}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> FailureRetryPolicy:
-        """Return the policy that :meth:`serialize` has written."""
         return cls(**data)

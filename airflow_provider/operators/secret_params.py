@@ -1,7 +1,6 @@
-"""Secret parameters of a job, neither stored nor shown: how they travel to its driver.
+"""Secret parameters of a job: they travel in the environment of its driver, and are never stored.
 
-They go through the environment of the process that is started for it, which only the same user can
-read; the request has the names of the variables.
+The request names the environment variables.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class SecretParams:
     """The secret parameters of one task.
 
     Args:
-        values: by name; from here on no text of this process has one, nor the task's log.
+        values: by name; they are masked in this process's texts and the task's log.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -30,15 +29,12 @@ class SecretParams:
 
     @property
     def values(self) -> dict[str, str]:
-        """Return the value of each parameter."""
         return dict(self._values)
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variable of each parameter."""
         return {name: f"{redaction.VARIABLES}{n}" for n, name in enumerate(self._values, start=1)}
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what the driver's environment must have."""
         return {variable: self._values[name] for name, variable in self.variables.items()}

@@ -24,14 +24,14 @@ SLICE = "slice"
 
 
 class SlicedOperator(BaseOperator):
-    """An operator whose templates know ``slice``, and which has a job directory.
+    """An operator with a job directory, whose templates know ``slice``.
 
     Args:
-        storage_conn_id: a connection with the keys for S3, for every address there that the task
-            opens; None for that of Airflow's configuration, or the environment's.
+        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
+            configuration, or the environment's.
 
     Attributes:
-        job_dir: the job directory; None when it works on something else.
+        job_dir: the job directory; None when the operator works on something else.
     """
 
     job_dir: str | None
@@ -50,7 +50,6 @@ class SlicedOperator(BaseOperator):
         jinja_env: Any,
         seen_oids: set[int],
     ) -> None:
-        """Render, of mapped operators as well, with the slice among the names."""
         if parent is self:  # and not something inside of it
             self._job_dir_is_shared = _is_fixed(self.job_dir)
         names = cast("Mapping[str, Any]", context)
@@ -63,17 +62,11 @@ class SlicedOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
 
     def _announce(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Add to each outlet asset's event what XCom gets, and return it."""
         for asset in self.outlets:
             context["outlet_events"][asset].extra = summary
         return summary
 
     def _directory_in_force(self, job_dir: str) -> str:
-        """Return the directory of the version that accepted upgrades have led to.
-
-        Raises:
-            ConfigError: it cannot be read, or is not the one in which a task has begun the job.
-        """
         with refusing(job_dir, "read"):
             JobMemory(job_dir).check_same()
             found = directory_in_force(job_dir)
@@ -82,11 +75,6 @@ class SlicedOperator(BaseOperator):
         return found
 
     def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
-        """Refuse a live job's directory to a backfill.
-
-        Raises:
-            ConfigError: it is one.
-        """
         if self.job_dir is not None:
             names = cast("Mapping[str, Any]", context)
             check_backfill(self.job_dir, names, run_id=run_id, is_shared=self._job_dir_is_shared)

@@ -35,38 +35,37 @@ if TYPE_CHECKING:
 class SparkBootstrapOperator(DriverOperator):
     """Make a job's first state from history, and take the savepoint that the live job begins from.
 
-    A driver calls the job's function with *history_params*, reads what is there, forgets where the
-    sources were, and takes a savepoint; ``spark-stream state bootstrap`` is the same. The task is
-    green when the savepoint is there. It waits as :class:`.SparkStreamingOperator` does: a driver
-    that is alive is adopted, a retry or a clear goes on where the last driver died, and a savepoint
-    that was made of the same is taken as it is. XCom, and the ``extra`` of each outlet asset's
-    event: as of :class:`.SparkSavepointOperator`, so that a ``SparkStreamingOperator`` begins from
+    A driver calls the job's function with *history_params*, reads the history, resets the sources'
+    positions, and takes a savepoint, as ``spark-stream state bootstrap`` does. The task succeeds
+    when the savepoint exists. It waits as :class:`.SparkStreamingOperator` does. XCom, and the
+    ``extra`` of each outlet asset's event: as of :class:`.SparkSavepointOperator`, so that a
+    ``SparkStreamingOperator`` begins from
     ``from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"``.
 
     Args:
         job: the live job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the live job's home, in which nothing has begun.
         history_params: parameters with which the function reads the history; templated.
-        live_params: those that the live job will be given, to compare both before anything is read;
-            None not to. Templated.
+        live_params: the live job's parameters, compared before anything is read; None to skip that.
+            Templated.
         secret_params: further ones of both, as of ``SparkStreamingOperator``.
         savepoint: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
-        output: of the history: ``discard``, or ``keep`` to let the sinks have it.
-        keep_positions: names of sources that go on where history ended, because they read the same
-            later on; the others begin from their beginning.
+        output: of the history: ``discard``, or ``keep`` to write it to the sinks.
+        keep_positions: sources that continue where the history ended; the others begin from their
+            beginning.
         interval: for ``ctx.interval``: start and end as ISO 8601; None for none.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         conn_id: a Spark connection.
         storage_conn_id: as of ``SparkStreamingOperator``.
-        conf: Spark configuration; what is about state is the live job's from then on. The other
-            options of ``spark-submit`` are as of ``SparkStreamingOperator``.
+        conf: Spark configuration; the live job keeps the settings of the state. The other options
+            of ``spark-submit`` are as of ``SparkStreamingOperator``.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``cancel``, the default: it stops, and a later try goes on; ``detach``: it goes
-            on.
+            waits. ``cancel``, the default: it stops, and a later try resumes; ``detach``: it
+            continues.
         kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = (
@@ -116,7 +115,6 @@ class SparkBootstrapOperator(DriverOperator):
         self.interval = interval
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
-        """Return the description of the savepoint, and add it to the outlets' events."""
         watcher = cast("BootstrapWatcher", watcher)
         made = watcher.made()
         if made is None:
@@ -138,7 +136,6 @@ class SparkBootstrapOperator(DriverOperator):
         return self._spec()
 
     def _spec(self) -> BootstrapSpec:
-        """Return the request of a driver."""
         return BootstrapSpec(
             job_dir=self.job_dir,
             entry=self.job,

@@ -35,27 +35,26 @@ _RETAIN = ("keep", "max_age")
 class SparkSavepointOperator(SlicedOperator):
     """Take a savepoint of a running, suspended or foreign stream.
 
-    It needs the storage alone: no Spark, no connection, no help of the driver, and the stream does
-    not wait for it. A retry finds the savepoint that an earlier try has completed. Each outlet
-    asset's event carries the savepoint's address in its ``extra``. XCom: the same.
+    It needs the storage alone: no Spark, no connection; the stream does not wait. A retry finds the
+    savepoint that an earlier try has completed. XCom and the ``extra`` of each outlet asset's event
+    carry the savepoint's address.
 
     Args:
         job_dir: the job's home.
-        checkpoint: in place of a job, any Spark checkpoint; *to* says where the savepoint goes.
-        to: the folder in which savepoints lie; by default the job's own ``savepoints``.
+        checkpoint: any Spark checkpoint in place of a job; requires *to*.
+        to: the folder of the savepoints; by default the job's own ``savepoints``.
         name: the savepoint's name; by default made of the DAG run's id.
-        aligned_timeout: how long a batch in flight is waited for; 0 for not at all.
+        aligned_timeout: how long to wait for a batch in flight; 0 for not at all.
         origin: what retention looks at: ``periodic``, ``manual``, ``upgrade`` ….
-        labels: free words to find it by; ``series``, by default the task's id with its DAG's,
-            says which savepoints of the job are counted together.
-        retain: how many to keep (``keep``) and how old one may get (``max_age``) of this job,
-            series and origin; never the one that this task has just taken, nor savepoints of
-            others in the same folder. None to dispose of none.
+        labels: free words to find it by; retention counts the savepoints of one ``series``
+            together, by default the task's id with its DAG's.
+        retain: how many to keep (``keep``) and the greatest age (``max_age``) for this job, series
+            and origin; never disposes of the new savepoint. None to dispose of none.
         storage_conn_id: a connection with the keys for S3; None for that of Airflow's
             configuration, or the environment's.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = (
@@ -97,15 +96,15 @@ class SparkSavepointOperator(SlicedOperator):
 
     @opening_storage
     def execute(self, context: Context) -> dict[str, Any]:
-        """Take it, tell the outlets, and dispose of those that are too many.
+        """Take the savepoint, report it to the outlets, and dispose of old ones.
 
         Returns:
             ``url``, ``name``, ``taken``, ``aligned``, ``bytes`` and, per query, ``batch`` and
-            ``watermark``.
+                ``watermark``.
 
         Raises:
             AirflowSkipException: the job has not begun yet.
-            AirflowFailException: there is nothing to take, or the name is taken by another.
+            AirflowFailException: there is no checkpoint, or the name is in use.
             SavepointError: it could not be taken this time; a retry may.
         """
         try:

@@ -1,4 +1,4 @@
-"""``SparkStopOperator``: stop a stream that some other task or person has started."""
+"""``SparkStopOperator``: stop a stream that another task or a user has started."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 class SparkStopOperator(SlicedOperator):
-    """Stop a running stream with its final checkpoint, and with a savepoint if that is wanted.
+    """Stop a running stream with its final checkpoint, and optionally with a savepoint.
 
     The batch in flight ends, its output is published, the savepoint is taken, and the run is
     SUSPENDED; with *drain* all windows and timers are flushed, ``finish()`` is called, and it is
-    FINISHED. The task that runs the stream turns green. It needs the storage alone: no Spark, no
-    connection. A retry waits for the same stop, or repeats a request that the driver could not
-    meet, such as for a full disk; a clear makes a new request. XCom, and the ``extra`` of each
-    outlet asset's event: ``run_id``, ``outcome`` and ``savepoint``.
+    FINISHED. The task that runs the stream succeeds. It needs the storage alone: no Spark, no
+    connection. A retry waits for the same stop, or repeats a failed request; a clear makes a new
+    request. XCom, and the ``extra`` of each outlet asset's event: ``run_id``, ``outcome`` and
+    ``savepoint``.
 
     Args:
         job_dir: the job's home.
-        drain: end the job for good.
+        drain: end the job permanently.
         savepoint: its name in the job's own ``savepoints``, or its address; None for none.
-        aligned_timeout: how long the batch in flight is waited for; then it is cut short, and runs
+        aligned_timeout: how long to wait for the batch in flight; then it is cancelled, and runs
             again with the same offsets when the job resumes. None until it ends.
         timeout: how long the task waits for the stream to stop.
         deferrable: wait in the triggerer, without a worker slot.
-        defer_after: how long the worker waits itself before that. Most streams stop in seconds,
-            and coming back from the triggerer takes ten.
+        defer_after: how long the worker waits itself before that; a return from the triggerer takes
+            ten seconds.
         poll_interval: seconds between polls of the job directory.
         storage_conn_id: a connection with the keys for S3; None for that of Airflow's
             configuration, or the environment's.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = ("job_dir", "savepoint", "storage_conn_id")
@@ -87,9 +87,9 @@ class SparkStopOperator(SlicedOperator):
         """Ask the driver, and wait for its answer.
 
         Raises:
-            AirflowFailException: there is no such job, it is not running, or it was not stopped as
-                requested; the message says in what state it is.
-            AirflowException: it was not stopped as requested, and a retry may help.
+            AirflowFailException: there is no such job, it is not running, or the stop failed
+                permanently.
+            AirflowException: the stop failed, and a retry may help.
         """
         timeout_s = parse_duration(self.timeout, name="timeout")
         here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))
@@ -126,7 +126,6 @@ class SparkStopOperator(SlicedOperator):
         )
 
     def resume(self, context: Context, event: dict[str, Any], run_id: str) -> dict[str, Any]:
-        """Continue when the driver has answered."""
         if "error" in event:
             kind = AirflowException if event.get("may_retry") else AirflowFailException
             raise kind(event["error"])

@@ -68,62 +68,57 @@ _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval unti
 class SparkStreamingOperator(DriverOperator):
     """Run a Spark job until its final checkpoint has committed.
 
-    The task is green only with a verified final checkpoint: its batches are in Spark's commit logs
-    and its sinks' epochs are published. ``execute()`` decides from the job directory alone: a run
-    that has ended is done at once, a driver of this run that is alive is adopted, else one is
-    submitted. So a retry or a clear resumes, and never starts a second driver. XCom: the final
-    checkpoint document; of a run that is handed over, a document with the ``outcome`` RUNNING; of
-    one that failed, the failure under the key ``failure``. The ``extra`` of each outlet asset's
-    event: ``run_id``, ``outcome`` and, per query, ``batch``, ``watermark`` and ``offsets``.
+    The task succeeds only with a verified final checkpoint: its batches are in Spark's commit logs
+    and its sinks' epochs are published. ``execute()`` decides from the job directory alone: it
+    returns an ended run, adopts this run's live driver, or submits one. So a retry or a clear
+    resumes, and never starts a second driver. XCom: the final checkpoint document; of a run that is
+    handed over, a document with the ``outcome`` RUNNING; of one that failed, the failure under the
+    key ``failure``. The ``extra`` of each outlet asset's event: ``run_id``, ``outcome`` and, per
+    query, ``batch``, ``watermark`` and ``offsets``.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or one of these two instead.
         script: a plain PySpark script, ``FILE.py``; its command line is the list ``args`` of
             *params*. See docs/plain-pyspark.md.
-        sql: a file of SQL, ``FILE.sql``; ``:name`` in it is the parameter's value, ``'${name}'``
-            a path.
+        sql: a file of SQL, ``FILE.sql``; ``:name`` in it is the parameter's value, ``'${name}'`` a
+            path.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, any values of JSON; templated.
-        from_savepoint: the savepoint that the job begins from, in a job directory that has not
-            begun yet; a run that finds it begun from this one goes on.
-        state_partitions: spread the savepoint's state over this many partitions; None for the
-            number that it has.
-        replaces_job: the identity of a lost job directory: this task begins a new job in its
-            place, which adds its rows to what the lost one wrote. Without it a task refuses a
-            directory other than the one in which it has begun the job; see docs/storage.md.
+        from_savepoint: the savepoint that the job begins from, in a new job directory; a run that
+            has begun from it continues.
+        state_partitions: repartition the savepoint's state; None keeps its number of partitions.
+        replaces_job: the identity of a lost job directory: this task begins a new job in its place,
+            which adds its rows to those of the lost job. Without it a task refuses another
+            directory; see docs/storage.md.
         interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
             it has one (see docs/backfills.md); None for none.
-        follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
-            began with; each try is about the version to which accepted upgrades have led from there
-            (:class:`.SparkUpgradeOperator`). A try that waits while its version is replaced ends
-            with it.
-        on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
-            another one goes on; ``replay``: what the run has committed is reverted from every
-            sink, the job is set back to before it, and it is executed again. Such runs begin with a
-            savepoint; by default ``replayable_runs=3``. A retry always resumes.
-        max_runtime: supervise a run without an end for so long, and hand it over: the task
-            succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
-            every DAG run, and a successor of it after a stop. The time is counted from the first
-            try, and from zero after a clear; see docs/supervising.md.
+        follow_upgrades: each try follows accepted upgrades from *job*, *job_dir*, *run_id* and
+            *from_savepoint* to the version in force (:class:`.SparkUpgradeOperator`). A try whose
+            version is replaced ends with it.
+        on_clear: what a clear of the task means. ``resume``: an open run continues; ``replay``: the
+            run's output is reverted, the job is rewound, and the run is executed again. Such runs
+            begin with a savepoint; by default ``replayable_runs=3``. A retry always resumes.
+        max_runtime: supervise an unbounded run for this time, counted from the first try or the
+            last clear: then the task succeeds, and the driver continues for the next DAG run to
+            adopt. See docs/supervising.md.
         progress_timeout: how long the driver may make no progress while it has work; then it is
             ended, and the task fails, so that a retry starts another. None for no limit.
-        max_lag: how much may be unread for longer than *max_lag_time*, by the measure that the
-            source reports, such as ``{"maxOffsetsBehindLatest": 100_000}``; beyond it the driver
-            is ended as after *progress_timeout*.
+        max_lag: how much may be unread for longer than *max_lag_time*, by the source's own measure,
+            such as ``{"maxOffsetsBehindLatest": 100_000}``; beyond it the driver is ended as after
+            *progress_timeout*.
         max_lag_time: see *max_lag*.
-        defer_after: how long the worker waits itself before the triggerer does. A deferred task
-            comes back after ten seconds at the earliest; by default 10 seconds where a standby is
-            asked for, and 0 elsewhere.
-        end_from_trigger: a run that has ended well makes the task green from the triggerer, without
-            another start of a worker, which takes a second and, soon after the task was deferred,
-            up to ten. Airflow then runs the task's callbacks elsewhere, and neither
-            ``post_execute`` nor listeners such as OpenLineage's; a task that has outlets, or pushes
-            no XCom, ends in a worker all the same.
+        defer_after: how long the worker waits itself before the triggerer does; by default 10
+            seconds with *standby*, else 0. A deferred task comes back after ten seconds at the
+            earliest.
+        end_from_trigger: whether a successful run ends the task in the triggerer, without a start
+            of a worker (1 to 10 seconds). Airflow then runs the task's callbacks elsewhere, and
+            neither ``post_execute`` nor listeners such as OpenLineage's. A task with outlets, or
+            without XCom, always ends in a worker.
         arguments: the options of a run, which :class:`.RunOptions` declares; those of
             :class:`.DriverOperator`, and Airflow's own.
 
     Raises:
-        ConfigError: an argument is not what it must be; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = (
@@ -267,7 +262,6 @@ class SparkStreamingOperator(DriverOperator):
         return Supervision(self.limits, ends).to_dict()
 
     def _period(self, context: Context) -> Period:
-        """Return the time for which this task supervises; one that is cleared has another."""
         return Period(
             directory_at(self.job_dir),
             self._run_id(context),
@@ -294,7 +288,6 @@ class SparkStreamingOperator(DriverOperator):
         return self._spec(run_id, context)
 
     def _decide(self, context: Context) -> str:
-        """Return the run to execute: another one after a clear that means a replay."""
         first = self._run_id(context)
         if self.max_runtime_s is not None:
             return self._period(context).run_id()
@@ -306,7 +299,6 @@ class SparkStreamingOperator(DriverOperator):
         return execution.run_id
 
     def _current(self, context: Context) -> str:
-        """Return the run that was decided for."""
         first = self._run_id(context)
         if self.max_runtime_s is not None:
             return self._period(context).run_id()
@@ -322,7 +314,6 @@ class SparkStreamingOperator(DriverOperator):
         return instance_id(context, of_dag_run=False)
 
     def _spec(self, run_id: str, context: Context) -> RunSpec:
-        """Return the request of a driver."""
         return RunSpec(
             job_dir=self.job_dir,
             entry=self.job,

@@ -81,21 +81,20 @@ def split_arguments(
 
 
 class SubmittingOperator(LineageOperator):
-    """What operators that submit a driver take: a connection, and the options of ``spark-submit``.
+    """The arguments of operators that submit a driver: a connection and ``spark-submit`` options.
 
     Args:
         conn_id: a Spark connection; of another launcher, one of its own.
-        launcher: what starts the driver: ``spark-submit``, which is the default,
-            ``emr-serverless`` with a connection of type ``aws``, or ``livy``; see
-            docs/launchers.md.
+        launcher: what starts the driver: ``spark-submit``, which is the default, ``emr-serverless``
+            with a connection of type ``aws``, or ``livy``; see docs/launchers.md.
         launcher_options: the launcher's own options; they win over those of the connection's extra.
-        standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
-            what the connection's extra says, ``{"standby": true}``.
+        standby: use a matching warm driver of the worker's pool; None for what the connection's
+            extra says, ``{"standby": true}``.
         arguments: the fields of :class:`SubmitOptions`; those of :class:`LineageOperator`, and
             Airflow's own.
 
     Raises:
-        ConfigError: an argument is not what it must be, or one that is not taken.
+        ConfigError: an argument is invalid or not accepted.
     """
 
     template_fields: Sequence[str] = SUBMIT_FIELDS

@@ -24,11 +24,7 @@ LOOKS: Final = 4  # with fewer polls the task was paused
 def parse_max_runtime(
     max_runtime: str | float | None, *, until: str | None, on_clear: str
 ) -> float | None:
-    """Return for how long a run is supervised, in seconds; None for a run that is not handed over.
-
-    Raises:
-        ConfigError: it is no time, or the run is one that ends by itself, or can be replayed.
-    """
+    """Return for how many seconds a run is supervised; None for a run that is not handed over."""
     if max_runtime is None:
         return None
     if until != "stopped":
@@ -54,12 +50,7 @@ def parse_limits(
     trigger: str | float | None,
     poll_interval: float,
 ) -> Limits:
-    """Return when a driver is not well.
-
-    Raises:
-        ConfigError: what is said is no time or no number, or batches or looks come more rarely than
-            that.
-    """
+    """Return the limits beyond which a driver is unhealthy."""
     progress_timeout_s = None
     if progress_timeout is not None:
         progress_timeout_s = _positive(progress_timeout, name="progress_timeout")
@@ -88,11 +79,7 @@ def parse_limits(
 
 
 def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:
-    """Add the result of a final checkpoint, or of a run that goes on, to the assets' events.
-
-    Returns:
-        The document.
-    """
+    """Add a final checkpoint, or the report of a running run, to the assets' events; return it."""
     extra = {
         "run_id": document["run_id"],
         "outcome": document["outcome"],

@@ -28,11 +28,10 @@ HEADER: Final = "X-Spark-Streaming"
 
 
 def check_same_site(request: Request) -> None:
-    """Refuse what another site may have made the browser send.
+    """Refuse requests that another site may have made the browser send.
 
-    The cookie of Airflow's session goes with every request to it, whichever page has caused the
-    request. A page of another site can send neither JSON nor a header of its own before the browser
-    has asked us whether it may.
+    The browser sends Airflow's cookie with every request. But another site can send neither JSON
+    nor a custom header before the browser has asked this server (CORS).
     """
     is_json = request.headers.get("content-type", "").partition(";")[0] == "application/json"
     site = request.headers.get("sec-fetch-site", "same-origin")

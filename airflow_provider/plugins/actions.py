@@ -43,7 +43,7 @@ class ActionBody:
     Attributes:
         token: the lease that the user saw; None when there was none.
         confirmed: the name that the user has typed to confirm.
-        savepoint: the savepoint that is meant, or the name of the new one.
+        savepoint: the savepoint, or the name of the new one.
     """
 
     token: int | None
@@ -56,8 +56,7 @@ class ActionAnswer:
     """The outcome of an action.
 
     Attributes:
-        request_id: the request to the driver, by which the page asks for its answer.
-        is_done: whether there is nothing to wait for.
+        request_id: the request to the driver, by which the page polls for its answer.
     """
 
     message: str
@@ -70,12 +69,7 @@ class Actions:
     """Carries out the actions of users.
 
     Each action first compares the lease that the user saw with the current one, so that no user
-    stops a driver that he has not seen.
-
-    Args:
-        jobs: looks at leases.
-        savepoints: forgets a savepoint that is disposed of.
-        clock: time.
+    stops a driver that they have not seen.
     """
 
     def __init__(self, jobs: ObservedJobs, savepoints: SavepointCache, clock: Clock) -> None:
@@ -84,13 +78,7 @@ class Actions:
         self._clock = clock
 
     def stop(self, job_dir: str, body: ActionBody, *, drain: bool = False) -> ActionAnswer:
-        """Ask the driver to end its batch, and then the run; with a savepoint if one is named.
-
-        Raises:
-            OutdatedViewError: nothing was asked for.
-
-        Crash safety: as :func:`.requests.put_request`.
-        """
+        """Ask the driver to end its batch, and then the run; with a savepoint if one is named."""
         directory = known_job(job_dir)
         lease = self._seen(directory, body)
         if drain:
@@ -110,26 +98,14 @@ class Actions:
         return _asked(lease, what, request.id)
 
     def cancel(self, job_dir: str, body: ActionBody) -> ActionAnswer:
-        """Ask the driver to end at once; its run can be resumed.
-
-        Raises:
-            OutdatedViewError: nothing was asked for.
-
-        Crash safety: as :func:`.requests.put_request`.
-        """
+        """Ask the driver to end immediately; its run can be resumed."""
         directory = known_job(job_dir)
         lease = self._seen(directory, body)
         request_id = put_cancel(directory.storage, lease.driver_id, self._clock)
         return _asked(lease, "end at once", request_id)
 
     def take(self, job_dir: str, body: ActionBody) -> ActionAnswer:
-        """Take a savepoint in the job's own folder.
-
-        Raises:
-            OutdatedViewError: nothing was taken.
-
-        Crash safety: as :func:`.take.take_savepoint`.
-        """
+        """Take a savepoint in the job's own folder."""
         directory = known_job(job_dir)
         self._compare(directory, body)
         taken = take_savepoint(
@@ -145,11 +121,7 @@ class Actions:
         return ActionAnswer(f"Savepoint {taken.folder} is complete: {kind}, {size}.")
 
     def verify(self, job_dir: str, body: ActionBody) -> ActionAnswer:
-        """Compare every file of a savepoint with its size and checksum.
-
-        Raises:
-            LookupError: there is none of that name.
-        """
+        """Compare every file of a savepoint with its size and checksum."""
         directory = known_job(job_dir)
         self._compare(directory, body)
         savepoint = open_savepoint(_listed(directory, body))
@@ -161,15 +133,7 @@ class Actions:
         return ActionAnswer(f"Savepoint {savepoint.folder} is all right: {size}.")
 
     def dispose(self, job_dir: str, body: ActionBody) -> ActionAnswer:
-        """Remove a savepoint whose name the user has typed.
-
-        Raises:
-            LookupError: there is none of that name.
-            OutdatedViewError: nothing was removed.
-
-        Crash safety: as :func:`.retention.dispose`.
-        Idempotent: by its name.
-        """
+        """Remove a savepoint whose name the user has typed."""
         directory = known_job(job_dir)
         self._compare(directory, body)
         url = _listed(directory, body)
@@ -179,11 +143,7 @@ class Actions:
         return ActionAnswer(f"Savepoint {body.savepoint} is disposed of.")
 
     def answer(self, job_dir: str, request_id: str) -> ActionAnswer:
-        """Return what the driver has answered to a request so far.
-
-        Raises:
-            LookupError: there is no such request.
-        """
+        """Return what the driver has answered to a request so far."""
         directory = known_job(job_dir)
         request = find_request(directory.storage, check_name(request_id, what="request"))
         if request is None:
@@ -233,11 +193,6 @@ def _new_name(body: ActionBody) -> str:
 
 
 def _listed(directory: JobDirectory, body: ActionBody) -> str:
-    """Return the address of a savepoint that is in the listing.
-
-    Raises:
-        LookupError: it is not.
-    """
     name = body.savepoint or ""
     place = directory.storage.at("savepoints")
     if name not in savepoint_names(place):

@@ -29,7 +29,6 @@ class AsciiResponse(JSONResponse):
     """JSON in ASCII: a document's text may have half of a character, which UTF-8 has not."""
 
     def render(self, content: Any) -> bytes:
-        """Return the answer's bytes."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -41,8 +40,8 @@ _IMMUTABLE: Final = "public, max-age=31536000, immutable"
 def make_app(service: StreamService | None = None) -> FastAPI:
     """Return the application.
 
-    A mounted application is not protected by Airflow: every route but the static files is in a
-    router of which each call needs the right to see plugins.
+    Airflow does not protect a mounted application: every route except the static files requires the
+    right to see plugins.
     """
     service = service or StreamService(SystemClock(), lost_job=lost_job)
     app = FastAPI(

@@ -1,7 +1,7 @@
 """Documents of a job directory as they are stored, and the right that each needs.
 
-A path from a browser is taken only if each of its parts is a name and is in the listing of the
-folder above. On a disk a symbolic link is none of them: it may lead anywhere.
+A path from a browser is accepted only if each part is in the listing of its folder, and is no
+symbolic link.
 """
 
 from __future__ import annotations
@@ -94,12 +94,7 @@ def contents_at(path: str) -> Contents:
 
 
 def read_folder(job_dir: str, folder: str) -> Folder:
-    """Return the names in a folder of the job directory.
-
-    Raises:
-        LookupError: it is not there.
-        OSError: the storage cannot be read.
-    """
+    """Return the names in a folder of the job directory."""
     storage = open_storage(job_dir)
     names = _names(storage, folder)
     inside = set(folders_in(storage.at(folder)))
@@ -111,12 +106,7 @@ def read_folder(job_dir: str, folder: str) -> Folder:
 
 
 def read_document(job_dir: str, path: str) -> StoredDocument:
-    """Return a document of the job directory.
-
-    Raises:
-        LookupError: it is not there, or is no document.
-        OSError: the storage cannot be read.
-    """
+    """Return a document of the job directory."""
     storage = open_storage(job_dir)
     folder, _, name = path.rpartition("/")
     if not name.endswith(_SUFFIX) or name not in _names(storage, folder):

@@ -1,8 +1,4 @@
-"""Listener that stores the position of a watcher together with its event, in one transaction.
-
-Airflow calls it in the process that registers an event of an asset, in the middle of the
-transaction, so what it writes with the same session is committed with the event, or not at all.
-"""
+"""Listener that stores a watcher's position with its event, in Airflow's own transaction."""
 
 from __future__ import annotations
 
@@ -24,8 +20,8 @@ if TYPE_CHECKING:
 def on_asset_event_emitted(asset_event: EmittedEvent) -> None:
     """Store the position that an event of a stream carries.
 
-    Crash safety: by the transaction of the event, of which it becomes a part.
-    Idempotent: by the position's number; an earlier one does not replace a later one.
+    Crash safety: by the transaction of the event. Idempotent: an earlier position does not replace
+    a later one.
     """
     payload: Any = asset_event.extra.get("payload")
     if not asset_event.extra.get("from_trigger") or not isinstance(payload, dict):

@@ -71,17 +71,11 @@ class JobSummary:
     """A row of the list, and the head of a job's page.
 
     Attributes:
-        state: of the newest run, or of the task if there is no run to be read.
+        state: of the newest run, or of the task if no run can be read.
         reason: why it is unhealthy; None when it is healthy.
-        since: when it came into that state; None if no record says.
-        next_step: what to do about it.
-        slice: the slice of the task's DAG run; None where it has none.
         is_slice: whether the job directory is for that slice alone.
-        spark_run_id: the newest run in the job directory.
         ended: when its driver ended; None while one is at work.
-        duration_s: from its begin to its end, or to now.
         rows_minimum: whether *rows_read* and *rows_written* are lower bounds.
-        rows_written: how many rows the sinks have published; None if one does not know.
         watermark_lag_s: how far the watermark is behind now.
         batch_ms: the durations of the last batches, oldest first.
     """
@@ -135,10 +129,9 @@ class Overview:
     """One job: its head, and the documents of its newest run.
 
     Attributes:
-        may_act: whether the user may stop it, and what else the actions do.
         upgrade: the newest upgrade of this version by another one; None without one.
-        progress: without what was true only while its driver was at work, if none is.
-        does: what each kind of stateful operators does, for the kinds of its operators.
+        progress: without live-only values if no driver is at work.
+        does: what each kind of stateful operators does.
     """
 
     now: str
@@ -157,14 +150,7 @@ def no_memory(_: JobDirectory) -> str | None:
 
 
 class JobSummaries:
-    """Makes summaries and overviews.
-
-    Args:
-        jobs: polls job directories.
-        savepoints: knows their savepoints.
-        clock: tells how old something is.
-        lost_job: says that another job directory was at the address, as :func:`lost_job`.
-    """
+    """Makes summaries and overviews."""
 
     def __init__(
         self,
@@ -195,11 +181,7 @@ class JobSummaries:
 
         Args:
             task: the task of the job.
-            job_dir: the directory of the version in force, which another version may have begun.
-
-        Raises:
-            OSError: the storage cannot be read.
-            SparkStreamError: a document beside those of its newest run cannot be.
+            job_dir: the directory of the version in force.
         """
         task = dataclasses.replace(task, job_dir=job_dir)
         now = to_iso(self._clock.now())
@@ -265,7 +247,6 @@ class JobSummaries:
         return age_s(moment, self._clock.now())
 
     def _times(self, snapshot: RunSnapshot, condition: RunCondition) -> dict[str, Any]:
-        """Return when the run began and ended, and how long it took, or has taken so far."""
         state, first = condition.state, snapshot.run_record or snapshot.final
         ended = condition.since if state.has_failed or state.is_done else None
         begun_s = self._age_s(first.started if first is not None else None)
@@ -275,7 +256,6 @@ class JobSummaries:
         return {"started": started, "ended": ended, "duration_s": took_s}
 
     def _counts(self, snapshot: RunSnapshot, *, is_at_work: bool) -> dict[str, Any]:
-        """Return the run's counts; of a driver that has ended only what stays true without it."""
         progress, counted = snapshot.progress, snapshot.counted
         if counted is None:
             return {}
@@ -309,7 +289,6 @@ class JobSummaries:
     def _judge(
         self, task: IndexedTask, snapshot: RunSnapshot, condition: RunCondition
     ) -> tuple[RunState, str | None]:
-        """Return the state of a run and, if it is unhealthy, why."""
         state = condition.state
         if state.is_at_work:
             trouble = self._trouble(task, snapshot)
@@ -323,7 +302,6 @@ class JobSummaries:
         return state, condition.error
 
     def _trouble(self, task: IndexedTask, snapshot: RunSnapshot) -> str | None:
-        """Return why a running driver is unhealthy, or None."""
         if task.state == "failed":
             return "its driver runs, and its task has failed: no task is watching this driver"
         is_live = snapshot.liveness is Liveness.LIVE
@@ -333,7 +311,6 @@ class JobSummaries:
     def _marks(
         self, directory: JobDirectory, run_id: str | None, histories: Sequence[BatchHistory]
     ) -> list[Mark]:
-        """Return the moments that the plots mark, from their first hour or batch on."""
         hours = [hour.hour for each in histories for hour in each.hours[:1]]
         batches = [batch.at for each in histories for batch in each.batches[:1]]
         since = min((*hours, *batches), default=None)
@@ -381,12 +358,7 @@ def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
 
 
 def lost_job(directory: JobDirectory) -> str | None:
-    """Return that another job directory was at this address, and the ways out; None if not.
-
-    Raises:
-        OSError: the storage cannot be read.
-        CorruptDocumentError: the identity there cannot be.
-    """
+    """Return that another job directory was at this address, and the ways out; None if not."""
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -424,7 +396,6 @@ def _last_batches(snapshot: RunSnapshot, last: int) -> list[BatchHistory]:
 
 
 def _state_rows(query: Mapping[str, Any]) -> int | None:
-    """Return how many rows a query keeps, as its driver reported, or its operators at the end."""
     if query.get("state_rows") is not None:
         return int(query["state_rows"])
     rows = (each.get("state_rows") for each in query.get("operators") or ())
@@ -433,7 +404,6 @@ def _state_rows(query: Mapping[str, Any]) -> int | None:
 
 
 def _still_true(snapshot: RunSnapshot) -> ProgressRecord | None:
-    """Return the last progress; of a run without a driver only what stays true without it."""
     progress = snapshot.progress
     if progress is None or condition_of(snapshot).state.is_at_work:
         return progress

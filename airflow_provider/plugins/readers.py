@@ -1,8 +1,7 @@
-"""Readers of storage for the API: threads of their own, a few for each place, with a time limit.
+"""Readers of storage for the API: threads of their own, a few for each location, with a time limit.
 
-Airflow's API runs its own blocking work on forty threads. A bucket that never answers would hold
-one of them with each look at the page, and soon all. So storage is read on threads that Airflow
-does not know, and a place that hangs holds only those that belong to it.
+Airflow's API has forty threads for blocking work, and a bucket that never answers would soon hold
+all of them. Here it holds only the threads of its own location.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ class StorageSilentError(Exception):
 
 
 class Readers:
-    """Runs reads on threads of their own.
-
-    Args:
-        clock: measures how long a read takes.
-        limit_s: how long one may take.
-    """
+    """Runs reads on threads of their own."""
 
     def __init__(self, clock: Clock, *, limit_s: float = READ_LIMIT_S) -> None:
         self._clock = clock
@@ -65,15 +59,14 @@ class Readers:
         limit_s: float | None = None,
         key: Hashable = None,
     ) -> T:
-        """Return the result of *look*, called on a thread of the place.
+        """Return the result of *look*, called on a thread of the location.
 
         Args:
-            place: as :func:`place_of` says.
+            place: from :func:`place_of`.
             look: reads.
             limit_s: how long the caller waits; None for the usual time.
-            key: identifies the read. Concurrent callers share one read, so that one that hangs
-                holds one thread; it continues even if all of them stop waiting. None for a read
-                that is not shared.
+            key: identifies the read. Concurrent callers share one read; it continues even if all of
+                them stop waiting. None for an unshared read.
 
         Raises:
             StorageSilentError: it takes too long, or this read or all reads of the place hang.
@@ -116,13 +109,11 @@ class _Lane:
         self._lock = threading.Lock()
 
     def is_stuck(self, for_s: float) -> bool:
-        """Whether every thread has been in one read for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
             return sum(read.running_since < since for read in self._running) >= THREADS
 
     def hangs(self, key: Hashable, for_s: float) -> bool:
-        """Whether the shared read of this key has been at it for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
             read = self._shared.get(key)
@@ -161,8 +152,6 @@ class _Lane:
 
 
 class _Read:
-    """One read: its key, its callers, and when it began."""
-
     def __init__(self, look: Callable[[], Any], key: Hashable) -> None:
         self.key = key
         self.future: Future[Any] = Future()
@@ -181,10 +170,7 @@ class _Read:
 
 
 def place_of(job_dir: str) -> str:
-    """Return what a storage's address has in common with others that hang when it hangs.
-
-    The bucket, or the first folders of a path, which are where filesystems are mounted.
-    """
+    """Return the bucket, or the first folders of a path: the storage that hangs as a whole."""
     local = local_path_of(job_dir)
     if local is None:
         scheme, _, rest = job_dir.partition("://")

@@ -61,11 +61,7 @@ class Settings:
 def job_task(
     dag_id: str, run_id: str, task_id: str, map_index: int, session: SessionDep
 ) -> IndexedTask:
-    """Return the task instance of an address, with the job directory of its rendered template.
-
-    Raises:
-        HTTPException: there is none, or it has no job directory.
-    """
+    """Return the task instance of an address, with the job directory of its rendered template."""
     task = find_task(session, TaskInstanceAddress(dag_id, run_id, task_id, map_index))
     if task is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such task instance")

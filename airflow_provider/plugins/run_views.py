@@ -62,8 +62,7 @@ class Attempt:
     """One driver's life.
 
     Attributes:
-        record: its address of Spark's UI is one that a browser may follow, or None.
-        failure: its failure in one line.
+        record: its address of Spark's UI is safe for a browser, or None.
     """
 
     record: AttemptRecord
@@ -79,7 +78,6 @@ class Run:
     Attributes:
         counted: its final checkpoint, else its last progress; without its queries.
         committed: when its final checkpoint was put.
-        launch: its run on a cluster, and what the launcher says of that.
         attempts: the newest first.
     """
 
@@ -121,12 +119,11 @@ class LogTail:
 
 @dataclasses.dataclass(frozen=True)
 class Occurrence:
-    """Where and when a failure has happened.
+    """One occurrence of a failure.
 
     Attributes:
         attempt: None if the driver ended before its first one.
         is_restarted: whether the driver restarted its queries after it.
-        place: the place in the job, in words.
     """
 
     run_id: str
@@ -140,13 +137,7 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Failures of one root cause.
-
-    Attributes:
-        failure: the newest of them.
-        reason: what has failed, for people.
-        helps: what to do about it.
-    """
+    """Failures of one root cause."""
 
     failure: Failure
     reason: str
@@ -162,12 +153,7 @@ class Failures:
 
 
 class RunViews:
-    """Makes the views of runs.
-
-    Args:
-        jobs: polls jobs.
-        log_folder: Airflow's own, in which drivers of job directories in a bucket write.
-    """
+    """Makes the views of runs."""
 
     def __init__(self, jobs: ObservedJobs, log_folder: Path) -> None:
         self._jobs = jobs
@@ -178,22 +164,14 @@ class RunViews:
 
         Args:
             job_dir: the directory of the version in force.
-            first: the address of the job, from which upgrades have led there.
-
-        Raises:
-            OSError: the storage cannot be read.
+            first: the job's original address, before upgrades.
         """
         directory = directory_at(job_dir)
         lease = lease_facts(*self._jobs.lease(job_dir))
         return Runs(lease, [_run(directory, each, first) for each in _newest_run_ids(directory)])
 
     def batches(self, job_dir: str, run_id: str | None) -> Batches:
-        """Return the history of a run; of the newest one for None.
-
-        Raises:
-            LookupError: there is no such run.
-            OSError: the storage cannot be read.
-        """
+        """Return the history of a run; of the newest one for None."""
         directory = directory_at(job_dir)
         named = _listed_run(directory, run_id).record() if run_id is not None else None
         record = named if run_id is not None else newest_run(directory)
@@ -202,18 +180,7 @@ class RunViews:
         return Batches(record, read_histories(directory.run(record.run_id).storage))
 
     def log(self, job_dir: str, first: str, run_id: str, driver_id: str) -> LogTail:
-        """Return the end of a driver's log, if it lies where this process can read it.
-
-        Args:
-            job_dir: the directory of the run.
-            first: as of :meth:`read`.
-            run_id: the run.
-            driver_id: the driver.
-
-        Raises:
-            LookupError: there is no such run or driver.
-            OSError: the storage cannot be read.
-        """
+        """Return the end of a driver's log, if it lies where this process can read it."""
         submitted = _submitted(_listed_run(directory_at(job_dir), run_id), job_dir, first)
         submission = submitted.by_driver.get(driver_id)
         if submission is None:
@@ -231,11 +198,7 @@ class RunViews:
         return LogTail(lines[1:] if begin else lines, is_cut=begin > 0)
 
     def failures(self, job_dir: str) -> Failures:
-        """Return the failures of the newest runs, by their causes.
-
-        Raises:
-            OSError: the storage cannot be read.
-        """
+        """Return the failures of the newest runs, by their causes."""
         directory = directory_at(job_dir)
         newest = self._failed_run(job_dir)
         causes: dict[tuple[str, ...], Cause] = {}
@@ -256,7 +219,6 @@ class RunViews:
         return Failures(list(causes.values()))
 
     def _failed_run(self, job_dir: str) -> RunSnapshot | None:
-        """Return the newest run if its driver has failed; None for any other."""
         try:
             snapshot = self._jobs.poll(job_dir)
             has_failed = condition_of(snapshot).state in {RunState.FAILED, RunState.KILLED}
@@ -266,18 +228,16 @@ class RunViews:
 
 
 class _Submitted(NamedTuple):
-    """Where the drivers of a run were submitted: their records and their logs are there."""
-
     job_dir: str
     run: RunDirectory
     by_driver: Mapping[str, SubmissionRecord]
 
 
 def _submitted(run: RunDirectory, job_dir: str, first: str) -> _Submitted:
-    """Return where a run's drivers were submitted.
+    """Return the directory of a run's submissions and logs.
 
-    An upgrade submits the new version's driver from the directory of the version before. That one
-    is found from the job's address, not from what the new directory says of itself.
+    An upgrade submits the new version's driver from the old version's directory, which is found
+    from the job's own address.
     """
     found = run.submissions()
     if not found and directory_at(first).url != directory_at(job_dir).url:
@@ -298,11 +258,6 @@ def _newest_run_ids(directory: JobDirectory) -> list[str]:
 
 
 def _listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
-    """Return a run that is in the listing of the job directory.
-
-    Raises:
-        LookupError: it is not, or the name cannot be one.
-    """
     if not is_name(run_id) or run_id not in directory.storage.list("runs"):
         raise LookupError(run_id)
     return directory.run(run_id)
@@ -346,10 +301,7 @@ def _attempt(record: AttemptRecord, submitted: _Submitted, *, is_last: bool) -> 
 
 
 def _spark_page(record: AttemptRecord, *, is_over: bool) -> str | None:
-    """Return the address of the application's page: its own, then that of the history server.
-
-    A browser may not follow any other address: a script is none.
-    """
+    """Return the address of the application's page, or of the history server; never a script."""
     server = history_server()
     if is_over and record.application_id and server:
         return f"{server}/history/{quote(record.application_id, safe='')}"
@@ -365,12 +317,6 @@ def _no_log(run: RunDirectory, submission: SubmissionRecord) -> str:
 
 
 def _failures_of(run: RunDirectory, failed: RunSnapshot | None) -> Iterator[Occurrence]:
-    """Yield the failures of a run, the newest first.
-
-    Args:
-        run: the run.
-        failed: the newest run, of which a driver has failed; None for any other run.
-    """
     attempts = run.attempts()
     begun = {each.driver_id for each in attempts}
     for submission in reversed(run.submissions()):
@@ -391,7 +337,6 @@ def _failures_of(run: RunDirectory, failed: RunSnapshot | None) -> Iterator[Occu
 def _silent_end(
     run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: RunSnapshot | None
 ) -> Iterator[Occurrence]:
-    """Yield the end of a driver that recorded no failure, if it is known to have ended."""
     ended, at = run.exit_of(driver_id), None
     if ended is not None and ended.exit_code == EXIT_OK and attempt is not None:
         return

@@ -1,4 +1,4 @@
-"""Service behind the API: makes each view on a reader's thread, and errors into answers."""
+"""Service behind the API: makes views on reader threads, and maps errors to answers."""
 
 from __future__ import annotations
 
@@ -70,8 +70,7 @@ class JobList:
 
     Attributes:
         counters: how many jobs are in each state.
-        is_complete: whether none of them is only being read, so that there is time for the next
-            look.
+        is_complete: whether every job has been read.
     """
 
     now: str
@@ -110,11 +109,7 @@ class Sections:
 
 
 class StorageConnections:
-    """Opens the storage of tasks with the connections that their authors have named.
-
-    Args:
-        clock: measures for how long a connection is kept.
-    """
+    """Opens the storage of tasks with the connections that their authors have named."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -122,11 +117,7 @@ class StorageConnections:
         self._lock = threading.Lock()
 
     def opened(self, task: IndexedTask) -> AbstractContextManager[None]:
-        """Return a block in which the task's storage is opened as the task does.
-
-        Raises:
-            ConfigError: as :func:`credentials_of`.
-        """
+        """Return a block in which the task's storage is opened as the task does."""
         key = (task.storage_conn_id, is_in_s3(str(task.job_dir)))  # all that it depends on
         now = self._clock.monotonic()
         with self._lock:
@@ -139,13 +130,7 @@ class StorageConnections:
 
 
 class StreamService:
-    """Makes the views of all jobs.
-
-    Args:
-        clock: time.
-        limit_s: how long one read of a storage may take; None for the usual time.
-        lost_job: says that another job directory was at an address.
-    """
+    """Makes the views of all jobs."""
 
     def __init__(
         self,
@@ -166,7 +151,6 @@ class StreamService:
         self.actions = Actions(self.jobs, self.savepoints, clock)
 
     async def list_jobs(self, tasks: Sequence[IndexedTask]) -> JobList:
-        """Return the summaries of these jobs, trouble first; one whose storage hangs says so."""
         # Those that were read longest ago come first, so that each is read some time, however many.
         by_age = sorted(range(len(tasks)), key=lambda i: self._read_before(tasks[i])[0])
         read = await asyncio.gather(*(self._summary(tasks[i]) for i in by_age))
@@ -186,28 +170,18 @@ class StreamService:
 
         Args:
             task: the task.
-            look: makes the view of the version in force, given the address of its directory.
-            run_id: of a view of one run, whose version may be another one.
-
-        Raises:
-            HTTPException: what is asked for is not there, or cannot be read.
+            look: makes the view, given the directory of the version in force.
+            run_id: the run of the view, which may belong to another version.
         """
         return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
 
     async def tabs(self, task: IndexedTask) -> Tabs:
-        """Return the tabs of other packages that concern a job.
-
-        A tab that cannot tell is among them: it shows its own error.
-        """
+        """Return the tabs of other packages that concern a job, or whose check fails."""
         found = await asyncio.gather(*(self._tab(task, name) for name in names_in(VIEWS)))
         return Tabs([tab for tab in found if tab is not None])
 
     async def read_tab(self, task: IndexedTask, name: str) -> Sections:
-        """Return the content of another package's tab.
-
-        Raises:
-            HTTPException: there is no such tab, or it has failed.
-        """
+        """Return the content of another package's tab."""
         return await self._of_tab(task, name, functools.partial(tab_sections, name))
 
     async def _tab(self, task: IndexedTask, name: str) -> Tab | None:
@@ -222,11 +196,7 @@ class StreamService:
         return await self._answer(place, task, look, key=_key(task))
 
     async def act(self, task: IndexedTask, act: Callable[[str], T]) -> T:
-        """Carry out an action on the version in force, on threads that no view waits for.
-
-        Raises:
-            HTTPException: it was refused, or has failed.
-        """
+        """Carry out an action on the version in force, on threads that no view waits for."""
         job_dir = str(task.job_dir)
         self._kept.forget(lambda key: isinstance(key, tuple) and key[0] == job_dir)
         place = f"actions in {place_of(job_dir)}"
@@ -294,7 +264,6 @@ class StreamService:
 
 
 def _in_force(task: IndexedTask) -> IndexedTask:
-    """Return the task with the directory of the version in force; a read says what is wrong."""
     try:
         return dataclasses.replace(task, job_dir=directory_in_force(str(task.job_dir)))
     except (SparkStreamError, OSError):
@@ -320,12 +289,7 @@ def _listed(name: str, job_dir: str) -> Tab | None:
 
 
 def tab_sections(name: str, job_dir: str) -> Sections:
-    """Return what a tab of another package shows of a job; an error of it stays in its tab.
-
-    Raises:
-        LookupError: there is no such tab.
-        ConfigError: it has failed.
-    """
+    """Return what a tab of another package shows of a job; an error of it stays in its tab."""
     if name not in names_in(VIEWS):
         raise LookupError(name)
     try:

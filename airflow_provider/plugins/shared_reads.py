@@ -1,7 +1,6 @@
 """Reads of job directories that all views share: snapshots, leases and savepoints.
 
-What a read has learnt is kept by the address and the credentials that opened it: with other
-credentials the same address may be another store's.
+Cached by address and credentials: with other credentials an address may be another store's.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ _MOST_SAVEPOINTS: Final = 5000  # a savepoint takes a kilobyte
 
 
 class Cache(Generic[V]):
-    """The values that were used last, for several threads.
-
-    Args:
-        most: how many.
-    """
+    """The values that were used last, for several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -51,7 +46,6 @@ class Cache(Generic[V]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], V] | None = None) -> V | None:
-        """Return a value; one that is not kept is made, or None."""
         with self._lock:
             if key not in self._kept and make is not None:
                 self._put(key, make())
@@ -60,12 +54,10 @@ class Cache(Generic[V]):
             return self._kept.get(key)
 
     def put(self, key: Hashable, value: V) -> None:
-        """Keep a value."""
         with self._lock:
             self._put(key, value)
 
     def forget(self, is_old: Callable[[Hashable], bool]) -> None:
-        """Forget the values of some keys."""
         with self._lock:
             for key in [key for key in self._kept if is_old(key)]:
                 del self._kept[key]
@@ -97,11 +89,7 @@ def lease_facts(lease: LeaseRecord | None, liveness: Liveness) -> LeaseFacts | N
 
 
 class ObservedJobs:
-    """Polls jobs; the second poll shows whether a driver on another machine lives.
-
-    Args:
-        clock: measures how long a heartbeat has not changed.
-    """
+    """Polls jobs; the second poll shows whether a driver on another machine lives."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -111,7 +99,6 @@ class ObservedJobs:
         """Read the newest run of a job, without lines of its log.
 
         Raises:
-            OSError: the storage cannot be read.
             CheckpointError: a document is damaged.
             ConfigError: no job can lie there, or it is of a newer version.
         """
@@ -120,11 +107,6 @@ class ObservedJobs:
             return without_log(read_snapshot(directory_at(job_dir), observer=observer))
 
     def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:
-        """Return a job's newest lease, and what is known of its holder by now.
-
-        Raises:
-            OSError: the storage cannot be read.
-        """
         observer, lock = self._watch(job_dir)
         with lock:
             return observer.look()
@@ -142,10 +124,7 @@ def condition_of(snapshot: RunSnapshot) -> RunCondition:
 
 
 def without_log(snapshot: RunSnapshot) -> RunSnapshot:
-    """Return a snapshot without the driver's log, except for the error that the driver reported.
-
-    Any other line of a log needs a right that the page's views do not ask for.
-    """
+    """Return a snapshot without lines of the driver's log, which need another right."""
     ended, launch = snapshot.exit, snapshot.launch
     if ended is not None:
         ended = dataclasses.replace(ended, last_lines=screen_lines(ended.last_lines))
@@ -161,7 +140,7 @@ def answer_without_log(answer: LaunchStatus) -> LaunchStatus:
 
 @dataclasses.dataclass(frozen=True)
 class SavedQuery:
-    """How far a query had come in a savepoint.
+    """A query's position in a savepoint.
 
     Attributes:
         state: the bytes of each stateful operator, by its title.
@@ -191,29 +170,19 @@ class SavepointFacts:
 
 
 class SavepointCache:
-    """Keeps the facts of complete savepoints: their records never change.
-
-    Args:
-        clock: tells how old a savepoint is.
-    """
+    """Keeps the facts of complete savepoints: their records never change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kept: Cache[SavepointFacts] = Cache(_MOST_SAVEPOINTS)
 
     def all(self, directory: JobDirectory) -> list[SavepointFacts]:
-        """Return every savepoint in the job's own folder, the newest first.
-
-        Raises:
-            OSError: the storage cannot be read.
-        """
         place = directory.storage.at("savepoints")
         found = (self._read(place, name) for name in savepoint_names(place))
         shown = [self._aged(each) for each in found if each is not None]
         return sorted(shown, key=lambda each: (each.taken or "", each.name), reverse=True)
 
     def newest(self, directory: JobDirectory) -> SavepointFacts | None:
-        """Return the newest savepoint; None when there is none."""
         place = directory.storage.at("savepoints")
         found = (self._read(place, name) for name in last_of_each_origin(savepoint_names(place)))
         usable = [each for each in found if each is not None and each.taken is not None]

@@ -1,8 +1,4 @@
-"""The plugin of the page "Streams": registered by the entry point ``airflow.plugins``.
-
-Every process of Airflow imports this module, workers and triggerers too. So it imports next to
-nothing; what the API server needs is imported when it asks for it.
-"""
+"""The plugin of the page "Streams"; every process of Airflow imports it, so it imports little."""
 
 from __future__ import annotations
 
@@ -20,18 +16,15 @@ _TRIGGERER: Final = "airflow.jobs.triggerer_job_runner"
 
 
 class SparkStreamsPlugin(AirflowPlugin):
-    """Adds the page "Streams" to Airflow's bar, and its API to the API server.
-
-    In a triggerer it also listens to the events of streams.
-    """
+    """Adds the page "Streams" to Airflow's bar, and its API to the API server."""
 
     name = "spark_streams"
 
     @property
     def listeners(self) -> list[Any]:  # type: ignore[override]  # looked at in each process
-        """Return the listener that registers positions, where triggers' events are registered.
+        """The listener that registers positions, in processes that register triggers' events.
 
-        There is none elsewhere: beside any listener Airflow's DAG processor refuses tasks with
+        Elsewhere none: with any listener Airflow's DAG processor refuses tasks with
         ``end_from_trigger``.
         """
         if _TRIGGERER not in sys.modules or not has_asset_state():

@@ -44,10 +44,8 @@ class IndexedTask:
 
     Attributes:
         job_dir: None for a task that has none, or was not rendered yet.
-        storage_conn_id: the connection that the task opens it with; None for its default.
-        slice: the slice of the DAG run; None where it has none.
         is_slice: whether the job directory is for that slice alone.
-        has_begun: whether the operator has begun to work; a slice is listed before that, too.
+        has_begun: whether the operator has begun; a slice is listed before that, too.
     """
 
     address: TaskInstanceAddress
@@ -60,15 +58,13 @@ class IndexedTask:
 
     @property
     def series(self) -> Series:
-        """The DAG, the task and the map index."""
         return self.address.dag_id, self.address.task_id, self.address.map_index
 
 
 def find_tasks(session: Session, dag_ids: Collection[str]) -> list[IndexedTask]:
     """Return the newest task instance of each job in these DAGs, newest first.
 
-    Slices that have not begun follow at the end. The XCom only says where to look: users can edit
-    it. The path is that of the rendered template, which only a worker has written.
+    Users can edit the XCom, so the path is that of the rendered template.
     """
     if not dag_ids:
         return []
@@ -109,7 +105,6 @@ def find_task(session: Session, address: TaskInstanceAddress) -> IndexedTask | N
 
 
 def _sliced(tasks: Iterable[IndexedTask]) -> set[Series]:
-    """Return the series in which each slice has a job directory of its own."""
     folders: dict[Series, set[str]] = {}
     named: set[Series] = set()
     for task in tasks:
@@ -122,7 +117,6 @@ def _sliced(tasks: Iterable[IndexedTask]) -> set[Series]:
 
 
 def _waiting_slices(session: Session, sliced: Collection[Series]) -> list[IndexedTask]:
-    """Return the task instances of these series whose operator has not begun."""
     if not sliced:
         return []
     of_series = tuple_(TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)

@@ -27,26 +27,25 @@ if TYPE_CHECKING:
 class SparkWatermarkSensor(BaseSensorOperator):
     """Wait until the output of a stream is complete up to a moment of event time.
 
-    The watermark of the last batch that is committed and published has reached it: every row of
-    the time before is in the output of the stream, or was late and is counted as such. So a DAG
-    that follows reads whole hours, however late the stream is. A job that is FINISHED is complete
-    for good. It needs the storage alone: no Spark, no connection. A stream that stands still is
-    waited for until *timeout*: a retry of its task starts it again. XCom: per query the
-    moment up to which its output is complete, ``end`` for one that was drained.
+    The watermark of the last published batch has reached it: every earlier row is in the output, or
+    was counted as late. So a following DAG reads whole hours, however late the stream is. A
+    FINISHED job is complete permanently. It needs the storage alone: no Spark, no connection. It
+    waits for a stopped stream until *timeout*. XCom: per query the moment up to which its output is
+    complete, ``end`` for one that was drained.
 
     Args:
         job_dir: the stream's home; there may be no job in it yet.
-        up_to: the moment, ISO 8601; by default the end of the DAG run's data interval. Without a
-            zone it is in UTC.
-        queries: those that count, such as those whose output is read; by default all that the job
-            has begun. A query without a watermark is complete only when the job is FINISHED.
+        up_to: the moment, ISO 8601, by default in UTC; by default the end of the DAG run's data
+            interval.
+        queries: the queries that count; by default all that the job has begun. A query without a
+            watermark is complete only when the job is FINISHED.
         deferrable: wait in the triggerer, without a worker slot.
-        poke_interval: seconds between two looks.
+        poke_interval: seconds between two polls.
         storage_conn_id: a connection with the keys for S3; None for that of Airflow's
             configuration, or the environment's.
 
     Raises:
-        ConfigError: a query's name is none; when the DAG is parsed.
+        ConfigError: a query's name is invalid; when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = ("job_dir", "up_to", "storage_conn_id")
@@ -74,7 +73,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
         self.storage_conn_id = storage_conn_id
 
     def execute(self, context: Context) -> Any:
-        """Look, and wait in the triggerer if it is not complete yet.
+        """Poll, and wait in the triggerer if the output is not complete yet.
 
         Raises:
             AirflowFailException: *up_to* is no moment, or the job directory is damaged.
@@ -98,7 +97,6 @@ class SparkWatermarkSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
         up_to_ms = self._up_to_ms()
         found = self._completeness()
         complete = found.describe()
@@ -108,7 +106,6 @@ class SparkWatermarkSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=False)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, str | None]:
-        """Continue when the output is complete; what was seen then cannot be taken back."""
         del context
         if "error" in event:
             raise AirflowFailException(event["error"])

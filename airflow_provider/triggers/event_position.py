@@ -1,7 +1,4 @@
-"""The position of a watcher among the events that it reports: a number, and the state after it.
-
-It travels with each event, in its payload, so that it can be stored together with the event.
-"""
+"""The position of a watcher among the events that it reports; each event carries it."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ MEMBER: Final = "position"
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """How far a watcher has come.
+    """The position of a watcher.
 
     Attributes:
-        number: of events that were reported, which only grows.
+        number: of reported events, which only grows.
         state: of the source of events after the last of them; plain JSON.
     """
 
@@ -27,7 +24,6 @@ class Position:
     state: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {"v": 1, "number": self.number, "state": self.state}
 
     @classmethod
@@ -38,17 +34,11 @@ class Position:
         return cls(raw["number"], dict(raw["state"]))
 
     def is_newer(self, stored: Position | None) -> bool:
-        """Whether it takes the place of the one that is stored."""
         return stored is None or self.number > stored.number
 
 
 def position_key(kind: str, arguments: dict[str, Any]) -> str:
-    """Return under which key a position is stored: one for each sort of events of each stream.
-
-    Args:
-        kind: the sort of events.
-        arguments: what says which events these are.
-    """
+    """Return under which key a position is stored: one for each sort of events of each stream."""
     text = json.dumps(arguments, sort_keys=True)
     return f"spark_stream/{kind}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -59,23 +49,17 @@ _DESCRIPTION: Final = "How far a watcher of Spark streams has come; it is writte
 class VariableStore:
     """Stores values as an asset's state store does, each in a variable of Airflow's database.
 
-    A trigger's messages to its supervisor belong to the event loop, so what asks for a variable
-    runs in a thread that goes back to that loop, and not in one of our own.
+    A trigger's messages to its supervisor belong to the event loop, so variables are requested on
+    threads that return to it.
     """
 
     async def aget(self, key: str) -> Any:
-        """Return what is stored; None for nothing."""
         from airflow.sdk import Variable
         from asgiref.sync import sync_to_async
 
         return await sync_to_async(Variable.get)(_name(key), default=None, deserialize_json=True)
 
     async def aset(self, key: str, value: Any) -> None:
-        """Replace what is stored.
-
-        Crash safety: one statement of the database.
-        Idempotent: by the key.
-        """
         from airflow.sdk import Variable
         from asgiref.sync import sync_to_async
 

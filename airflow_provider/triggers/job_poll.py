@@ -1,7 +1,4 @@
-"""One poll of a job for a trigger: whether the wait is over, and the driver's new log lines.
-
-A triggerer loads this module in a thread, since it takes a second.
-"""
+"""One poll of a job for a trigger; triggerers load it in a thread, since it takes a second."""
 
 from __future__ import annotations
 
@@ -99,12 +96,6 @@ class Poll:
         return PollResult(lines) if lines else None
 
     def final(self) -> dict[str, Any] | None:
-        """Return the final checkpoint as the task's result; None while there is none.
-
-        Raises:
-            SparkStreamError: the records contradict it, or the run was rewound.
-            OSError: it cannot be read.
-        """
         if self._watcher is None:
             return None
         with self._wait.storage.opened():

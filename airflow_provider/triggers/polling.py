@@ -1,9 +1,8 @@
 """Polls every job that this triggerer waits for, on a shared thread pool.
 
-A triggerer waits for a thousand jobs in one event loop. If each poll took one of asyncio's few
-threads, the hand-over to the thread would cost more than the poll, and slow storage would make all
-triggers queue for these threads, also those of other providers. Here the jobs that are due are
-polled together, in threads of our own, and a wait's coroutine is woken only when there is news.
+A triggerer waits for a thousand jobs in one event loop. Jobs that are due are polled together, in
+threads of our own, so that slow storage does not block asyncio's few threads, and a coroutine is
+woken only when there is news.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ HOLD_S: Final = 10.0
 async def delay_event(began: float, clock: Clock) -> None:
     """Wait until Airflow has noticed that the worker which deferred the task has ended.
 
-    Airflow takes a task that runs again earlier for one whose worker was lost: it retries or fails
-    the task, whatever the task is about to return (apache/airflow#72716).
+    Airflow fails or retries a task that runs again earlier, as one whose worker was lost
+    (apache/airflow#72716).
 
     Args:
         began: when the trigger began, in the clock's monotonic time.
@@ -75,7 +74,6 @@ class _Wait(Generic[T]):
         return min(_EARLY_S, self.every_s * _EARLY)
 
     def run(self) -> None:
-        """Poll once, in a thread."""
         try:
             self.found = self._context.run(self.poll)
         except Exception as error:  # noqa: BLE001 - who waits decides what it means
@@ -93,11 +91,7 @@ class _Wait(Generic[T]):
 
 
 class PollScheduler:
-    """The rounds of one event loop: see :func:`poll_until`.
-
-    Args:
-        loop: the event loop; what is called in it takes microseconds.
-    """
+    """The rounds of one event loop: see :func:`poll_until`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -106,7 +100,6 @@ class PollScheduler:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, wait: _Wait[Any], after_s: float) -> None:
-        """Poll until there is a result, or the waiter was cancelled."""
         loop = wait.result.get_loop()
         self._put(wait, loop.time() + after_s)
         self._set_timer(loop)
@@ -146,7 +139,6 @@ class PollScheduler:
                 loop.call_soon_threadsafe(self._end, loop, bundle)
 
     def _end(self, loop: asyncio.AbstractEventLoop, bundle: list[_Wait[Any]]) -> None:
-        """Resolve the waits that have a result; schedule the next poll of the others."""
         for wait in bundle:
             if not wait.tell():
                 self._put(wait, loop.time() + wait.every_s)
@@ -178,9 +170,6 @@ async def poll_until(
         every_s: seconds from the end of a poll to the next one; a tenth less, if others are due.
         is_near: whether it reads a disk, and not a store or a service.
         after_s: seconds until the first poll.
-
-    Raises:
-        Exception: as *poll*.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()

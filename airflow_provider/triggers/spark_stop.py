@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 class SparkStopTrigger(BaseTrigger):
     """Fires once: when the driver has answered, has ended without an answer, or time is up.
 
-    Its event holds ``answer``, or ``error`` and ``may_retry``. Nothing is undone when the task is
-    killed: a request that was put stays.
+    Its event holds ``answer``, or ``error`` and ``may_retry``. A killed task leaves its request.
 
     Args:
-        job_dir: URL of the job directory.
         request_id: the request.
         run_id: the run that is stopped.
         token: the lease of the driver that got the request.
-        timeout_s: how long to wait from now on, in seconds.
+        timeout_s: how long to wait from now on.
         poll_interval: seconds between polls.
         storage_conn_id: the connection with the keys for S3; None for the task's default.
     """
@@ -59,7 +57,6 @@ class SparkStopTrigger(BaseTrigger):
         self.storage_conn_id = storage_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and arguments from which another triggerer goes on."""
         return (
             "airflow_provider.triggers.spark_stop.SparkStopTrigger",
             {
@@ -75,7 +72,6 @@ class SparkStopTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something to say; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
         storage = TaskStorage(self.storage_conn_id, self.job_dir)

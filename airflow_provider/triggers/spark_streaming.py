@@ -35,30 +35,22 @@ def _lost(assessment: Assessment) -> dict[str, Any]:
 class SparkStreamingTrigger(BaseTrigger):
     """Fires once, when the run has its final checkpoint or its driver has ended without one.
 
-    That of a supervised run fires also when the driver is not well, or is to be handed over. A
+    For a supervised run it fires also when the driver is unhealthy, or is to be handed over. A
     bootstrap has its savepoint in the place of a final checkpoint, and an upgrade its decision.
-
-    Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
-    another version are ignored.
+    Airflow's database stores its arguments: they hold no secrets, and unknown ones are ignored.
 
     Args:
-        job_dir: URL of the job directory.
-        run_id: the run.
-        driver_id: the driver that is waited for.
         generation: the claim of the task's try; see :meth:`.DriverHook.claim`.
-        wait_for_foreign: whether another run's driver is waited for, too.
+        wait_for_foreign: whether to wait for another run's driver, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
-        poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
-        log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
-            beside the driver's submission.
+        log_offset: the earliest beginning in it, in bytes; a later offset may be stored.
         request: None, or that of a bootstrap or an upgrade for :meth:`.DriverHook.watcher`.
-        supervision: None, or its arguments for a run to be supervised; then the trigger fires also
-            when the driver is not well, and when its time is over.
-        end_from_trigger: whether a run that has ended well makes the task green from here, with the
-            final checkpoint, verified, as its XCom; anything else is for a worker.
+        supervision: None, or the arguments of a supervised run.
+        end_from_trigger: whether a successful run ends the task from here, with the verified final
+            checkpoint as its XCom.
         storage_conn_id: the connection with the keys for S3; None for the task's default.
-        launcher: what the task says of its launcher, without a secret; None for ``spark-submit``.
+        launcher: the task's choice of a launcher, without a secret; None for ``spark-submit``.
     """
 
     def __init__(
@@ -101,7 +93,6 @@ class SparkStreamingTrigger(BaseTrigger):
         self._has_ended = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and arguments from which another triggerer goes on."""
         return (
             "airflow_provider.triggers.spark_streaming.SparkStreamingTrigger",
             {
@@ -124,7 +115,6 @@ class SparkStreamingTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the wait is over; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
         assessment = await self._wait()
@@ -165,7 +155,6 @@ class SparkStreamingTrigger(BaseTrigger):
             after_s = self.poll_interval
 
     def _shown(self) -> dict[str, Any] | None:
-        """Return the verified final checkpoint; None if a worker has to decide."""
         try:
             return self._poll.final() if self._poll is not None else None
         except (SparkStreamError, OSError):
@@ -179,10 +168,7 @@ class SparkStreamingTrigger(BaseTrigger):
         return self._poll
 
     def take_over(self) -> None:
-        """Take over from whichever triggerer has waited until now; it must not end the driver.
-
-        Idempotent: once for each triggerer.
-        """
+        """Take over from the previous triggerer, which must not end the driver. Idempotent."""
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
         if self._id is None:
@@ -190,10 +176,7 @@ class SparkStreamingTrigger(BaseTrigger):
             self._id = hook.watch(self.job_dir, self.run_id, self.generation)
 
     async def cleanup(self) -> None:
-        """Let go of the run: a triggerer that was paused meanwhile may have kept this trigger.
-
-        That one continues it, without starting it again, if this triggerer ends before it wakes.
-        """
+        """Release the run: a triggerer that was paused may have kept this trigger."""
         if self._poll is not None:
             await asyncio.to_thread(self._poll.follower.keep)
         if self._id is not None:
@@ -210,8 +193,7 @@ class SparkStreamingTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
 
-        Airflow cancels this coroutine after about a second, so the work is done in a task of its
-        own that the cancellation does not reach.
+        Airflow cancels this coroutine after about a second, so a separate task does the work.
         """
         await _in_background(asyncio.to_thread(self._end))
 
@@ -246,13 +228,9 @@ _DEFERRED: Final = "deferred"
 
 
 async def is_killed(task_instance: Any) -> bool:
-    """Whether the task of a trigger that was cancelled waits no more.
+    """Whether the task of a cancelled trigger waits no more; None for ``dag.test()``.
 
-    A task that was cleared and waits again looks as one that has waited all the time: then its
-    newer trigger has the driver.
-
-    Args:
-        task_instance: of the trigger; None in ``dag.test()``, where nobody is killed.
+    A task that was cleared and waits again counts as waiting: its newer trigger has the driver.
     """
     if task_instance is None:
         return False

@@ -24,9 +24,8 @@ class SparkWatermarkTrigger(BaseTrigger):
     Its event holds ``complete``, per query the moment up to which it is; or ``error``.
 
     Args:
-        job_dir: URL of the job directory.
         up_to_ms: the moment, in milliseconds since 1970.
-        queries: those that count; none for all.
+        queries: the queries that count; none for all.
         poll_interval: seconds between polls.
         storage_conn_id: the connection with the keys for S3; None for the task's default.
     """
@@ -49,7 +48,6 @@ class SparkWatermarkTrigger(BaseTrigger):
         self.storage_conn_id = storage_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and arguments from which another triggerer goes on."""
         return (
             "airflow_provider.triggers.spark_watermark.SparkWatermarkTrigger",
             {
@@ -63,7 +61,6 @@ class SparkWatermarkTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the output is complete; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
         storage = TaskStorage(self.storage_conn_id, self.job_dir)

@@ -4,29 +4,17 @@
 
     HOUR = Asset("hour", watchers=[AssetWatcher(name="hours", trigger=SparkCompleteTrigger(JOB))])
 
-Airflow starts such a trigger again whenever a triggerer is lost, and stores no event before the
-triggerer's supervisor has got it. So a trigger begins where the *position* of its asset says,
-which lies in the asset's state store. Each event carries the position after it, and the listener of
+Airflow restarts such a trigger when a triggerer is lost. So a trigger begins at the *position* in
+its asset's state store. Each event carries the position after it, and the listener of
 :mod:`~airflow_provider.plugins.event_positions` stores it in the transaction that registers the
 event: both are there, or neither.
 
-====================================================  ============================================
-A triggerer is killed ...                             The next one reads
-====================================================  ============================================
-before the first look, or before its position         none, and looks for the first time
-while it looks, or has yielded an event that its      the position before the event, and reports
-supervisor has not registered                         it; its id is the same
-inside the transaction that registers the event       the same: it was rolled back
-after that                                            the position after it, and goes on
-====================================================  ============================================
-
-A triggerer that hangs, and is taken for dead, may wake up with events that it has yielded and not
-registered, while another one has reported them: of these, ``burst`` at most, there are two, with
-the same ``id``. It reads the position before it yields more. Nor does a late one set it back.
-
-Where the listener cannot store it (another ``[state_store] backend``, no plugins), the trigger
-does that itself after the event: then a triggerer that is killed in between reports it again. So it
-is in versions of Airflow whose assets have no state store: there the position is a variable.
+Crash safety: a triggerer killed before the registration leaves the old position, and the next one
+reports the same events with the same ids. A triggerer that hangs, is presumed dead and wakes up may
+repeat ``burst`` events at most, with the same ``id``; it reads the position before it yields more.
+Where the listener cannot store the position (another ``[state_store] backend``, no plugins, no
+state store: then in a variable), the trigger stores it after the event, and a kill in between
+repeats that event.
 """
 
 from __future__ import annotations
@@ -62,22 +50,21 @@ _LOOK_S: Final = 0.5  # the triggerer takes events over once a second
 class StreamEventTrigger(BaseEventTrigger):
     """Base of the triggers that report what happens to a stream; use one of those below.
 
-    Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
-    another version are ignored. It needs the storage alone, and no Spark.
+    Airflow's database stores its arguments: they hold no secrets, and unknown ones are ignored. It
+    needs the storage alone, and no Spark.
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
-        poll_interval: seconds between two looks.
-        burst: how many events are reported at once, at most. By default each has a DAG run of its
-            own: Airflow gives all that come while a run is about to be created to few runs, some of
-            them only together with a later event (apache/airflow#56050).
-        storage_conn_id: the connection with the keys for S3; None for that of Airflow's
+        poll_interval: seconds between two polls.
+        burst: the most events to report together. By default each has a DAG run of its own: Airflow
+            merges events that come while a run is about to be created (apache/airflow#56050).
+        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
             configuration, or the environment's.
         stored: ``v``, the version of stored arguments, and arguments of another version; a DAG
             gives none.
 
     Raises:
-        ConfigError: an argument makes no sense; when the DAG is parsed.
+        ConfigError: an argument is invalid; when the DAG is parsed.
     """
 
     kind: ClassVar[str]
@@ -118,14 +105,12 @@ class StreamEventTrigger(BaseEventTrigger):
         raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and arguments from which another triggerer goes on."""
         arguments = {"v": 1, "poll_interval": self.poll_interval, "burst": self.burst}
         keys = {"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {**arguments, **keys, **self.which(), **self.begins()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Report events for ever; storage is read in threads."""
         store = PositionStore(self, position_key(self.kind, self.which()))
         poll = functools.partial(
             poll_until,
@@ -153,7 +138,6 @@ class StreamEventTrigger(BaseEventTrigger):
         return None if found is None else source.begin(found)
 
     def _next(self, state: State) -> list[EventStep] | None:
-        """Return the next events; None while there are none."""
         source = self.source()
         found = self._look(source, state)
         if found is None:
@@ -181,26 +165,17 @@ class StreamEventTrigger(BaseEventTrigger):
 
 
 class PositionStore:
-    """The position of a trigger, in the state store of the assets that it watches for.
-
-    In a variable, where assets have no such store.
-
-    Args:
-        trigger: whose it is.
-        key: under which it is stored.
-    """
+    """The position of a trigger, in the state store of the assets that it watches for."""
 
     def __init__(self, trigger: StreamEventTrigger, key: str) -> None:
         self._trigger = trigger
         self._key = key
 
     def payload(self, step: EventStep, position: Position) -> dict[str, Any]:
-        """Return the payload of an event."""
         stored = {**position.to_dict(), "key": self._key}
         return {"id": step.id, **self._trigger.which(), **step.payload, MEMBER: stored}
 
     async def get(self) -> Position | None:
-        """Return the position; None before the first look."""
         found = [Position.from_dict(await each.aget(self._key)) for each in self._stores()]
         known = [position for position in found if position is not None]
         return max(known, key=lambda position: position.number, default=None)
@@ -237,7 +212,6 @@ class PositionStore:
         return position
 
     def _stores(self) -> list[Any]:
-        """Return the store of each asset that the trigger is a watcher of; usually one."""
         if not has_asset_state():
             return [VariableStore()]
         stores = self._trigger.asset_state_store
@@ -251,18 +225,16 @@ class PositionStore:
 class SparkCompleteTrigger(StreamEventTrigger):
     """Reports each period of event time when the output of a stream is complete up to its end.
 
-    An hour is complete when the watermark of what is committed and published has reached its end,
-    as for :class:`~airflow_provider.sensors.spark_watermark.SparkWatermarkSensor`. When the
-    watermark passes several, each has an event, in order. A job that is FINISHED has a last event,
-    ``end``: all is complete, also what lies after the last period.
+    An hour is complete when the published watermark has reached its end, as for
+    :class:`~airflow_provider.sensors.spark_watermark.SparkWatermarkSensor`. When the watermark
+    passes several, each has an event, in order. A FINISHED job has a last event, ``end``.
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
         every: the length of the periods, which are aligned to 1970 in UTC.
-        queries: those that count, such as those whose output is read; by default all that have
-            begun, so that one which begins later counts from then on.
-        since: a moment, ISO 8601, in UTC without a zone: events begin with the period that has it.
-            By default with the first that is complete after the first look.
+        queries: the queries that count; by default all that have begun, also later ones.
+        since: a moment, ISO 8601, by default in UTC: events begin with the period that has it. By
+            default with the first that completes after the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -291,47 +263,38 @@ class SparkCompleteTrigger(StreamEventTrigger):
         self._since_ms = None if since is None else _millis_of(since)
 
     def which(self) -> dict[str, Any]:
-        """Return the arguments that say which events these are."""
         return {**super().which(), "every": self.every, "queries": self.queries}
 
     def begins(self) -> dict[str, Any]:
-        """Return the moment with which events begin."""
         return {"since": self.since}
 
     def source(self) -> EventSource[Any]:
-        """Return what finds the periods."""
         from airflow_provider.runtime.observe.events import CompletePeriods
 
         return CompletePeriods(self.every * 1000, tuple(self.queries), self._since_ms)
 
 
 class _FromStartTrigger(StreamEventTrigger):
-    """Base of those that can report also what is there at the first look."""
-
     def __init__(self, job_dir: str, *, from_start: bool = False, **options: Any) -> None:
         super().__init__(job_dir, **options)
         self.from_start = from_start
 
     def begins(self) -> dict[str, Any]:
-        """Return whether events begin with what is there."""
         return {"from_start": self.from_start}
 
 
 class SparkSavepointTrigger(_FromStartTrigger):
-    """Reports each new savepoint in the folder ``savepoints`` of a job, when it is complete.
-
-    Not those with which runs begin, to be replayed.
+    """Reports each new complete savepoint in a job's folder ``savepoints``, except for replays.
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: report those, too, that are there at the first look.
+        from_start: also report those that are there at the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "savepoint"
 
     def source(self) -> EventSource[Any]:
-        """Return what finds savepoints."""
         from airflow_provider.runtime.observe.events import NewSavepoints
 
         return NewSavepoints(self.from_start)
@@ -342,14 +305,13 @@ class SparkFinalCheckpointTrigger(_FromStartTrigger):
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: report those, too, that are there at the first look.
+        from_start: also report those that are there at the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "final"
 
     def source(self) -> EventSource[Any]:
-        """Return what finds final checkpoints."""
         from airflow_provider.runtime.observe.events import FinalCheckpoints
 
         return FinalCheckpoints(self.from_start)
@@ -360,14 +322,13 @@ class SparkFailureTrigger(_FromStartTrigger):
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: report those, too, that are there at the first look.
+        from_start: also report those that are there at the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "failure"
 
     def source(self) -> EventSource[Any]:
-        """Return what finds failures."""
         from airflow_provider.runtime.observe.events import Failures
 
         return Failures(self.from_start)

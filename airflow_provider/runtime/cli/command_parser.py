@@ -28,8 +28,7 @@ _CHOICE: Final = re.compile(r"invalid choice: '?(?P<given>.*?)'? \(choose from (
 class CommandParser(argparse.ArgumentParser):
     """Parses a command; its commands are of the same kind.
 
-    argparse's own prints every option before the error, and takes any beginning of an option's
-    name, which means something else as soon as another option begins like that.
+    Unlike argparse, it prints errors without usage, and refuses abbreviated options.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,10 +41,6 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line in one line, with the way to the command's help.
-
-        A required argument is usually missing because its name is mistyped.
-        """
         if _REQUIRED in message:
             given, self._given = self._given, ()
             self.refuse_unknown(each for each in given if self._is_unknown_option(each))
@@ -90,8 +85,8 @@ def add_job_dir(
 ) -> None:
     """Add the address of a job to a command, which is then about the version in force.
 
-    If the record of an upgrade is damaged, a command that *only_reads* shows the directory itself;
-    any other is refused. *argument* is argparse's own, over ``metavar="JOB_DIR"``.
+    If an upgrade's record is damaged, a command that *only_reads* shows the directory itself; any
+    other is refused. *argument* is argparse's own, over ``metavar="JOB_DIR"``.
     """
     command.add_argument(name, **{"metavar": "JOB_DIR", **argument})
     text = "the version in this directory, though an accepted upgrade has led to another one"
@@ -154,12 +149,7 @@ def not_of_a_script(arguments: argparse.Namespace, unknown: Sequence[str]) -> Se
 
 
 def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments with the program as the job's entry, and its command line as parameter.
-
-    Raises:
-        ConfigError: the file is not of that kind, only a script has a command line, or --entry
-            names a program.
-    """
+    """Return the arguments with the program as entry, and its command line as parameter."""
     entry = getattr(arguments, "entry", None)
     if entry is not None and is_program(entry):
         flag = next(flag for flag, suffix in _KINDS.items() if entry.endswith(suffix))
@@ -189,11 +179,7 @@ S = TypeVar("S", bound="DriverSpec")
 def add_options(
     command: argparse.ArgumentParser, kind: type[DriverSpec]
 ) -> argparse._MutuallyExclusiveGroup:
-    """Add an argument for each option of a request.
-
-    Returns:
-        The ways to name a job, of which exactly one is given.
-    """
+    """Add an argument for each option of a request; return the ways to name a job."""
     jobs = command.add_mutually_exclusive_group(required=True)
     for name, option in options_of(kind).items():
         place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}

@@ -217,11 +217,6 @@ def _run_of(directory: JobDirectory, run_id: str | None) -> RunDirectory:
 
 
 def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -> BinaryIO:
-    """Open the log of the run's last driver; nothing outside the run's folder is read.
-
-    Raises:
-        UnknownJobError: there is none here.
-    """
     folder = local_folder_of(run.storage)
     if folder is None:
         logs = [each.log for each in run.submissions() if each.log is not None]

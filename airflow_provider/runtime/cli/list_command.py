@@ -31,15 +31,10 @@ class ListedJob:
     """One line of the list.
 
     Attributes:
-        job_dir: URL of the job directory.
-        job: its name; None where its document cannot be read.
-        state: of its newest run, as ``status`` says it; ``damaged`` where a document cannot be
-            read, and ``absent`` where no run has begun.
-        since: when it came into that state, see :class:`~.state.RunCondition`.
-        run_id: the newest run; None before the first one.
+        state: as ``status`` says it; ``damaged`` or ``absent`` (no run) otherwise.
+        since: see :class:`~.state.RunCondition`.
         rows_read: by that run; None if unknown.
         error: why that run is unhealthy; None when it is healthy.
-        next_step: what to do next; None where no run has begun.
     """
 
     job_dir: str
@@ -75,11 +70,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def list_jobs(job_dirs: list[str]) -> list[ListedJob]:
-    """Return a line for each job directory, in their order; takes one lease timeout at most.
-
-    Raises:
-        OSError: the storage cannot be read.
-    """
+    """Return a line for each job directory, in their order; takes one lease timeout at most."""
     lines: dict[str, ListedJob] = {}
     for_each(job_dirs, lambda each, _: lines.update({each: _look(each)}), at_once=_AT_ONCE)
     return [lines[each] for each in job_dirs]

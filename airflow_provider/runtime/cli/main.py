@@ -1,7 +1,4 @@
-"""The command ``spark-stream``: the runtime from a shell.
-
-:mod:`.runtime.errors` lists the exit codes.
-"""
+"""The command ``spark-stream``; :mod:`.runtime.errors` lists the exit codes."""
 
 from __future__ import annotations
 
@@ -85,8 +82,7 @@ def main(
 ) -> int:
     """Run one command and return the exit code.
 
-    *spark* is a session that a run uses and does not stop. *more* has the names of further
-    commands, which the runtime does not have, and their modules.
+    *spark* is a session that a run uses and does not stop. *more* maps further commands to modules.
     """
     with redacted_output():
         return _command(sys.argv[1:] if argv is None else argv, spark=spark, name=name, more=more)
@@ -140,12 +136,7 @@ def _explained(error: Exception) -> RunFailedError:
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Whether the command's log has a record: all of them except Py4J's.
-
-    Py4J logs each error that it passes on with the stacks of both languages: hundreds of lines
-    above the screen that explains the error and names the file with the stacks. Some of its records
-    go to the root logger, so the logger's name does not identify them.
-    """
+    """Whether the command's log has a record: all except Py4J's, which repeat stacks."""
     return "/py4j/" not in record.pathname
 
 
@@ -167,10 +158,7 @@ def _nobody_reads() -> bool:
 
 
 def script() -> None:
-    """Be the application that ``spark-submit`` runs.
-
-    Not every cluster reports the exit code, but most keep the last lines.
-    """
+    """Be the application that ``spark-submit`` runs; clusters keep at least its last lines."""
     code = main()
     if code != EXIT_OK:
         print(f"spark-stream: exit code {code}", file=sys.stderr)
@@ -203,7 +191,6 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
 
 
 def _add_extensions(commands: Any, names: Iterable[str]) -> None:
-    """Add commands to the help; one that cannot be imported must not hide the others."""
     for name in names:
         try:
             load_extension(COMMANDS, name).add_commands(commands, _add)
@@ -287,10 +274,7 @@ def _is_unexpected(error: SparkStreamError) -> bool:
 
 
 def _keep(error: SparkStreamError) -> str | None:
-    """Keep the stack traces behind an error that no run records; None when none are needed.
-
-    A submitted driver's log is the right place: its machine may be gone tomorrow.
-    """
+    """Store the stacks of an error that no run records; a submitted driver logs them."""
     if error.__cause__ is None or (error.explanation is None and not _is_unexpected(error)):
         return None
     text = safe_text("".join(traceback.format_exception(error)))

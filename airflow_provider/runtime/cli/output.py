@@ -31,13 +31,8 @@ _PLAIN_S: Final = 10.0
 class LiveBlock:
     """Draws lines at the bottom of a terminal with ``rich``, in the place of those before.
 
-    Each step is one write that leaves the cursor visible at the beginning of a line, so a process
-    that is killed between two of them leaves the terminal in order.
-
+    Crash safety: each step is one write that leaves the cursor visible at the beginning of a line.
     Thread safety: any thread may call any method.
-
-    Raises:
-        ImportError: ``rich`` is not installed.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -63,7 +58,6 @@ class LiveBlock:
         self._console.show_cursor()
 
     def columns(self) -> int:
-        """Return how wide the terminal is now."""
         return self._fit()
 
     def update(self, lines: Sequence[str]) -> None:
@@ -80,7 +74,6 @@ class LiveBlock:
             self._print(whole + end)
 
     def flush(self) -> None:
-        """Write an unfinished line."""
         with self._lock:
             part, self._part = self._part, b""
             self._print(part + b"\n" if part else b"")
@@ -125,15 +118,10 @@ def _ignoring_a_closed_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def live_block(stream: TextIO) -> Iterator[LiveBlock | None]:
-    """Yield a block at the bottom of a stream's terminal.
+    """Yield a block at the bottom of a stream's terminal; None without a terminal or ``rich``.
 
-    All other output to the terminal goes through the block: this process's log and prints, and what
-    the JVM and Spark's Python workers write to their inherited descriptors. So no other line begins
-    inside the block, and no part of the block stays above other lines. Its last lines stay on the
-    screen.
-
-    Yields:
-        None where the stream is no terminal, or ``rich`` is not installed.
+    All other output goes through the block: this process's log and prints, and output of the JVM
+    and the Python workers to their inherited descriptors.
     """
     if not _is_drawable(stream) or not _has_rich():
         yield None
@@ -164,7 +152,6 @@ def _is_drawable(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _led_through(block: LiveBlock) -> Iterator[None]:
-    """Replace the descriptors 1 and 2 by a pipe, where they are terminals."""
     reads, writes = os.pipe()
     ended_reads, ended_writes = os.pipe()
     before = {target: os.dup(target) for target in (1, 2) if os.isatty(target)}
@@ -217,13 +204,10 @@ def _pass_on(reads: int, ended: int, block: LiveBlock) -> None:
 
 @contextlib.contextmanager
 def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
-    """Show on stderr's terminal how a run proceeds.
+    """Show on stderr's terminal how a run proceeds; yield its callback, or None without a terminal.
 
-    Lines that follow the run go when it has ended well, for its summary says more; else they stay
-    as they were. Without ``rich`` a plain line is written every ten seconds.
-
-    Yields:
-        A function that takes each progress; None where stderr is no terminal.
+    Lines that follow a successful run are removed. Without ``rich`` a plain line is written every
+    ten seconds.
     """
     with live_block(sys.stderr) as block:
         clock = SystemClock()

@@ -135,7 +135,7 @@ class QueryPace:
 
     Attributes:
         rows_per_second: in the last minute.
-        part: the part of its work that is done, from 0 to 1; None if unknown.
+        part: the finished part of its work, from 0 to 1; None if unknown.
         left_s: the remaining time at the speed of the last minute; None if unknown.
     """
 
@@ -144,11 +144,9 @@ class QueryPace:
     left_s: float | None = None
 
     def bar(self) -> str | None:
-        """Return the part as a bar with its number."""
         return None if self.part is None else f"{filled(self.part)} {self.part:.0%}"
 
     def left(self) -> str | None:
-        """Return the remaining time, in words."""
         return None if self.left_s is None else f"about {length(self.left_s)} left"
 
 
@@ -162,7 +160,6 @@ class Rates:
         self._rows: dict[str, _LastMinute] = {}
 
     def update(self, record: ProgressRecord) -> dict[str, QueryPace]:
-        """Return the pace of each query, from the current progress."""
         now_s = self._clock.monotonic()
         return {name: self._pace_of(name, query, now_s) for name, query in record.queries.items()}
 
@@ -209,14 +206,7 @@ def progress_lines(
     columns: int,
     batches: Batches | None = None,
 ) -> list[str]:
-    """Return the lines of a run for a terminal.
-
-    Args:
-        record: its progress.
-        paces: the speed of each query, from :class:`.Rates`.
-        columns: the terminal's width; what does not fit into a line begins another one.
-        batches: the last ones of each query; None to leave them out.
-    """
+    """Return the lines of a run for a terminal."""
     lines = _folded(record.phase, list(_run_parts(record, paces)), columns - 1, after_head=" · ")
     for name, query in record.queries.items():
         parts = list(_work_parts(query, paces.get(name, _NOTHING)))

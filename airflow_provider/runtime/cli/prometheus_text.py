@@ -19,12 +19,7 @@ PREFIX: Final = "airflow_spark_streaming_"
 
 
 def run_metrics(directory: JobDirectory, run_id: str) -> str:
-    """Return the metrics of a run as text; none of one that has its final checkpoint.
-
-    Raises:
-        OSError: the storage cannot be read.
-        SparkStreamError: a document cannot be.
-    """
+    """Return the metrics of a run as text; none of one that has its final checkpoint."""
     clock = SystemClock()
     snapshot, assessment = RunWatcher(directory.storage, run_id, clock).settle()
     if snapshot.final is not None:
@@ -38,7 +33,6 @@ def run_metrics(directory: JobDirectory, run_id: str) -> str:
 
 
 def _state_text(labels: Mapping[str, str], state: str) -> str:
-    """Return the state of a run as a metric whose label has the word of ``status``."""
     name = f"{PREFIX}run_state"
     return (
         f"# HELP {name} The state of the newest run, by its label.\n# TYPE {name} gauge\n"
@@ -47,10 +41,7 @@ def _state_text(labels: Mapping[str, str], state: str) -> str:
 
 
 def prometheus_text(samples: Iterable[Sample], labels: Mapping[str, str]) -> str:
-    """Return samples in Prometheus' text exposition format, by metric.
-
-    Each sample gets *labels*, beside its query.
-    """
+    """Return samples in Prometheus' text exposition format, by metric."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)

@@ -1,8 +1,4 @@
-"""``spark-stream init``, ``package`` and ``completion``.
-
-argcomplete completes: at each TAB the shell asks ``spark-stream`` itself, so that the ids of runs
-and the names of savepoints are those of the job directory on the line.
-"""
+"""``spark-stream init``, ``package`` and ``completion``, for which argcomplete runs it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,6 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]:
-    """Return the job, and the requested runs; the submitted one if no run has begun."""
     directory, submitted = known_or_submitted_job(arguments.job_dir)
     if submitted is not None and arguments.run_id in {None, submitted}:
         return directory, [submitted]
@@ -163,7 +162,6 @@ def _checked(directory: JobDirectory, run_id: str) -> str:
 
 
 def _readable_and_damaged(directory: JobDirectory, last: int | None) -> list[str]:
-    """Return the damaged runs, and after them the newest readable ones."""
     damaged, readable = [], []
     for run_id in filter(is_name, directory.storage.list("runs")):
         try:
@@ -192,7 +190,6 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
 
 
 def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
-    """Return the outcome of the newest upgrade of this version; None without one."""
     try:
         newest = newest_upgrade(directory)
         if newest is None:
@@ -209,7 +206,6 @@ def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
 
 
 def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:
-    """Add the last batches of the newest run; those of an ended run only if *also_ended*."""
     if not document["runs"]:
         return
     newest = document["runs"][-1]
@@ -293,7 +289,6 @@ _MARKS: Final = {"running": "unfinished", "partly_finished": "partly finished"}
 
 
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield for each query the marks of its sources and stateful operators."""
     for name, query in document.get("queries", {}).items():
         parts = [
             f"{what} {part['name']} {_MARKS.get(part['mark'], part['mark'])}"
@@ -326,10 +321,7 @@ def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
 
 
 def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock) -> None:
-    """Show a run repeatedly: on a terminal in one place, elsewhere as lines.
-
-    Returns when the run has ended, when it has no driver, and when the caller is interrupted.
-    """
+    """Show a run repeatedly until it has ended, has no driver, or the caller is interrupted."""
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None
     rates = Rates(clock)

@@ -1,8 +1,6 @@
 """Batch history of a query: its last batches in full, those before them folded by the hour.
 
-A driver writes it for people and plots; nothing is decided by it. Whatever a query does, the
-document stays below :data:`LARGEST_BYTES`: a batch has a largest size, and batches that do not
-fit are folded before they are three hundred old.
+For people and plots only. The document stays below :data:`LARGEST_BYTES`.
 """
 
 from __future__ import annotations
@@ -44,16 +42,15 @@ class BatchEntry:
     """One batch.
 
     Attributes:
-        duration_ms: its time by Spark's phase, ``triggerExecution`` for all; without phases that
-            took none.
+        duration_ms: its time by Spark's phase, ``triggerExecution`` for all.
         input_rate: rows a second that have arrived since the batch before it.
         process_rate: rows a second while it ran.
         watermark: with which it ran; None when the query has none.
-        lag_s: how far that was behind the clock at its end; None before the first event, and once
-            the query drains.
-        backlog: what its sources still had unread, by their own measure; None when none says.
-        limits: how much the next batch may read of each source that is paced; None when none is.
-        decision: of the pacing; None when the query is not paced.
+        lag_s: how far the watermark was behind the clock at its end; None before the first event,
+            and once the query drains.
+        backlog: the unread input by the sources' own measures; None if no source reports it.
+        limits: the next batch's read limits of each sized source; None when none is.
+        decision: of the batch sizing; None when the query is not sized.
     """
 
     batch: NonNegative
@@ -75,7 +72,6 @@ class BatchEntry:
 
     @property
     def time_ms(self) -> int:
-        """How long it took."""
         return self.duration_ms.get(TOTAL, 0)
 
 
@@ -100,11 +96,7 @@ class HourEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchHistory(Document):
-    """``history/<query>.json``: the last batches of a query in a run, and hours of older ones.
-
-    Attributes:
-        hours: folds of those before them, in the order in which they were begun.
-    """
+    """``history/<query>.json``: the last batches of a query in a run, and hours of older ones."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("history/{query}.json",)
@@ -115,10 +107,7 @@ class BatchHistory(Document):
     hours: list[HourEntry] = dataclasses.field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        """Return the document with a line for each batch and hour, without members that are null.
-
-        In the form of other documents it would be twice as large.
-        """
+        """Return the document with a line for each batch and hour: half the size of others."""
         head = _compact({"version": self.VERSION, "query": self.query, "updated": self.updated})
         batches = ",\n".join(_line(batch) for batch in self.batches)
         hours = ",\n".join(_line(hour) for hour in self.hours)
@@ -126,12 +115,7 @@ class BatchHistory(Document):
 
 
 def without_older(document: bytes, last: int) -> bytes:
-    """Return a stored history with its last batches alone, which takes less time to parse.
-
-    Args:
-        document: as :meth:`BatchHistory.to_bytes` has written it; another one is returned as it is.
-        last: how many batches; there are no hours then.
-    """
+    """Return a stored history with its last batches and no hours, which is faster to parse."""
     head, begins, rest = document.partition(b'"batches":[\n')
     batches, ends, _ = rest.rpartition(b'],"hours":[\n')
     lines = batches.splitlines()
@@ -163,7 +147,7 @@ def add_batches(history: BatchHistory, new: Iterable[BatchEntry], *, updated: st
 
 
 def cut_to_size(batch: BatchEntry) -> BatchEntry:
-    """Return the batch with no text longer, and no object larger, than is of use to anybody."""
+    """Return the batch with over-long texts and objects cut."""
     return dataclasses.replace(batch, **{name: _cut(value) for name, value in vars(batch).items()})
 
 
@@ -203,13 +187,7 @@ def hour_of(batch: BatchEntry) -> str:
 
 
 def _fold(hours: dict[str, HourEntry], batch: BatchEntry) -> int:
-    """Add the batch to its hour; let go of the hour that was begun first, if there are too many.
-
-    A clock that goes back finds the hour that is there, so that no order is needed.
-
-    Returns:
-        By how many bytes the hours have grown.
-    """
+    """Add the batch to its hour; return the growth in bytes. The first of too many hours goes."""
     name = hour_of(batch)
     before = hours.get(name)
     hours[name] = fold_batch(before, batch)

@@ -1,12 +1,10 @@
 """Checkpoint places: the folder in which the checkpoint of each query lies.
 
-Spark checks no lease before it writes into a checkpoint. Its JVM, its maintenance threads and
-executors on other machines may write long after their driver was presumed dead, and a late write
-replaces a file of the same name. So two drivers that may be alive together never share a folder:
-``checkpoint/`` is the place of a query that began with its job, and record number *n* gives a query
-the place ``checkpoint-<n>/``, when it restores the query, or relocates it because a driver that may
-still write used the place before. The newest ``restores/<n>.json`` says for each query which place
-counts. A late write to another place is never read.
+Spark checks no lease before it writes into a checkpoint, and a driver presumed dead, or its
+executors, may write late and replace files. So two drivers that may be alive together never share a
+folder: ``checkpoint/`` is the first place of a query, and record number *n* gives it
+``checkpoint-<n>/`` when it restores or relocates the query. The newest ``restores/<n>.json`` says
+which place counts. Late writes elsewhere are never read.
 """
 
 from __future__ import annotations
@@ -33,24 +31,22 @@ class RestoreRecord(Document):
     """``restores/<n>.json``: what the job's queries were set to.
 
     Attributes:
-        savepoint: its address when it was restored; None for the job's very beginning.
+        savepoint: its address; None for the job's very beginning.
         taken: when it was taken, which tells it from another one at the same address.
         claim_mode: ``claim`` when the savepoint went over to the job.
-        queries: per query its new ``query_id`` (None when it has no state), the savepoint's query
-            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it starts
-            over), and ``replaces``, the id it had before, if any; its epochs up to ``stays``
-            are not touched. Empty in a record that only takes its number, see :meth:`is_guard`.
+        queries: per query its new ``query_id`` (None without state), the savepoint's query
+            (``from``), the ``batch`` it continues after (-1 when it starts over), and ``replaces``,
+            its id before, if any; its epochs up to ``stays`` are not touched. Empty in a guard, see
+            :meth:`is_guard`.
         skipped: per query the batch in flight that was not run again, with its sources' offsets
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
-        keep_outputs: that what the queries have written stays, though they start over.
-        places: for every query of the job that was ever restored, the number of the restore that
-            made the place of its checkpoint.
-        before: the number of the restore before this one, 0 for none; None in the records of older
-            versions.
-        relocates: the queries that this record gives a place of its own, with the same state and
-            id. ``places`` names the place once the query's files are there.
-        token: the lease of the driver that restores; another one that goes on takes a new number.
+        keep_outputs: whether the queries' output stays, though they start over.
+        places: per restored query the number of the restore that made its checkpoint's place.
+        before: the number of the restore before this one, 0 for none; None in old records.
+        relocates: the queries that this record gives a new place, with the same state and id.
+            ``places`` names the place once the query's files are there.
+        token: the lease of the restoring driver; another driver takes a new number.
         done: None until every query is restored.
     """
 
@@ -99,10 +95,7 @@ def newest_record(job: Storage) -> RestoreRecord | None:
 
 
 def restore_records(job: Storage) -> Iterator[RestoreRecord]:
-    """Yield the restores of a job directory, the newest first; a read for each, and one more.
-
-    Each record names the restore before it, so that those which only take a number are not read.
-    """
+    """Yield the restores of a job directory, the newest first, without guards."""
     left = record_numbers(job)
     while left:
         record = next(_read(job, left[:1]), None)
@@ -145,8 +138,8 @@ def next_number(job: Storage) -> int:
 def left_places(job: Storage, record: RestoreRecord) -> list[str]:
     """Return the folders of checkpoints that queries have left.
 
-    Later records make later places, so what is older than this record and not named by it never
-    counts again, whatever else has been restored meanwhile.
+    Later records make later places, so older places that this record does not name never count
+    again.
     """
     left = []
     for query in job.list("queries"):
@@ -159,7 +152,6 @@ def left_places(job: Storage, record: RestoreRecord) -> list[str]:
 
 
 def _is_ours(job: Storage, query: str, number: int) -> bool:
-    """Whether a record has made the place, and not a person a copy of that name."""
     made = RestoreRecord.read(job, record_path(number)) if number else None
     return number == 0 or (made is not None and query in {*made.queries, *made.relocates})
 

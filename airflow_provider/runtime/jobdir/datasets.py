@@ -1,7 +1,6 @@
 """Datasets that a job reads and writes, named as OpenLineage's naming specification says.
 
-A name is built from the parts of an address that say where data is, and from no others: so no
-password of a URL, and no option of a reader, gets into it.
+Names use only the location parts of an address: no password and no reader option.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ Offsets = dict[Partition, int]
 
 
 def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as Spark's connector writes them, always in the same order.
-
-    ``{"clicks": {"0": 12, "1": 7}}``
-    """
+    """Return offsets as ``{"clicks": {"0": 12, "1": 7}}``, always in the same order."""
     found: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
@@ -95,7 +91,7 @@ class ReadLocation:
     """The location that a source reads, without secrets.
 
     Attributes:
-        path: its folder in the one form in which it can be compared; None when it has none.
+        path: its folder in a comparable form; None when it has none.
         options: a digest of those options that say what is read.
     """
 
@@ -108,7 +104,6 @@ class ReadLocation:
     def of(
         cls, name: str, source_format: str, path: str | None, options: Mapping[str, str]
     ) -> ReadLocation:
-        """Return what a source of a job reads, from how the job declares it."""
         kind = source_format.lower()
         kind = CONNECTOR if kind == FORMAT else kind  # both read the same topics
         where = None
@@ -118,16 +113,13 @@ class ReadLocation:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ReadLocation:
-        """Build it from plain JSON values."""
         return cls(raw["name"], raw["format"], raw["path"], raw["options"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return dataclasses.asdict(self)
 
     @property
     def where(self) -> str:
-        """Return its format and folder, for people."""
         return self.format + (f" at {self.path}" if self.path is not None else "")
 
     def overlaps(self, other: ReadLocation) -> bool:
@@ -143,10 +135,7 @@ class ReadLocation:
 
 
 def _telling(options: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return the options that tell what is read; of files only the pattern of their names.
-
-    They have no secret: its digest would change with it, and could be guessed from.
-    """
+    """Return the options that identify what is read; no secret: a digest could reveal it."""
     lower = {key.lower(): redact(str(value)) for key, value in options.items()}
     if kind in FILE_FORMATS:
         return {key: value for key, value in lower.items() if key == _FILTER}
@@ -183,13 +172,7 @@ def folder_dataset(url: str) -> Dataset:
 
 
 def table_dataset(host: str, port: str | None, *names: str) -> Dataset:
-    """Return the dataset of a table of PostgreSQL.
-
-    Args:
-        host: the server's, the folder of its socket, or several, of which the first counts.
-        port: its port; None for PostgreSQL's own.
-        names: database, schema and table.
-    """
+    """Return the dataset of a table of PostgreSQL."""
     first = host.partition(",")[0]
     server = "localhost" if first.startswith(("/", "@")) else first
     number = (port or "").partition(",")[0] or _POSTGRES_PORT
@@ -199,11 +182,7 @@ def table_dataset(host: str, port: str | None, *names: str) -> Dataset:
 def datasets_of(
     data_format: str, path: str | None, options: Mapping[str, str]
 ) -> tuple[Dataset, ...]:
-    """Return the datasets that one of Spark's own readers or writers reaches.
-
-    Returns:
-        None of a format that has no address, or whose address is not known.
-    """
+    """Return the datasets that one of Spark's own readers or writers reaches."""
     lower = {key.lower(): str(value) for key, value in options.items()}
     kind, place = data_format.lower(), path or lower.get("path")
     if kind in KAFKA_FORMATS:
@@ -223,7 +202,6 @@ def _topics(options: Mapping[str, str]) -> tuple[Dataset, ...]:
 
 
 def _topic_names(options: Mapping[str, str]) -> list[str]:
-    """Return the topics that are named; a pattern is its own name."""
     if "assign" in options:
         try:
             return sorted(read_json(options["assign"]))

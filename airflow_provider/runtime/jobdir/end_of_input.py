@@ -1,9 +1,7 @@
 """End of input: the queries and sources that have read their last row, recorded beforehand.
 
-From the intent on no attempt of any run reads that query's input again: rows that have arrived
-since would come after MAX_WATERMARK, and be dropped as late. An intent is of one query id, so it
-ends with the checkpoint that it is about: a restored or rewound query has another id. The same
-holds for the sources of a query that have ended while others of it go on.
+After the intent no attempt reads that input again: later rows would come after MAX_WATERMARK, and
+be dropped as late. An intent is of one query id, so a restored or rewound query has none.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ class EndedSources(Document):
     Attributes:
         run_id: the run that has read their last rows; empty when it came with a savepoint.
         batch: the last batch that read any of them, -1 for none.
-        reached: latest event time in milliseconds of those sources that go on, as far as it is
-            known.
+        reached: latest event time in milliseconds of the continuing sources, if known.
     """
 
     CONTENTS = Contents.FACTS
@@ -105,10 +102,8 @@ def ended_sources(
 
     Args:
         names: its sources.
-        draining: whether the intent to drain it is stored. From there on none of them is read
-            again: those that are bounded have been read to their end, and the others end there,
-            because somebody has stopped the job for good.
-        before: the sources that have ended while others went on.
+        draining: whether the intent to drain it is stored; then all have ended.
+        before: the sources that ended while others continued.
     """
     if draining:
         return frozenset(names)
@@ -118,7 +113,6 @@ def ended_sources(
 def _standing(
     directory: JobDirectory, query: str, kind: type[R], path: Callable[[str, str], str]
 ) -> R | None:
-    """Return the record of the query as it is now, unless the run that put it was undone."""
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is None:
         return None
@@ -129,10 +123,7 @@ def _standing(
 
 
 def draining_run(directory: JobDirectory) -> str | None:
-    """Return the run that has begun to drain the whole job, finished or not; None if none has.
-
-    While some query still reads, another run may go on with it.
-    """
+    """Return the run that has begun to drain the whole job, finished or not; None if none has."""
     names = [query for query in directory.query_names() if not _is_left(directory, query)]
     intents = [drain_intent(directory, query) for query in names]
     known = [intent for intent in intents if intent is not None]
@@ -154,8 +145,8 @@ def check_drains_intended(directory: JobDirectory) -> None:
     """Refuse a job with a drain that no run of it has recorded, such as one planned by hand.
 
     Raises:
-        CheckpointError: a query's log ends at MAX_WATERMARK. Whatever it read from here on would
-            be late, and dropped.
+        CheckpointError: a query's log ends at MAX_WATERMARK; all further rows would be dropped as
+            late.
     """
     for query in directory.query_names():
         logs = CheckpointLogs(directory.checkpoint(query))
@@ -194,7 +185,6 @@ def _is_job(folder: str) -> bool:
 
 
 def _folders_above(url: str) -> Iterator[str]:
-    """Yield the folder itself and those above it, as far as they can be named."""
     local = local_path_of(url)
     if local is not None:
         path = Path(os.path.realpath(local))  # a symbolic link into a job directory leads there
@@ -214,7 +204,6 @@ def _is_left(directory: JobDirectory, query: str) -> bool:
 
 
 def _finished_run(directory: JobDirectory) -> str | None:
-    """Return the run that has ended the job for good; None if none has."""
     for record in recent_runs(directory):  # no other run begins after one that has
         run = directory.run(record.run_id)
         final = run.final()
@@ -250,10 +239,7 @@ def is_marker(name: str | None) -> bool:
 
 
 def put_marker(folder: str, at_ms: int) -> None:
-    """Let the source whose markers lie in *folder* be at event time *at_ms*, if it is not later.
-
-    Crash safety: a marker lies there whole or not at all; two say the same as the later one.
-    """
+    """Advance the marker in *folder* to event time *at_ms*; an older time changes nothing."""
     row = json.dumps({MARKER_COLUMN: at_ms * 1000}).encode()
     open_storage(folder).put(f"{uuid.uuid4().hex}.json", row)
 
@@ -264,9 +250,8 @@ class SourceEnds(Document):
 
     Attributes:
         batch: the batch before whose rows were staged it was put.
-        inherited: the batch, if it was planned before the start that has put this, and perhaps
-            staged by another driver or for another run: it is run as it is, wherever it ends; -1
-            for none.
+        inherited: the batch that was planned before this start, and perhaps staged by another
+            driver: it runs unchanged; -1 for none.
     """
 
     CONTENTS = Contents.FACTS

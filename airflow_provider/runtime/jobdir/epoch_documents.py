@@ -26,18 +26,16 @@ class EpochRecord(Document):
 
     Attributes:
         rows_read: input rows of the run up to and with this epoch, None when not known.
-        sinks: for each sink its name, its rows in this epoch, its rows in the run so far
-            (``run_rows``), and its committable's ``data``.
+        sinks: per sink its name, its rows in this epoch and in the run so far (``run_rows``), and
+            its committable's ``data``.
         committed: when all sinks had published it; None in the record of a pre-commit.
-        late_rows: rows of the run that each stateful operator, by its id, has dropped as late up to
-            and with this epoch; None when not known.
-        late_minimum: they may be more, since a group that an aggregation has dropped counts as one.
-        lost_rows: messages that the run was to read up to and with this epoch, and that had expired
-            before.
-        offsets: Spark's ``offsets/<epoch>`` when the batch ran; None where Spark keeps none, and in
-            records that are packed.
-        log_digests: the SHA-256 of that and of each file of ``sources/`` that belongs to the batch,
-            by path.
+        late_rows: rows of the run that each stateful operator, by its id, dropped as late up to and
+            with this epoch; None when not known.
+        late_minimum: whether they may be more: an aggregation's dropped group counts as one.
+        lost_rows: messages up to and with this epoch that had expired before the run read them.
+        offsets: Spark's ``offsets/<epoch>`` when the batch ran; None if Spark keeps none, and in
+            packed records.
+        log_digests: the SHA-256 of that and of each file of ``sources/`` of the batch, by path.
         commit: the SHA-256 of ``commits/<epoch>`` when the epoch was published.
     """
 
@@ -97,7 +95,6 @@ class HistoryRecord(Document):
         return self.ranges[-1][1] if self.ranges else -1
 
     def problem(self) -> str | None:
-        """Return where the stretches are not in order."""
         last = -1
         for index, each in enumerate(self.ranges):
             if not last < each[0] <= each[1]:
@@ -113,10 +110,7 @@ class HistoryRecord(Document):
         return None
 
     def own_epochs_after(self, epoch: int) -> list[int]:
-        """Return the epochs in it after *epoch*, without those of the id that the query had before.
-
-        Of long stretches only the ends.
-        """
+        """Return the query's own epochs after *epoch*; of long stretches only the ends."""
         own = [(first, last) for first, last, _, run_id in self.ranges if run_id and last > epoch]
         return sorted({end for first, last in own for end in (max(first, epoch + 1), last)})
 
@@ -146,16 +140,13 @@ class PackRecord(Document):
 
     @property
     def first(self) -> int:
-        """Return the oldest epoch in it."""
         return self.records[0].epoch
 
     @property
     def last(self) -> int:
-        """Return the newest epoch in it."""
         return self.records[-1].epoch
 
     def problem(self) -> str | None:
-        """Return where it is not a run's epochs, one after the other."""
         if not self.records:
             return "records: expected one or more"
         for index, record in enumerate(self.records):
@@ -170,8 +161,8 @@ class RevertRecord(Document):
 
     Attributes:
         done: when all sinks had removed them; None before.
-        keep_outputs: that the epochs before it stay for ever, beside those of a query that
-            started over: nothing counts them any more.
+        keep_outputs: whether the earlier epochs stay permanently, beside those of a query that
+            started over.
     """
 
     CONTENTS = Contents.FACTS
@@ -194,8 +185,7 @@ class LateCount:
     """The late rows that a batch dropped.
 
     Attributes:
-        is_minimum: an aggregation's rows could not be counted, and each of its groups counts as
-            one row.
+        is_minimum: whether each dropped group of an aggregation counts as one row.
     """
 
     rows: LateRows = dataclasses.field(default_factory=dict)
@@ -221,14 +211,7 @@ def add_late(before: LateRows | None, more: LateCount | None) -> dict[str, int] 
 def totals_after(
     ours: EpochRecord | None, read: int | None, late: LateCount | None, lost: int
 ) -> dict[str, Any]:
-    """Return what the record of an epoch says of the run up to and with it.
-
-    Args:
-        ours: the record of the epoch before; None when the run begins with this one.
-        read: the input rows of this epoch; None when not known.
-        late: what it has dropped; None when not known.
-        lost: what its sources had no more.
-    """
+    """Return the record fields that count the run up to and with an epoch."""
     was_minimum = ours is not None and ours.late_minimum
     return {
         "rows_read": add_rows(ours.rows_read if ours else 0, read),
@@ -261,11 +244,8 @@ def sum_of(counts: Iterable[int | None]) -> int | None:
 def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     """Return the rows that a run dropped or lost, and the timers that it ignored, a line each.
 
-    Of a run that has finished also that it has written nothing of what it has read: by another
-    separator, or columns in another order, all times are NULL, and no window has such a row.
-
-    Args:
-        document: a final checkpoint or a progress record, as plain values.
+    For a FINISHED run also that nothing was written of the rows read: with a wrong separator or
+    column order all times are NULL, and no window has such a row.
     """
     late, lost = describe_late_rows(document), document.get("lost_rows")
     found = [late] if late is not None else []
@@ -299,7 +279,6 @@ def _describe_ignored_timers(document: Mapping[str, Any]) -> str | None:
 
 
 def _has_written_nothing(document: Mapping[str, Any]) -> bool:
-    """Whether a final checkpoint is that of a run that ended with rows read, and none out."""
     is_known = bool(document.get("rows_read")) and not document.get("rows_minimum")
     if document.get("outcome") != "FINISHED" or not is_known:
         return False
@@ -308,11 +287,7 @@ def _has_written_nothing(document: Mapping[str, Any]) -> bool:
 
 
 def describe_late_rows(document: Mapping[str, Any]) -> str | None:
-    """Return in words what a run has dropped as late; None when it has dropped nothing.
-
-    Args:
-        document: a final checkpoint or a progress record, as plain values.
-    """
+    """Return in words what a run has dropped as late; None when it has dropped nothing."""
     late, rows = document.get("late_rows"), document.get("rows_read")
     if not late:
         return None
@@ -334,7 +309,6 @@ class LateWarnings:
         self._logged_rows = 0
 
     def look(self, document: Mapping[str, Any]) -> None:
-        """Warn of what a progress record tells, if there is enough that is new."""
         late = document.get("late_rows") or 0
         if late and late >= 2 * self._logged_rows:
             self._logged_rows = late

@@ -1,13 +1,11 @@
 """The records of a query's epochs, in ``queries/<query>/committables/<query id>/``.
 
-``<epoch>.<token>.json`` is put once when a driver has staged an epoch in all sinks: pre-committed.
-``<epoch>.json`` is put once when all sinks have published it. Those of older epochs are folded
-by :func:`fold`: ``<first>-<last>.json`` names whose staging of each epoch was published,
-``<first>-<last>.packed.json`` holds their records, for what may have to be reverted. Both are put
-once and never changed: what they say stays true, also when an overtaken driver puts them; longer
-ones take their place. ``revert.json`` says from which epoch on everything was reverted. The
-folder carries the query's id because epochs are numbered from 0 again when it changes, and a driver
-that was taken for dead may still write under the old one.
+``<epoch>.<token>.json`` is put once when a driver has pre-committed an epoch in all sinks,
+``<epoch>.json`` once when all sinks have published it. :func:`fold` replaces older ones by
+``<first>-<last>.json`` (whose staging was published) and ``<first>-<last>.packed.json`` (their
+records, for reverts); neither ever changes. ``revert.json`` says from which epoch on everything was
+reverted. The folder carries the query's id because a new id numbers epochs from 0, and a driver
+presumed dead may still write under the old one.
 """
 
 from __future__ import annotations
@@ -68,11 +66,9 @@ class EpochListing:
         return any(first <= epoch <= last for first, last in (*self.folded, *self.packed))
 
     def is_published(self, epoch: int) -> bool:
-        """Whether all sinks have published *epoch*."""
         return epoch in self.published or self.is_folded(epoch)
 
     def unpublished(self, first: int, last: int) -> list[int]:
-        """Return the epochs from *first* to *last* that no record says are published."""
         missing, epoch, own = [], first, set(self.published)
         spans = (*self.folded, *self.packed)
         while epoch <= last:
@@ -86,12 +82,7 @@ class EpochListing:
 
 
 class EpochRecords:
-    """Reads and writes the records of one query id.
-
-    Args:
-        storage: the query's ``committables`` folder.
-        query_id: whose epochs.
-    """
+    """Reads and writes the records of one query id."""
 
     def __init__(self, storage: Storage, query_id: str) -> None:
         self.query_id = query_id
@@ -99,11 +90,9 @@ class EpochRecords:
 
     @property
     def url(self) -> str:
-        """Return the folder's address."""
         return self._storage.url
 
     def find(self) -> EpochListing:
-        """List them."""
         names = self._storage.list("")
         published = [int(m[1]) for name in names if (m := _PUBLISHED.fullmatch(name))]
         waiting: dict[int, list[int]] = {}
@@ -118,7 +107,7 @@ class EpochRecords:
         )
 
     def all(self) -> Iterator[EpochRecord]:
-        """Yield each record once, those of published epochs first; not of what is folded.
+        """Yield each record once, published epochs first; without folded ones.
 
         Raises:
             SinkError: one vanished meanwhile: another driver is at work.
@@ -168,20 +157,16 @@ class EpochRecords:
         return {epoch: self.token_of(epoch, found) for epoch in both}
 
     def pack(self, span: Span) -> PackRecord:
-        """Return the records that lie together."""
         return _require(PackRecord.read(self._storage, _packed(span)), self.url, _packed(span))
 
     def folded(self, span: Span) -> HistoryRecord:
-        """Return what is left of a range of epochs."""
         return _require(HistoryRecord.read(self._storage, _folded(span)), self.url, _folded(span))
 
     def put_pack(self, pack: PackRecord) -> Span:
-        """Put it, unless it is there."""
         pack.put_if_absent(self._storage, _packed((pack.first, pack.last)))
         return pack.first, pack.last
 
     def put_folded(self, history: HistoryRecord) -> Span:
-        """Put it, unless it is there."""
         mine = dataclasses.replace(history, query_id=self.query_id)
         mine.put_if_absent(self._storage, _folded((mine.first, mine.last)))
         return mine.first, mine.last
@@ -207,10 +192,7 @@ class EpochRecords:
         return record
 
     def counting(self, epoch: int, found: EpochListing) -> EpochRecord | None:
-        """Return the record that counts: the published one, else that of the highest token.
-
-        None for an epoch that was never recorded, or is folded away.
-        """
+        """Return the published record, else that of the highest token; None if there is none."""
         record = self.published(epoch, found)
         tokens = found.precommitted.get(epoch)
         return self.precommitted(epoch, tokens[-1]) if record is None and tokens else record
@@ -228,11 +210,9 @@ class EpochRecords:
         self._storage.delete(_waiting(epoch, token))
 
     def forget_published(self, epoch: int) -> None:
-        """Remove the record of a published epoch. Idempotent."""
         self._storage.delete(f"{epoch}.json")
 
     def history(self, found: EpochListing | None = None) -> HistoryRecord:
-        """Return what is left of the epochs that were folded away."""
         ranges: list[tuple[int, int, int, str]] = []
         for span in (found or self.find()).folded:
             for first, last, token, run_id in self.folded(span).ranges:
@@ -242,10 +222,7 @@ class EpochRecords:
         return HistoryRecord(query_id=self.query_id, ranges=ranges)
 
     def active_epochs_after(self, epoch: int) -> list[int]:
-        """Return the epochs after *epoch* that are, or may still be, published; none reverted.
-
-        Nor any of a query that started over while its output was kept.
-        """
+        """Return the epochs after *epoch* that are, or may still be, published; none reverted."""
         found, taken = self.find(), self.revert()
         if taken is not None and taken.keep_outputs:
             return []
@@ -256,26 +233,18 @@ class EpochRecords:
         return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
 
     def has_own(self) -> bool:
-        """Whether an epoch was written under this id.
-
-        False of a query of Spark's own sinks, also after a restore has numbered its epochs.
-        """
+        """Whether an epoch was written under this id; False of a query of Spark's own sinks."""
         found = self.find()
         if found.published or found.precommitted or found.packed:
             return True
         return bool(self.history(found).own_epochs_after(-1))
 
     def continue_after(self, epoch: int) -> None:
-        """Record that epochs up to *epoch* were published before the query had this id.
-
-        For a checkpoint that was restored: its copy gets a new id and goes on after *epoch*.
-        Idempotent.
-        """
+        """Record that epochs up to *epoch* were published before a restore. Idempotent."""
         if epoch >= 0:
             self.put_folded(HistoryRecord(ranges=[(0, epoch, 0, "")]))
 
     def revert(self) -> RevertRecord | None:
-        """Return what was reverted; None when nothing was."""
         return RevertRecord.read(self._storage, _REVERT)
 
     def is_abandoned(self) -> bool:
@@ -299,7 +268,6 @@ class EpochRecords:
             raise CheckpointError(msg)
 
     def put_revert(self, record: RevertRecord) -> None:
-        """Put or replace it."""
         record.put(self._storage, _REVERT)
 
 
@@ -309,7 +277,6 @@ def query_ids(storage: Storage) -> list[str]:
 
 
 def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:
-    """Return the stretches that names tell of, ascending, longer ones first."""
     spans = [(int(m[1]), int(m[2])) for name in names if (m := pattern.fullmatch(name))]
     return tuple(sorted(spans, key=lambda span: (span[0], -span[1])))
 
@@ -350,7 +317,7 @@ def fold(
     known: Mapping[int, EpochRecord],
     unpacks: bool = True,
 ) -> list[Span]:
-    """Fold all but the newest :data:`KEEP_EPOCHS` records.
+    """Fold all but the newest :data:`KEEP_EPOCHS` records; return the folded stretches.
 
     Args:
         records: of one query id.
@@ -358,11 +325,7 @@ def fold(
         known: records that need not be read.
         unpacks: whether to look for packs of runs that are no longer kept.
 
-    Returns:
-        The stretches of epochs of which only a line is left.
-
-    Crash safety: the same facts lie there twice; the next call removes what is too much.
-    Idempotent.
+    Crash safety: the same facts lie there twice; the next call removes the duplicates. Idempotent.
     """
     found = records.find()
     old = [e for e in found.published[: -KEEP_EPOCHS or None] if not found.is_folded(e)]
@@ -385,7 +348,6 @@ def fold(
 def _no_longer_kept(
     records: EpochRecords, found: EpochListing, keep_runs: Collection[str]
 ) -> list[Span]:
-    """Return the oldest packs, up to the first of a run that may still be reverted."""
     unkept: list[Span] = []
     for span in found.packed[:_PACKS_AT_ONCE]:
         if records.pack(span).records[0].run_id in keep_runs:
@@ -405,7 +367,6 @@ def _pack(records: EpochRecords, found: EpochListing, new: Sequence[EpochRecord]
 
 
 def _begun(records: EpochRecords, found: EpochListing, record: EpochRecord) -> list[EpochRecord]:
-    """Return the records of the last pack, if *record* is the next one and there is room."""
     for first, last in found.packed:
         if last + 1 == record.epoch and last + 1 - first < PACK_EPOCHS:
             pack = records.pack((first, last))
@@ -424,7 +385,6 @@ def _shorten(records: EpochRecords, found: EpochListing, new: Sequence[EpochReco
 
 
 def _stretches(new: Sequence[EpochRecord], *, of_one_run: bool = True) -> list[list[EpochRecord]]:
-    """Return *new*, which ascend, parted where an epoch is left out or, if wanted, a run begins."""
     stretches: list[list[EpochRecord]] = []
     for record in new:
         last = stretches[-1][-1] if stretches else None
@@ -439,7 +399,6 @@ def _stretches(new: Sequence[EpochRecord], *, of_one_run: bool = True) -> list[l
 def _too_much(
     found: EpochListing, folded: Sequence[Span], packed: Sequence[Span], unpacked: Sequence[Span]
 ) -> EpochListing:
-    """Return what says nothing that a longer document does not say."""
     histories, packs = {*found.folded, *folded}, {*found.packed, *packed}
     now = EpochListing(folded=tuple(histories), packed=tuple(packs))
     return EpochListing(

@@ -1,19 +1,12 @@
-"""Expiry of old records: removes what runs and drivers of long ago have left, some at each start.
+"""Expiry of old records: each start removes some records of old runs and drivers.
 
-A driver that starts retires the leases that are two hundred older than its own, from the oldest,
-twenty at a time, and records how far it is: a job's ten thousandth start removes as much as its
-tenth did. Of the driver of a retired lease it removes
+A starting driver retires the leases that are two hundred older than its own, twenty at a time, and
+records its position. Of each retired driver it removes the heartbeat, signal, requests and replies;
+its submission, log and attempt, unless they are the last of an open run; and an ended run's
+progress and histories, with its last driver.
 
-- its heartbeat, its bell, its requests and its replies;
-- its submission with all records of its process, its log in the job directory, and its attempt,
-    unless they are the last of a run that has not ended;
-- the progress of a run that has ended, and the histories of its batches, when its last driver
-    retires.
-
-What stays for ever is small, and nothing lists it: leases, which fence, and name the runs; of each
-run ``run.json`` and how it ended, since Airflow may ask for a run again years later, and its last
-attempt. A run that has not ended can be resumed, whatever its age. What is removed was read, and
-says itself that it is what its name says; any other file stays.
+Leases (which fence), ``run.json``, the end of each run and its last attempt stay permanently. A run
+that has not ended can be resumed at any age. Foreign files stay.
 """
 
 from __future__ import annotations
@@ -71,15 +64,14 @@ class RetiredRecord(Document):
 
 
 def retire_old(directory: JobDirectory, token: int) -> None:
-    """Remove some of what drivers of long ago have left; never raises for what is left.
+    """Remove some records of old drivers; never raises for what is left.
 
     Args:
         directory: the job directory.
-        token: the lease of the caller; what is removed is so much older that it does not matter
-            whether somebody else has taken over meanwhile.
+        token: the caller's lease; the removed records are so much older that a lost lease does no
+            harm.
 
-    Crash safety: calling it again goes on.
-    Idempotent: by lease.
+    Crash safety: calling it again continues. Idempotent: by lease.
     """
     try:
         _retire(directory, token)
@@ -116,11 +108,6 @@ def _retire_lease(directory: JobDirectory, token: int, newest: int) -> None:
 
 
 def _retire_driver(run: RunDirectory, lease: LeaseRecord, newest: int) -> list[str]:
-    """Remove the driver's records; those of all drivers, if it was the last of a run.
-
-    Returns:
-        The other drivers that had records.
-    """
     has_ended = run.final() is not None or run.rewound() is not None
     last = run.last_attempt()
     is_over = has_ended and (last is None or last.token <= newest)
@@ -148,7 +135,6 @@ def _remove_histories(run: RunDirectory) -> None:
 
 
 def _old_attempts(run: RunDirectory, newest: int) -> Iterator[int]:
-    """Yield the attempts of retired leases, but for the run's last one."""
     for number in numbers_in(run.storage.list("attempts"), ".json")[:-1]:
         attempt = AttemptRecord.read(run.storage, f"attempts/{number}.json")
         if attempt is None or attempt.token > newest:
@@ -174,10 +160,9 @@ def _remove_file(storage: Storage, path: str) -> None:
 def replaced_offsets(
     records: EpochRecords, checkpoint: Storage, last: int, found: EpochListing | None = None
 ) -> dict[int, bytes]:
-    """Compare Spark's logs of the last two batches, which a restart reads, with the records.
+    """Return the right bytes of each ``offsets/<batch>`` that was replaced since its batch ran.
 
-    Returns:
-        The right bytes of each ``offsets/<batch>`` that was replaced since its batch ran.
+    Spark's logs of the last two batches, which a restart reads, are compared with the records.
     """
     found, replaced = found or records.find(), {}
     for batch in range(max(last - 1, 0), last + 1):
@@ -195,10 +180,7 @@ def replaced_offsets(
 def put_back_offsets(
     records: EpochRecords, checkpoint: Storage, last: int, found: EpochListing | None = None
 ) -> None:
-    """Put back what was replaced of the offset log; no driver but the caller's runs the query.
-
-    Idempotent.
-    """
+    """Put back replaced offset logs; only the caller's driver runs the query. Idempotent."""
     for batch, data in replaced_offsets(records, checkpoint, last, found).items():
         text = "%s/offsets/%s: was replaced after its batch had run; put back as it was"
         log.warning(text, checkpoint.url, batch)

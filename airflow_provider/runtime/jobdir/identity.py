@@ -1,30 +1,14 @@
 """Identity of a job directory: which job lies at an address, and which jobs it continues.
 
-An address such as ``/mnt/jobs/orders`` says where a job is looked for. It does not say that the job
-is there: the mount may be missing, the folder may have been emptied, or another job's folder may
-lie there. So the first submission or driver that uses a job directory puts ``identity.json``, with
-a random identity, and nothing ever changes it. Two sides remember it elsewhere: Airflow
-(:mod:`airflow_provider.hooks.job_memory`), and each sink that can, beside what it publishes
-(:class:`~airflow_provider.runtime.api.sinks.MarkedSink`).
+A mount may be missing, emptied, or hold another job. So the first submission or driver puts
+``identity.json``, with a random identity that never changes. Airflow
+(:mod:`airflow_provider.hooks.job_memory`) and each sink that can
+(:class:`~airflow_provider.runtime.api.sinks.MarkedSink`) remember it. They accept the same
+identity, or one that follows it, and refuse any other; they refuse a directory without one unless
+the request names the lost identity.
 
-==============================  ==================================================================
-the directory has               a side that remembers identity A
-==============================  ==================================================================
-identity A                      goes on
-identity B, which follows A     goes on, and remembers B
-another identity                refuses
-no identity                     refuses, unless the request says that a new job follows A
-==============================  ==================================================================
-
-A directory follows the identities in ``predecessors/``: those of the savepoint that it was begun
-from or set to, and the ones that a person has given up with ``replaces_job``.
-
-==============================  ==================================================================
-a crash                         afterwards
-==============================  ==================================================================
-``identity.put``                an identity that nobody remembers, and nothing else: the next
-                                submission or driver goes on with it
-==============================  ==================================================================
+A directory follows the identities in ``predecessors/``: those of its savepoints, and those given up
+with ``replaces_job``.
 """
 
 from __future__ import annotations
@@ -67,7 +51,6 @@ class IdentityRecord(Document):
     made: IsoTime
 
     def problem(self) -> str | None:
-        """Return that the identity is not one that :func:`begin_identity` makes."""
         return None if is_identity(self.identity) else f"identity: {self.identity!r} is none"
 
 
@@ -118,8 +101,7 @@ def begin_identity(storage: Storage, clock: Clock, replaces_job: str | None = No
     Raises:
         ConfigError: the directory has a job's records and no identity: a part of it is missing.
 
-    Crash safety: one document, put if absent; the same call adds the predecessor.
-    Idempotent: the first identity stays.
+    Crash safety: one document, put if absent; the same call adds the predecessor. Idempotent.
     """
     check_not_emptied(storage)
     record = IdentityRecord(identity=uuid.uuid4().hex[:_DIGITS], made=to_iso(clock.now()))
@@ -163,8 +145,8 @@ def check_remembered(
 
     Args:
         url: the address of the job directory.
-        remembered: the identity that the caller knows from before; None for none.
-        lineage: what :func:`lineage_of` has found there.
+        remembered: the identity that the caller knows; None for none.
+        lineage: from :func:`lineage_of`.
         followed: the identities that the request says a new job follows.
     """
     found = [*lineage]

@@ -92,11 +92,9 @@ class JobDirectory:
         self.url = storage.url
 
     def job(self) -> JobRecord | None:
-        """Return the job's record; None when the directory holds no job."""
         return JobRecord.read(self.storage, "job.json")
 
     def name(self) -> str | None:
-        """Return the job's name; None when the directory holds no job."""
         job = self.job()
         return job.name if job is not None else None
 
@@ -109,15 +107,12 @@ class JobDirectory:
         return self.storage.at(place(query, places(self.storage).get(query, 0)))
 
     def committables(self, query: str) -> Storage:
-        """Return where the sinks' epoch records of *query* lie."""
         return self.storage.at(f"queries/{query}/committables")
 
     def markers(self, query: str, source: str) -> str:
-        """Return where the markers of a source lie that *query* reads."""
         return self.storage.at(f"queries/{query}/markers/{source}").url
 
     def query_names(self) -> list[str]:
-        """Return the queries that have a folder, sorted."""
         return self.storage.list("queries")
 
     def run_ids(self) -> list[str]:
@@ -136,10 +131,7 @@ class JobDirectory:
 
 
 def directory_at(job_dir: str) -> JobDirectory:
-    """Return the directory at an address, in whatever state; nothing is written.
-
-    What is put there makes no folder after ``identity.json`` was there and is gone.
-    """
+    """Return the directory at an address; writes make no folder if its identity is gone."""
     return JobDirectory(anchored(open_storage(job_dir), IDENTITY))
 
 
@@ -168,19 +160,13 @@ def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
 
 
 class RunDirectory:
-    """Reads and writes the documents of one run.
-
-    Args:
-        storage: ``runs/<run id>``.
-        run_id: the run's id.
-    """
+    """Reads and writes the documents of one run."""
 
     def __init__(self, storage: Storage, run_id: str) -> None:
         self.storage = storage
         self.run_id = run_id
 
     def record(self) -> RunRecord | None:
-        """Return the run's options; None before the first attempt."""
         return RunRecord.read(self.storage, "run.json")
 
     def put_record(self, record: RunRecord) -> RunRecord:
@@ -189,7 +175,6 @@ class RunDirectory:
         return record if is_new else self.record() or record
 
     def final(self) -> FinalCheckpoint | None:
-        """Return the final checkpoint; None while there is none."""
         return FinalCheckpoint.read(self.storage, "final.json")
 
     def put_final(self, final: FinalCheckpoint) -> FinalCheckpoint:
@@ -199,15 +184,13 @@ class RunDirectory:
         return final if is_new else self.final() or final
 
     def stop(self) -> StopRecord | None:
-        """Return the stop with drain that was accepted; None when there was none."""
         return StopRecord.read(self.storage, "stop.json")
 
     def put_stop(self, record: StopRecord) -> None:
-        """Promise it. Idempotent: the first one stays."""
+        """Store the record. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "stop.json")
 
     def batch_commit(self) -> BatchCommit | None:
-        """Return the commit of a BATCH run; None before it, and in STREAMING."""
         return BatchCommit.read(self.storage, "batch.json")
 
     def put_batch_commit(self, commit: BatchCommit) -> None:
@@ -215,15 +198,13 @@ class RunDirectory:
         commit.put_if_absent(self.storage, "batch.json")
 
     def rewound(self) -> RewoundRecord | None:
-        """Return that the job went back to before the run; None when it did not."""
         return RewoundRecord.read(self.storage, "rewound.json")
 
     def put_rewound(self, record: RewoundRecord) -> None:
-        """Record it. Idempotent: the first one stays."""
+        """Store the record. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "rewound.json")
 
     def replay(self) -> ReplayRecord | None:
-        """Return which run takes this one's place; None while it counts."""
         return ReplayRecord.read(self.storage, "replay.json")
 
     def put_replay(self, record: ReplayRecord) -> ReplayRecord:
@@ -232,26 +213,21 @@ class RunDirectory:
         return record if is_new else self.replay() or record
 
     def progress(self) -> ProgressRecord | None:
-        """Return the last progress."""
         return ProgressRecord.read(self.storage, "progress.json")
 
     def history(self, query: str) -> BatchHistory | None:
-        """Return the batches of a query; None before the first one."""
         return BatchHistory.read(self.storage, history_path(query))
 
     def attempts(self) -> list[AttemptRecord]:
-        """Return the attempts, oldest first."""
         numbers = numbers_in(self.storage.list("attempts"), ".json")
         read = [AttemptRecord.read(self.storage, f"attempts/{number}.json") for number in numbers]
         return [record for record in read if record is not None]
 
     def last_attempt(self) -> AttemptRecord | None:
-        """Return the newest attempt; None before the first one."""
         last = self.attempt_count()
         return AttemptRecord.read(self.storage, f"attempts/{last}.json") if last else None
 
     def attempt_count(self) -> int:
-        """Return how many attempts there have been, which is the number of the last one."""
         return max(numbers_in(self.storage.list("attempts"), ".json"), default=0)
 
     def put_attempt(self, attempt: AttemptRecord) -> None:
@@ -259,14 +235,12 @@ class RunDirectory:
         attempt.put(self.storage, f"attempts/{attempt.attempt}.json")
 
     def submissions(self) -> list[SubmissionRecord]:
-        """Return the intents to start a driver, oldest first."""
         names = self._submission_names()
         read = [SubmissionRecord.read(self.storage, f"submissions/{name}") for name in names]
         found = [r for r in read if r is not None]
         return sorted(found, key=lambda r: (r.number, r.driver_id))
 
     def submission_count(self) -> int:
-        """Return how many intents there have been, which is the number of the last one."""
         found = self.submissions()
         return max(len(found), found[-1].number) if found else 0
 
@@ -281,11 +255,9 @@ class RunDirectory:
         return [n for n in self.storage.list("submissions") if n.count(".") == 1]
 
     def put_submission(self, record: SubmissionRecord) -> None:
-        """Store the intent to start a driver."""
         record.put(self.storage, f"submissions/{record.driver_id}.json")
 
     def exit_of(self, driver_id: str) -> ExitRecord | None:
-        """Return how the driver's process ended; None while it runs, or when nobody could tell."""
         return ExitRecord.read(self.storage, f"submissions/{driver_id}.exit.json")
 
     def process_of(self, driver_id: str) -> ProcessRecord | None:
@@ -293,7 +265,6 @@ class RunDirectory:
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
 
     def handle_of(self, driver_id: str) -> Handle | None:
-        """Return the driver's run on a cluster; None while it is not known."""
         record = HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
         return Handle(**vars(record)) if record is not None else None
 
@@ -303,24 +274,20 @@ class RunDirectory:
         record.put_if_absent(self.storage, f"submissions/{record.driver_id}.handle.json")
 
     def launch_status_of(self, driver_id: str) -> LaunchStatusRecord | None:
-        """Return what a launcher has said of the driver last; None when nobody has asked."""
         return LaunchStatusRecord.read(self.storage, f"submissions/{driver_id}.status.json")
 
     def put_launch_status(self, driver_id: str, record: LaunchStatusRecord) -> None:
-        """Store what a launcher says of the driver."""
         record.put(self.storage, f"submissions/{driver_id}.status.json")
 
     def is_lost(self, driver_id: str) -> bool:
-        """Whether a wait for the driver has timed out."""
         return LostRecord.read(self.storage, f"submissions/{driver_id}.lost.json") is not None
 
     def put_lost(self, driver_id: str, waited_s: float) -> None:
-        """Record it. Idempotent: the first one stays."""
+        """Store the record. Idempotent: the first one stays."""
         record = LostRecord(waited_s=waited_s)
         record.put_if_absent(self.storage, f"submissions/{driver_id}.lost.json")
 
     def put_exit(self, driver_id: str, record: ExitRecord) -> None:
-        """Store how the driver's process ended."""
         record.put(self.storage, f"submissions/{driver_id}.exit.json")
 
 
@@ -350,12 +317,7 @@ _SHOWN: Final = 3
 
 
 def neighbour_lines(directory: JobDirectory) -> list[str]:
-    """Return a warning if a job would begin among files that are not its own.
-
-    They are never touched. But a job directory that is no longer needed is removed as a whole, by
-    its owner, and a project's or the input's folder is easily given by mistake. A store is not
-    looked at: a prefix has no owner.
-    """
+    """Return a warning if a job would begin among foreign files; an object store is not checked."""
     local = local_path_of(directory.url)
     if local is None or not Path(local).is_dir():
         return []

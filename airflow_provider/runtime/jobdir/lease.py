@@ -2,15 +2,13 @@
 
 ``leases/<token>.json`` is put if absent with token = last + 1, so of several drivers one gets it.
 The holder of the highest token owns the job; an owner is fenced when ``leases/<token + 1>.json``
-exists (Kleppmann, "How to do distributed locking", 2016). That is looked for by its name: a listing
-may be a minute old on a network filesystem, and costs a dozen times as much in a bucket. A lease
-ends when its holder releases it, when its processes are certainly gone, or when its heartbeat has
-not changed for ``timeout_s`` *on the observer's own monotonic clock*: two machines' clocks are
-never compared.
+exists (Kleppmann, "How to do distributed locking", 2016), which is read by name: a listing may be
+stale. A lease ends when its holder releases it, when its processes are certainly gone, or when its
+heartbeat has not changed for ``timeout_s`` *on the observer's own monotonic clock*: two machines'
+clocks are never compared.
 
-Silence is only what was looked at. While the storage cannot be read nothing is measured, and of a
-longer time between two looks only half the timeout counts: after an outage, or a pause of the
-observer, a holder that was away, too, has time to renew first. docs/leases.md has the table.
+While the storage cannot be read nothing is measured, and of a long gap between two polls only half
+the timeout counts, so that the holder can renew first. docs/leases.md has the table.
 """
 
 from __future__ import annotations
@@ -67,12 +65,7 @@ TAKEABLE = frozenset({Liveness.FREE, Liveness.DEAD})
 
 
 class LeaseObserver:
-    """Watches a job's lease from outside.
-
-    Args:
-        storage: the job directory.
-        clock: its monotonic time measures how long a heartbeat has not changed.
-    """
+    """Watches a job's lease from outside."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -85,11 +78,7 @@ class LeaseObserver:
         self._lease: LeaseRecord | None = None  # a lease never changes
 
     def current(self) -> LeaseRecord | None:
-        """Return the lease with the highest token, whatever became of it.
-
-        Raises:
-            OSError: the storage cannot be read, or lists a lease that is not there.
-        """
+        """Return the lease with the highest token, in any state."""
         if self._lease is None and (token := last_token(self._storage)):
             self._lease = read_lease(self._storage, token)
             if self._lease is None:  # as a new job it would begin at 1 again
@@ -101,11 +90,7 @@ class LeaseObserver:
         return self._lease
 
     def look(self) -> tuple[LeaseRecord | None, Liveness]:
-        """Look once; the more often it is called, the more it knows.
-
-        Raises:
-            OSError: the storage cannot be read; the time until it can is no silence.
-        """
+        """Poll once; an outage of the storage is no silence."""
         began = self._clock.monotonic()  # an answer may be as old as its question
         try:
             lease, beat = self._read()
@@ -167,10 +152,7 @@ def wait_for_free_lease(storage: Storage, clock: Clock) -> LeaseObserver:
 
 
 class Lease:
-    """A lease that this process holds.
-
-    Made by :func:`acquire_lease`; :meth:`check` before every commit, :meth:`release` at the end.
-    """
+    """A lease that this process holds."""
 
     def __init__(self, storage: Storage, record: LeaseRecord, clock: Clock) -> None:
         self._storage = storage
@@ -190,13 +172,11 @@ class Lease:
         return self.record.token
 
     def start_heartbeat(self) -> None:
-        """Renew the heartbeat in a thread of its own until released."""
         self.beat()
         self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
         self._thread.start()
 
     def beat(self, *, released: bool = False) -> None:
-        """Put the next heartbeat."""
         began, token = self._clock.monotonic(), self.token
         record = HeartbeatRecord(
             token=token,
@@ -221,10 +201,10 @@ class Lease:
         return token < self.token and has_ended(self._storage, token)
 
     def check(self) -> None:
-        """Stop here unless this driver may still commit.
+        """Raise unless this driver may still commit.
 
         Raises:
-            LeaseLostError: another driver has taken over, or the job directory is not there.
+            LeaseLostError: another driver has taken over, or the job directory is gone.
             OSError: the storage cannot be read, or the heartbeat cannot be written.
         """
         with self._turn:
@@ -251,7 +231,6 @@ class Lease:
         raise LeaseLostError(msg)
 
     def _is_known(self) -> bool:
-        """Whether this very lease, with its nonce, lies in the job directory."""
         try:
             found = self._storage.read(lease_path(self.token))
         except FileNotFoundError:
@@ -259,10 +238,10 @@ class Lease:
         return found == self.record.to_bytes()
 
     def renew(self) -> None:
-        """Take the next lease as the same driver: what it does from here on has a token of its own.
+        """Take the next lease as the same driver, with a token of its own.
 
         Raises:
-            OSError: it is not known whether it was taken; only an end of the driver is safe now.
+            OSError: it is not known whether it was taken; the driver must end.
         """
         with self._turn:
             self._take_next(None)
@@ -270,14 +249,14 @@ class Lease:
     def seal(self, final: FinalCheckpoint) -> None:
         """Decide that the run has ended with *final*: the next lease carries it.
 
-        A driver that takes over asks for the same name, so one of the two wins. The next holder of
-        the lease puts ``final.json`` first, if this driver does not get to it.
+        A driver that takes over asks for the same name, so one of the two wins.
 
         Raises:
             LeaseLostError: another driver has taken over; the run has not ended.
             OSError: it is not known whether the run has ended; the next driver finds out.
 
-        Crash safety: one document, put if absent.
+        Crash safety: one document, put if absent; the next holder puts ``final.json`` if this one
+        does not.
         """
         with self._turn:
             self._take_next(final)
@@ -305,10 +284,9 @@ class Lease:
 
     @contextlib.contextmanager
     def tolerating_outages(self) -> Iterator[None]:
-        """Let a storage be away, in the middle of what can be left out, as long as a lease lasts.
+        """Tolerate an outage of the storage in optional work, as long as the lease lasts.
 
-        Nothing is committed meanwhile, since :meth:`check` needs the storage, and nobody takes
-        over: observers see as little.
+        Nothing is committed meanwhile, and no observer takes over.
         """
         try:
             yield
@@ -326,7 +304,6 @@ class Lease:
         self._is_doubtful = True
 
     def __enter__(self) -> Lease:
-        """Hold it until the end of the block."""
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -336,9 +313,9 @@ class Lease:
         self.release()
 
     def release(self) -> None:
-        """Stop the heartbeat and let the next driver in at once. Idempotent.
+        """Stop the heartbeat and let the next driver in. Idempotent.
 
-        If the storage cannot be written, the lease ends by itself after its timeout.
+        Without storage, the lease ends by its timeout.
         """
         if self._stop.is_set():
             return
@@ -372,8 +349,8 @@ def acquire_lease(
 ) -> Lease:
     """Take the lease of a job directory and start its heartbeat.
 
-    Waits while the present holder, if any, is neither seen alive nor known to be dead; an
-    *observer* that has watched it before need not wait again.
+    Waits while the holder is neither seen alive nor known to be dead, as far as *observer* does not
+    know.
 
     Raises:
         LeaseHeldError: its holder is alive, or another driver was faster. Nothing was written.

@@ -20,10 +20,10 @@ class LeaseRecord(Document):
     """``leases/<token>.json``: the driver of the job, and its run.
 
     Attributes:
-        first: the token of the first lease that its driver has held; it has taken all since then.
+        first: the token of the first lease of its driver, which has taken all since then.
         final: of a sealed lease: the final checkpoint of the run, which it decides.
-        unended: the newest earlier token whose driver had not certainly ended when this lease was
-            acquired; 0 when all had. That driver may still write to the checkpoints it used.
+        unended: the newest earlier token whose driver had not certainly ended at this acquisition;
+            0 for none. That driver may still write to its checkpoints.
     """
 
     CONTENTS = Contents.FACTS
@@ -42,7 +42,6 @@ class LeaseRecord(Document):
     unended: NonNegative = 0
 
     def problem(self) -> str | None:
-        """Return that it is sealed with the end of another run."""
         if self.final is not None and self.final.run_id != self.run_id:
             return f"final.run_id: expected {self.run_id}, found {self.final.run_id}"
         return None
@@ -74,9 +73,8 @@ class HeartbeatRecord(Document):
 def last_token(storage: Storage) -> int:
     """Return the highest token that is listed; 0 when there is none.
 
-    Heartbeats are listed, because those of old leases are removed; all leases are, where the newest
-    heartbeat is of none. A later one may be there, such as one without a heartbeat yet: see
-    :func:`newest_token` and :meth:`.lease.LeaseObserver.current`, which look for it by its name.
+    Heartbeats are listed, since old ones are removed; leases where no heartbeat is. A listing may
+    be stale: see :func:`newest_token`.
     """
     beaten = max(numbers_in(storage.list("heartbeats"), ".json"), default=0)
     if beaten and is_there(storage, lease_path(beaten)):
@@ -98,11 +96,7 @@ def read_lease(storage: Storage, token: int) -> LeaseRecord | None:
 
 
 def read_heartbeat(storage: Storage, token: int) -> HeartbeatRecord | None:
-    """Return the last heartbeat of that lease; None when there is none.
-
-    Raises:
-        CorruptDocumentError: what is there is not of that lease.
-    """
+    """Return the last heartbeat of that lease; None when there is none."""
     return HeartbeatRecord.read(storage, heartbeat_path(token))
 
 
@@ -126,10 +120,9 @@ def is_there(storage: Storage, path: str) -> bool:
 
 
 def has_ended(storage: Storage, token: int) -> bool:
-    """Whether the driver that held *token* can do nothing any more.
+    """Whether the driver that held *token* has certainly ended.
 
-    Only a release without a doubt and dead processes are certain; a heartbeat that does not
-    change is not. A driver that has taken one lease after the other has ended with the last.
+    Only a release without a doubt and dead processes are certain; a silent heartbeat is not.
     """
     while (newer := read_lease(storage, token + 1)) is not None and newer.since <= token:
         token = newer.token

@@ -1,8 +1,7 @@
-"""Preconditions of a start: what the job directory says of a run, and which problems follow.
+"""Preconditions of a start: the relevant facts of a job directory, and pure checks of them.
 
-:func:`check_preconditions` reads the job directory once and decides about the list
-:data:`PRECONDITIONS`, whose members are pure. A driver does so before Spark starts, which takes
-seconds, and again under the lease: another driver may have come and gone meanwhile.
+A driver checks them before Spark starts, and again under the lease, since another driver may have
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ class Situation:
 
     Attributes:
         replays: a run that is rewound first, and its drain with it; None for none.
-        rewound: the record that the job went back before the run; None when it did not.
-        driver_id: the submission that starts; None for a person's command.
+        driver_id: the submission that starts; None for a user's command.
         has_left: whether it has answered a request that it ends.
         drained_by: the run that has drained the job, or has begun to; None for none.
         has_drain_ended: whether that run has its final checkpoint.
-        unintended_drain: the drain that no run has recorded; None when there is none, or when the
-            queries are set back before anything is read.
+        unintended_drain: the drain that no run has recorded; None for none, or when the queries are
+            restored first.
         replaced: why an upgrade forbids a start of this version; None if none does.
     """
 
@@ -61,7 +59,6 @@ class Situation:
     def read(
         cls, directory: JobDirectory, run_id: str, driver_id: str | None, replays: str | None
     ) -> Situation:
-        """Look at the job directory."""
         run = directory.run(run_id)
         upgrade = upgrade_in_force(directory)
         drained_by = draining_run(directory) or committed_batch_run(directory)
@@ -87,10 +84,9 @@ def run_is_not_rewound(now: Situation) -> ConfigError | None:
 
 
 def driver_is_new(now: Situation) -> ConfigError | None:
-    """The driver has not ended before: a cluster may start one once more that is over.
+    """The driver has not ended before: a cluster may start an ended driver again.
 
-    The cluster knows neither that it was cancelled nor that its failure is final. A driver that was
-    killed, and has recorded no end, goes on. A person's command is always a new driver.
+    A driver that was killed without a recorded end continues.
     """
     if now.driver_id is None:
         return None
@@ -148,12 +144,6 @@ def check_preconditions(
     replays: str | None = None,
 ) -> None:
     """Refuse a start that the job directory forbids; nothing is written.
-
-    Args:
-        directory: the job directory.
-        run_id: the run that is to start.
-        driver_id: the submission that starts; None for a person's command.
-        replays: a run that is rewound first; None for none.
 
     Raises:
         ConfigError: the run no longer counts, or the driver has ended before.

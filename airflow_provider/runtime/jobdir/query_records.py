@@ -1,8 +1,6 @@
 """Records of a query: what made the state in its checkpoint, and what the query consists of.
 
-A job may be changed between two runs. A change is put before the query starts with it, with the
-first batch that it can run, and counts only when that batch has committed: a start that was cut
-short has changed nothing.
+A change is put before the query starts with it, and counts only once its first batch has committed.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class FingerprintRecord(Document):
     """``queries/<query>/fingerprints/<query id>.json``: put before each start that changes it.
 
     Attributes:
-        versions: ascending; the first one made the oldest state that is there.
+        versions: ascending; the first one made the oldest kept state.
     """
 
     CONTENTS = Contents.FACTS
@@ -63,17 +61,7 @@ class FingerprintRecord(Document):
 def kept_fingerprint(
     directory: JobDirectory, query: str, batch: int | None = None
 ) -> Fingerprint | None:
-    """Return what made the state of a query.
-
-    Args:
-        directory: the job directory.
-        query: the query's name.
-        batch: the state after this one; None for after the last commit.
-
-    Returns:
-        None where it was never kept: the checkpoint is of an older version of this package, or of
-        none.
-    """
+    """Return the fingerprint of a query after *batch*, or the last commit; None if never kept."""
     logs = CheckpointLogs(directory.checkpoint(query))
     query_id = logs.query_id()
     if query_id is None:
@@ -87,16 +75,9 @@ def kept_fingerprint(
 def keep_fingerprint(
     directory: JobDirectory, query: str, fingerprint: Fingerprint | None, *, since: int
 ) -> None:
-    """Store what a query is from a batch on; nothing is stored if it is what it was.
+    """Store the fingerprint of a query from batch *since* on; None or no change stores nothing.
 
-    Args:
-        directory: the job directory.
-        query: the query's name; Spark has given it an id.
-        fingerprint: None where it is not known: what was kept stays.
-        since: the first batch that it can run.
-
-    Crash safety: what no batch has run with does not count.
-    Idempotent: by query id, batch and fingerprint.
+    Crash safety: what no batch has run with does not count. Idempotent.
     """
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is not None and fingerprint is not None:
@@ -127,9 +108,8 @@ class TopologyRecord(Document):
 
     Attributes:
         sources: one name for each line in the offset log.
-        operators: per stateful operator its ``id``, ``kind``, ``sources``, the names of the
-            sources above it, ``name``, what the job calls it, and ``keys``, what a join's key is
-            called in the streams; None when they were not known.
+        operators: per stateful operator its ``id``, ``kind``, ``sources`` above it, ``name`` in the
+            job, and ``keys``, a join's key columns; None when not known.
     """
 
     CONTENTS = Contents.FACTS
@@ -141,7 +121,6 @@ class TopologyRecord(Document):
 
     @property
     def topology(self) -> Topology:
-        """Return it as what is compared."""
         operators = self.operators
         return Topology(
             sources=tuple(self.sources),
@@ -154,12 +133,7 @@ def put_topology(
 ) -> None:
     """Store what a query consists of. Idempotent: the first record of an id stays.
 
-    Args:
-        directory: the job directory.
-        query: the query's name.
-        query_id: Spark's id of it.
-        topology: what it consists of.
-        replace: replace the record; for a query of which nothing was ever planned.
+    *replace* replaces it, for a query of which nothing was ever planned.
     """
     operators = topology.operators
     record = TopologyRecord(
@@ -184,13 +158,9 @@ def keep_topology(
 
 
 def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
-    """Return what the query that the checkpoint is of consists of, without Spark.
+    """Return the topology of the checkpoint's query, without Spark; None without a checkpoint.
 
-    Where there is no record (an older version of this package, a driver that died at once), the
-    checkpoint has the number of sources and the operators, not the names.
-
-    Returns:
-        None when there is no checkpoint.
+    Without a record, the checkpoint has the number of sources and the operators, not the names.
     """
     checkpoint = directory.checkpoint(query)
     logs = CheckpointLogs(checkpoint)
@@ -211,7 +181,6 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
 
 
 def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
-    """Return the stateful operators as Spark describes them; None where it does not."""
     found = []
     for number in numbers_in(checkpoint.list("state")):
         try:

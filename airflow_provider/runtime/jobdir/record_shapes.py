@@ -1,7 +1,6 @@
-"""Shapes of the values inside documents, as far as readers depend on them.
+"""Shapes of the values inside documents, checked when a document is read.
 
-They are looked at when a document is read; the members themselves stay plain values of JSON, also
-those that only a later version knows.
+The members stay plain values of JSON, also those that only a later version knows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Requests to a driver through the job directory; no network path to it is needed.
 
-A request is in a folder of the driver that it is for, so no later driver ever reads it, and the
-caller who puts one rings that driver's bell: one small document, replaced with each request. The
-driver reads its bell, by name, twice a second, and lists its requests when it has rung, or once a
-minute, since the caller may die before the bell rings.
+A request lies in a folder of its driver, so no later driver reads it. The caller then replaces that
+driver's signal, a small document. The driver reads the signal twice a second, and lists its
+requests when it has changed, or once a minute, since the caller may die before.
 """
 
 from __future__ import annotations
@@ -55,18 +54,17 @@ def put_request(
     request_id: str | None = None,
     **options: Any,
 ) -> RequestRecord:
-    """Ask one driver, which may have yet to come up; a later driver is not meant.
+    """Ask one driver, which may not have come up yet.
 
     Args:
         storage: the job directory.
-        kind: ``stop``: end the batch in flight, and then the run; ``cancel``: end at once.
+        kind: ``stop``: end the batch in flight, and then the run; ``cancel``: end immediately.
         driver_id: the driver.
         clock: for the request's time.
-        request_id: an id of a caller that may have to repeat the request; the first one stays.
+        request_id: an id of a caller that may repeat the request; the first one stays.
         options: further members of the request.
 
-    Crash safety: a request whose bell did not ring is heard within a minute.
-    Idempotent: by *request_id*; asking again rings again.
+    Crash safety: a request without a signal is found within a minute. Idempotent: by *request_id*.
     """
     if request_id is not None and (before := find_request(storage, request_id)) is not None:
         _ring(storage, before.driver_id)
@@ -97,11 +95,7 @@ def find_request(storage: Storage, request_id: str) -> RequestRecord | None:
 
 
 def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
-    """Ask one driver to end at once, now or when it comes up.
-
-    Returns:
-        The request's id.
-    """
+    """Ask one driver to end immediately, or when it comes up; return the request's id."""
     return put_request(storage, CANCEL, driver_id, clock).id
 
 
@@ -140,10 +134,7 @@ def is_leaving(storage: Storage, driver_id: str) -> bool:
 
 
 def forget_requests(storage: Storage, driver_id: str) -> None:
-    """Remove a driver's requests, its replies and its bell. Idempotent.
-
-    For a driver that has ended long ago, and of which nobody waits for an answer any more.
-    """
+    """Remove a long-ended driver's requests, replies and signal. Idempotent."""
     for request in requests_of(storage, driver_id):
         if read_reply(storage, request.id) is not None:
             storage.delete(f"replies/{request.id}.json")
@@ -171,10 +162,10 @@ class Inbox:
         self._open: dict[str, RequestRecord] = {}
 
     def pending(self) -> list[RequestRecord]:
-        """Return the requests that are not answered yet, oldest first.
+        """Return the unanswered requests, oldest first.
 
         Raises:
-            OSError: the storage is away; what there is to hear is heard when it is back.
+            OSError: the storage does not answer; the requests are found later.
         """
         nonce = _rung(self._storage, self._driver_id)
         if self._unrung() or nonce != self._heard:
@@ -184,7 +175,6 @@ class Inbox:
         return list(self._open.values())
 
     def answered(self, request_id: str) -> None:
-        """Forget a request that this driver has answered."""
         self._open.pop(request_id, None)
 
 
@@ -205,9 +195,9 @@ def reply(
         storage: the job directory.
         request_id: the request.
         ok: whether it is met.
-        message: what is said of it.
+        message: for the caller.
         clock: for the reply's time.
-        exit_code: of a refusal: what it means to the caller; None for one that nothing helps.
+        exit_code: of a refusal, see :class:`ReplyRecord`; None if nothing helps.
         outcome: how the run ended.
         savepoint: the savepoint that was taken.
     """
@@ -259,7 +249,7 @@ class WatchClaimRecord(Document):
     """``runs/<run id>/claims/<generation>.json``: a try of an Airflow task watches the run.
 
     Attributes:
-        nonce: tells it from that of another try which was as fast.
+        nonce: tells it from that of a concurrent try.
     """
 
     CONTENTS = Contents.FACTS
@@ -278,8 +268,7 @@ class WatchRecord(Document):
     """``runs/<run id>/watch.json``: which trigger waits for a claim.
 
     Attributes:
-        trigger: the trigger that began to wait last; the same one in another triggerer is another;
-            empty when it waits no more.
+        trigger: the trigger that began to wait last, another id in each triggerer; empty for none.
     """
 
     CONTENTS = Contents.FACTS
@@ -290,12 +279,9 @@ class WatchRecord(Document):
 
 
 def claim(run: Storage) -> int:
-    """Take the next generation, and remove the claims before it.
+    """Take the next generation, which no other try gets, and remove the claims before it.
 
-    Returns:
-        The generation, which no other try ever gets.
-
-    Crash safety: a claim of a try that is gone, which nobody minds; old ones stay for the next.
+    Crash safety: leaves a harmless claim of a dead try.
     """
     newest = _newest(run)
     while True:
@@ -318,13 +304,7 @@ def is_newest(run: Storage, generation: int) -> bool:
 
 
 def is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
-    """Whether no later watcher watches the run.
-
-    Args:
-        run: the run's folder.
-        generation: the caller's claim.
-        trigger: the caller's trigger; None for no trigger.
-    """
+    """Whether no later watcher watches the run."""
     if not is_newest(run, generation):
         return False
     watch = WatchRecord.read(run, "watch.json") if trigger is not None else None

@@ -1,10 +1,8 @@
 """The end of a run: the commit of a BATCH run, and the check of a final checkpoint.
 
-A BATCH run has no checkpoint of Spark's to decide. Each of its queries stages one epoch, 0, and
-``runs/<run id>/batch.json``, put once when all of them have, commits all of them together. A driver
-that dies before that runs every query again; one that dies after it runs none, calls ``on_finish``
-and publishes, and publishing again changes nothing. The ids of its epochs are drawn once and are in
-``run.json``: they end with the run.
+Each query of a BATCH run stages one epoch, 0, and ``runs/<run id>/batch.json``, put once, commits
+all of them. A driver that dies before that runs every query again; one that dies after it only
+publishes again, which changes nothing.
 """
 
 from __future__ import annotations
@@ -49,16 +47,13 @@ class BatchLog:
         return self._query_id
 
     def position(self) -> LogPosition:
-        """Return that the only batch is committed, or that there is none yet."""
         last = BATCH_EPOCH if self._run.batch_commit() is not None else -1
         return LogPosition(last, last, None)
 
     def is_committed(self, batch: int) -> bool:
-        """Whether the run has committed."""
         return batch <= self.position().last_commit
 
     def is_stateful(self) -> bool:
-        """False: a batch job keeps no state."""
         return False
 
     def offsets(self, batch: int) -> OffsetEntry:
@@ -80,11 +75,7 @@ def committed_batch_run(directory: JobDirectory) -> str | None:
 def commit_log_of(
     directory: JobDirectory, run: RunDirectory, query: str, *, mode: str
 ) -> CommitLog:
-    """Return what decides whether a query's batches are committed.
-
-    Raises:
-        CheckpointError: the run is in BATCH and does not know the query.
-    """
+    """Return the log that decides whether a query's batches are committed."""
     if mode != BATCH:
         return CheckpointLogs(directory.checkpoint(query))
     record = run.record()
@@ -103,8 +94,8 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
     """Return *final* if it is correct.
 
     Raises:
-        CheckpointError: it is another job's, or leaves a query out; a batch is not in Spark's
-            commit log; or one of the run's epochs is not published.
+        CheckpointError: it is another job's, or omits a query; a batch is not in Spark's commit
+            log; or an epoch is not published.
     """
     run = directory.run(final.run_id).record()
     starting = run.starting if run is not None else {}

@@ -1,8 +1,7 @@
 """Options of a run, each declared once.
 
-A field of :class:`RunOptions` is a flag of the command line, a keyword argument of the operators, a
-member of stored documents, and a row of ``docs/options.md`` and ``docs/operators.md``.
-``scripts/document_schemas.py`` writes what is generated from it.
+A field of :class:`RunOptions` is a flag, a keyword argument of the operators, a member of stored
+documents, and a row of the docs; ``scripts/document_schemas.py`` writes what is generated.
 """
 
 from __future__ import annotations
@@ -43,24 +42,20 @@ class LateLimit:
     """How many late rows each query of a run may drop.
 
     Attributes:
-        rows: so many; None where a share is meant.
-        share: so many of a hundred that the query has read up to then.
+        rows: a number; None for a share.
+        share: per cent of the rows that the query has read up to then.
     """
 
     rows: int | None = 0
     share: float | None = None
 
     def is_crossed(self, late: int, read: int | None) -> bool:
-        """Whether so many late rows, of so many read, are more than allowed.
-
-        Of an unknown number no share is known, so that each late row is one too many.
-        """
+        """Whether too many late rows were dropped; a share of an unknown number allows none."""
         if self.rows is not None:
             return late > self.rows
         return late > 0 and (read is None or _WHOLE * late > (self.share or 0.0) * read)
 
     def __str__(self) -> str:
-        """Return it as people give it."""
         return f"{self.rows:,} rows" if self.rows is not None else f"{self.share:g} %"
 
 
@@ -93,17 +88,16 @@ DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed ti
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """How people give a field of a request, and what it means.
+    """How users give a field of a request, and what it means.
 
     Attributes:
-        flag: the argument of the command line, such as ``--until``; the field's name of a
-            positional one.
-        help: one line, which needs no word of the command line or of Python.
+        flag: the argument of the command line, such as ``--until``, or a positional's name.
+        help: one line, without words of the command line or of Python.
         argument: the keyword argument of operators; None when operators decide it themselves.
         takes: the annotation of the keyword argument, if it differs from the field's.
-        parse: the field's value from what is given, and the name it is given under.
+        parse: the field's value from the given value, and the name it is given under.
         fixed: the part of the value that all attempts of a run share; None if attempts may differ.
-        is_once: whether it permits or begins something once, so that no later run inherits it.
+        is_once: whether later runs do not inherit it.
         how: further arguments of ``ArgumentParser.add_argument``.
     """
 
@@ -119,11 +113,9 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name under which the caller of this process gives the option."""
         return of_caller(self.flag, self.argument or self.flag)
 
     def read(self, given: Any, name: str) -> Any:
-        """Return the field's value."""
         check_word(name, given, self.how.get("choices", (given,)))
         return self.parse(given, name) if self.parse is not None else given
 
@@ -329,7 +321,6 @@ class RunOptions:
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """Return the keyword arguments as an operator's signature has them."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         return [
             inspect.Parameter(
@@ -343,11 +334,7 @@ class RunOptions:
 
     @classmethod
     def read_arguments(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that keyword arguments give; None stands for an option's default.
-
-        Raises:
-            ConfigError: a value cannot be read, or two of them contradict each other.
-        """
+        """Return the fields that keyword arguments give; None stands for an option's default."""
         arguments, options = cls.arguments(), options_of(cls)
         if unknown := sorted(set(given) - set(arguments)):
             msg = f"there is no option {unknown[0]!r} here; there are {', '.join(arguments)}"
@@ -362,7 +349,6 @@ class RunOptions:
 
     @classmethod
     def of(cls: type[Own], owner: object) -> Own:
-        """Return them from the attributes of the same names, such as a request's."""
         return cls(**{each.name: getattr(owner, each.name) for each in dataclasses.fields(cls)})
 
     def settled(self, *, mode: str, until: str, at_end: str) -> RunOptions:
@@ -379,12 +365,10 @@ class RunOptions:
 
     @property
     def restart_strategy(self) -> RestartStrategy | None:
-        """The restart strategy; None for the default."""
         return parse_restart(self.restart) if self.restart else None
 
     @property
     def failure_overrides(self) -> FailureOverrides:
-        """The failure classes that the caller has listed."""
         return FailureOverrides.parse(self.fails_as)
 
     @property
@@ -401,7 +385,6 @@ class RunOptions:
         return self.target_batch_s
 
     def check(self) -> None:
-        """Refuse values that are not allowed, alone or together, whatever the job is."""
         for name, each in options_of(RunOptions).items():
             if "choices" in each.how and getattr(self, name) is not None:
                 check_word(str(each.argument), getattr(self, name), each.how["choices"])
@@ -446,7 +429,6 @@ class RunOptions:
 
 
 def _default_argument(field: dataclasses.Field[Any]) -> Any:
-    """Return a field's default as people write it."""
     if field.default is dataclasses.MISSING or field.metadata["option"].takes == "int | None":
         return None
     return getattr(field.default, "value", field.default)

@@ -45,15 +45,14 @@ class RunRecord(Document):
 
     Attributes:
         options: those of the first attempt, with what the job has decided.
-        secret_params: of further parameters, whose values are stored nowhere, the environment
-            variable of the driver that each was read from.
+        secret_params: for each secret parameter, the environment variable that the driver reads it
+            from; its value is never stored.
         interval: start and end as ISO 8601, or None.
         starting: per query the last committed batch when the run began, -1 for none.
-        replayable: that the run begins with a savepoint, to which it can be rewound.
+        replayable: whether the run begins with a savepoint, to which it can be rewound.
         query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
-        token: the lease under which it was begun; runs are in its order, whatever clocks say.
-        settings: of Spark, as the run began with them, of those that a driver chooses when nobody
-            else does; each attempt begins with the same.
+        token: the lease under which it was begun; runs are in its order.
+        settings: Spark's settings that the first driver chose; each attempt begins with the same.
     """
 
     CONTENTS = Contents.FACTS
@@ -75,14 +74,10 @@ class RunRecord(Document):
 
     @property
     def mode(self) -> str:
-        """The mode that the run is executed in, :data:`STREAMING` or :data:`BATCH`."""
         return self.options.mode.upper()
 
     def requested(self) -> dict[str, Any]:
-        """Return what a later attempt of the run must ask for as well, by the request's field.
-
-        The entry point is not in it: a fixed program may lie elsewhere.
-        """
+        """Return the fields that a later attempt must request alike, except the entry point."""
         values = {**vars(self), **vars(self.options)}
         found = options_of(RunSpec).items()
         return {name: each.fixed(values[name]) for name, each in found if each.fixed}
@@ -93,14 +88,13 @@ class AttemptRecord(Document):
     """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed.
 
     Attributes:
-        options: those of this attempt; an old version that goes on after an upgrade takes them.
+        options: those of this attempt; an old version that continues after an upgrade takes them.
         failure: why it has ended, see :class:`~.errors.explanation.Failure`; else None.
-        restarts: how often queries were started again in it, after what, and what the strategy
-            remembers of that; None if never.
+        restarts: the number of query restarts, their causes, and the restart strategy's state; None
+            if never.
         application_id: Spark's name for the driver, by which its history server knows it.
         ui_url: the address of Spark's UI while the driver lives; None without one.
-        datasets: what each query reads and writes, by source and sink, as far as an address is
-            known; its names are OpenLineage's.
+        datasets: what each query reads and writes, by source and sink, in OpenLineage's names.
     """
 
     CONTENTS = Contents.FACTS
@@ -144,7 +138,7 @@ class ProgressRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StopRecord(Document):
-    """``stop.json``: a stop with drain was accepted; whichever attempt comes completes it.
+    """``stop.json``: a stop with drain was accepted; the next attempt completes it.
 
     Attributes:
         savepoint: the address of the savepoint that is taken at the end, or None.
@@ -160,11 +154,7 @@ class StopRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchCommit(Document):
-    """``batch.json``: every query of a BATCH run has staged all its output; from here it counts.
-
-    It is for such a run what Spark's commit log is for a stream: before it nothing is published,
-    and after it no query is run again.
-    """
+    """``batch.json``: commits a BATCH run, whose queries have staged all their output."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/batch.json",)
@@ -178,13 +168,12 @@ class BatchCommit(Document):
 class RewoundRecord(Document):
     """``rewound.json``: the job went back to before this run, or into the middle of it.
 
-    What the run had written is reverted, it cannot be resumed, and a drain that it began or ended
-    does not end the job.
+    The run's output is reverted, it cannot be resumed, and its drain does not end the job.
 
     Attributes:
-        savepoint: what the job was set to; None for its very beginning, and for its state
-            at that time when the run had written nothing.
-        by: what has undone it, such as ``restore 3``; None in the records of older versions.
+        savepoint: what the job was set to; None for its beginning, or if the run had written
+            nothing.
+        by: what has rewound it, such as ``restore 3``; None in old records.
     """
 
     CONTENTS = Contents.FACTS
@@ -210,15 +199,15 @@ class ReplayRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
-    """``requests/<driver id>/<id>.json``: somebody asks one driver for something, and no later one.
+    """``requests/<driver id>/<id>.json``: a request to one driver.
 
     Attributes:
-        driver_id: the driver that is meant; it may not have taken its lease yet.
-        token: of a stop: the lease of the driver that is meant.
+        driver_id: the driver; it may not have taken its lease yet.
+        token: of a stop: the driver's lease.
         savepoint: of a stop: the address of the savepoint to take, or None.
-        aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
+        aligned_timeout_s: of a stop: how long to wait for a batch in flight; None until it ends.
         keeps_run: of a stop: the run is not over, and its next start resumes it.
-        number: the driver's requests are in its order, whatever the callers' clocks say.
+        number: orders the driver's requests, independent of clocks.
     """
 
     CONTENTS = Contents.FACTS
@@ -242,8 +231,8 @@ class ReplyRecord(Document):
     """``replies/<id>.json``: the driver's answer.
 
     Attributes:
-        exit_code: of a refusal: what it means to the caller, see :mod:`.runtime.errors`; the
-            request has to change, the same may be repeated, or neither.
+        exit_code: of a refusal, see :mod:`.runtime.errors`: change the request, repeat it, or
+            neither.
         outcome: of a stop that was done: how the run ended.
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """

@@ -1,9 +1,7 @@
 """The request of a run: every option of a driver, validated, in one document.
 
-An operator, or the command line, makes a :class:`RunSpec`. A driver that is submitted reads it as a
-document beside its submission, so that no option travels as an argument of a process: what ``ps``
-shows are the job directory, the run, the driver's id and the document's digest. The digest binds
-the driver to its request, so that other writers of the job directory cannot change it.
+A submitted driver reads it beside its submission, so that no option is an argument of a process.
+The command line has its digest, so that other writers of the job directory cannot change it.
 """
 
 from __future__ import annotations
@@ -48,11 +46,7 @@ Spark fails only when everything is copied, or its driver has no memory left to 
 def parse_interval(
     values: Sequence[str] | None, name: str | None = None
 ) -> tuple[dt.datetime, dt.datetime] | None:
-    """Read the start and the end of an interval, None for none; without a zone they are in UTC.
-
-    Raises:
-        ConfigError: they are not two times, or the end is before the start.
-    """
+    """Read the start and the end of an interval, None for none; without a zone they are in UTC."""
     if values is None:
         return None
     given = f"{name or of_caller('--interval', 'interval')} {' '.join(values)}"
@@ -82,11 +76,7 @@ def check_replaces_job(identity: str | None) -> None:
 
 
 def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
-    """Refuse impossible partitions; the operator calls this when the DAG is parsed.
-
-    Raises:
-        ConfigError: there is no savepoint, or there cannot be so many.
-    """
+    """Refuse impossible partitions; the operator calls this when the DAG is parsed."""
     if state_partitions is None:
         return
     check_partitions(state_partitions)
@@ -99,11 +89,7 @@ def check_begins_from(savepoint: str | None, state_partitions: int | None) -> No
 
 
 def check_partitions(partitions: int | None) -> None:
-    """Refuse a number that cannot be one of partitions.
-
-    Raises:
-        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
-    """
+    """Refuse a number that cannot be one of partitions."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
         raise ConfigError(msg)
@@ -182,12 +168,7 @@ def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
 
 
 def check_not_in_clear_text(request: DriverSpec, values: Mapping[str, str]) -> None:
-    """Refuse a request that has the value of a secret parameter in one of its other texts.
-
-    Args:
-        request: what a driver is asked for.
-        values: of its secret parameters; of weak ones nothing can be said.
-    """
+    """Refuse a request that has the value of a secret parameter in one of its other texts."""
     secrets = Secrets.of(values)
     for field in dataclasses.fields(request):
         for text in _texts(encode(getattr(request, field.name))):
@@ -218,11 +199,10 @@ class DriverSpec(Document):
 
     Attributes:
         COMMAND: what the driver does with it, a part of the document's name.
-        driver_id: the submission that starts the driver; None for a person's command.
-        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or ``FILE.py`` or ``FILE.sql``, which are jobs
-            as a whole.
-        secret_params: further parameters, by the environment variable of the driver that holds
-            each: their values are never stored, nor compared when a run is resumed.
+        driver_id: the submission that starts the driver; None for a user's command.
+        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or a whole ``FILE.py`` or ``FILE.sql``.
+        secret_params: for each secret parameter, the environment variable that the driver reads it
+            from; its value is never stored or compared.
         interval: for ``ctx.interval``.
     """
 
@@ -285,7 +265,6 @@ class DriverSpec(Document):
     )
 
     def check_params(self) -> None:
-        """Refuse parameters that no document can hold, and those that are given twice."""
         check_params(self.params)
         check_secret_params(self.params, self.secret_params)
 
@@ -338,10 +317,10 @@ class RunSpec(RunOptions, DriverSpec):
     Attributes:
         run_id: None for the job's unfinished run, or a new one.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
-        state_partitions: spread the savepoint's state over this many; None for its own number.
-        replaces_job: the identity of a lost job directory, whose outputs a new job goes on with.
+        state_partitions: repartition the savepoint's state; None for its own number.
+        replaces_job: the identity of a lost job directory, whose outputs a new job continues.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
-            in it, and with ``discard`` nothing is written. None for any other run.
+            in it, and ``discard`` writes nothing. None for any other run.
     """
 
     CONTENTS = Contents.FACTS
@@ -390,11 +369,6 @@ class RunSpec(RunOptions, DriverSpec):
     bootstrap: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what needs no look at the job.
-
-        Raises:
-            ConfigError: a value is not one of those allowed.
-        """
         self.check()
         if self.mode == "batch" and self.from_savepoint is not None:
             msg = (
@@ -415,5 +389,4 @@ class RunSpec(RunOptions, DriverSpec):
 
     @property
     def stored_interval(self) -> tuple[str, str] | None:
-        """The interval as records have it."""
         return (to_iso(self.interval[0]), to_iso(self.interval[1])) if self.interval else None

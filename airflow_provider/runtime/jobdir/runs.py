@@ -1,8 +1,7 @@
-"""The runs of a job, newest first, at a cost that does not follow how many there have been.
+"""The runs of a job, newest first, at a cost independent of their number.
 
-Each lease names its run, tokens have no gaps and leases are never removed, so the runs of the last
-leases are found by name, from the newest token down: a job's ten thousandth run costs what its
-tenth did. Only what asks for all runs (``status --all``, undoing runs) lists their folders.
+Each lease names its run, tokens have no gaps, and leases are never removed, so the last runs are
+found by name. Only requests for all runs list their folders.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ def runs_newest_first(directory: JobDirectory) -> Iterator[RunRecord]:
 
 
 def _walk(directory: JobDirectory, *, is_all: bool) -> Iterator[RunRecord]:
-    """Yield runs in the order in which they were begun, whenever they were driven last."""
     token = newest_token(directory.storage)
     seen: set[str] = set()
     waiting: list[tuple[int, RunRecord]] = []  # begun under an earlier lease than those looked at
@@ -93,7 +91,6 @@ def _begun(storage: Storage, lease: LeaseRecord) -> int:
 def _listed(
     directory: JobDirectory, known: dict[str, RunRecord], seen: set[str]
 ) -> Iterator[RunRecord]:
-    """Yield those of *known* and those whose leases were not looked at."""
     others = [name for name in directory.storage.list("runs") if name not in seen]
     read = [directory.run(name).record() for name in others]
     found = [*known.values(), *(record for record in read if record is not None)]
@@ -101,11 +98,7 @@ def _listed(
 
 
 def last_run(directory: JobDirectory) -> RunRecord:
-    """Return what the job's last run asked.
-
-    Raises:
-        UnknownJobError: no run of a job was ever recorded there.
-    """
+    """Return what the job's last run asked."""
     record = newest_run(directory)
     if record is None:
         msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
@@ -116,9 +109,8 @@ def last_run(directory: JobDirectory) -> RunRecord:
 def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> str:
     """Return the run that the options mean.
 
-    Without a run id they mean the job's unfinished run, so that the same command resumes; else
-    its drained run, which is done; else a new one. Only the newest runs are looked at
-    (:data:`~.runs.RECENT`). One that replays means a run that began after the replayed one.
+    Without a run id: the job's unfinished run, else its drained run, else a new one, among the
+    newest (:data:`~.runs.RECENT`). A replay means a run that began after the replayed one.
     """
     if spec.run_id is not None:
         return spec.run_id
@@ -133,10 +125,10 @@ def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> 
 
 
 def with_stored_options(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
-    """Return the request with the moment of the run that it goes on with.
+    """Return the request with the stored moment of the run that it continues.
 
-    An interval without length is the moment of a DAG run without data of its own, such as one that
-    was triggered by hand. The next DAG run has another, and goes on with the same run all the same.
+    An interval without length is the moment of a DAG run without data; the next DAG run has
+    another.
     """
     if stored is None or stored.interval is None or spec.interval is None:
         return spec
@@ -163,10 +155,7 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
 
 
 def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
-    """Refuse as :func:`check_same_spec` does, of a run that has ended, without the job's function.
-
-    What the function would settle is taken to be as it was, where it could have been that.
-    """
+    """Refuse as :func:`check_same_spec` does for an ended run, without the job's function."""
     if stored is None:
         return
     begun = stored.options
@@ -190,10 +179,9 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
 
 
 def request_of(run: RunRecord, attempt: AttemptRecord | None, job_dir: str) -> RunSpec:
-    """Return the request for another run like one that was, as its last attempt was asked for.
+    """Return the request for another run with the options of the last attempt.
 
-    What is about how that run began, such as a savepoint, is not in it, and neither is what no
-    record has: Spark's own options.
+    The run's own beginning, such as a savepoint, and Spark's options are not in it.
     """
     options = run.options if attempt is None else attempt.options
     return RunSpec(

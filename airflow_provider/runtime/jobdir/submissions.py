@@ -16,11 +16,11 @@ class SubmissionRecord(Document):
     """``submissions/<driver id>.json``: the intent to start a driver, put before it starts.
 
     Attributes:
-        number: the run's submissions are in its order, whatever workers' clocks say.
-        is_remote: whether the driver runs elsewhere than the process that submits it (deploy mode
-            cluster), so that the end of that process says nothing of the driver's.
-        launcher: whom to ask about the driver until it has the lease; None for the process that
-            runs ``spark-submit``, which has a record of its own.
+        number: orders the run's submissions, independent of clocks.
+        is_remote: whether the driver runs in deploy mode cluster, so that the end of the submitting
+            process says nothing of the driver's.
+        launcher: the launcher to ask about the driver until it has the lease; None for
+            ``spark-submit``.
     """
 
     CONTENTS = Contents.FACTS
@@ -40,8 +40,7 @@ class RunOwnerRecord(Document):
     """``runs/<run id>/owner.json``: the DAG run that began the run; put once.
 
     Attributes:
-        run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
-        slice: the name of its slice, None when it has none.
+        run_type: Airflow's kind. A backfill that clears a run takes it over.
     """
 
     CONTENTS = Contents.FACTS
@@ -59,7 +58,7 @@ class ProcessRecord(Document):
     """``submissions/<driver id>.process.json``: the process that looks after the driver; put once.
 
     Attributes:
-        is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
+        is_revoked: whether the next try has found no process behind the intent, and none may start.
         waits_for: what the launcher waits for before it starts the driver; empty for nothing.
     """
 
@@ -84,7 +83,7 @@ class LostRecord(Document):
     It may come up all the same; then it drives the job like any other.
 
     Attributes:
-        waited_s: for how long, on the watcher's own monotonic clock.
+        waited_s: on the watcher's own monotonic clock.
     """
 
     CONTENTS = Contents.FACTS
@@ -111,10 +110,7 @@ class ExitRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HandleRecord(Handle, Document):
-    """``submissions/<driver id>.handle.json``: the driver's run on a cluster; put once.
-
-    It holds no secret. With it and the launcher's connection any process can ask about the run.
-    """
+    """``submissions/<driver id>.handle.json``: the driver's run on a cluster; put once."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.handle.json",)
@@ -126,14 +122,14 @@ class HandleRecord(Handle, Document):
 class LaunchStatusRecord(Document):
     """``submissions/<driver id>.status.json``: a launcher's last answer about the run.
 
-    Watchers put it when it has changed, for processes that have no connection to the cluster.
+    For processes without a connection to the cluster.
 
     Attributes:
-        state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first of those that
-            do not change any more stays.
+        state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first final one
+            stays.
         exit_code: of the driver's process; None if the cluster reports none.
         reason: one line of the cluster's own, which may be a line of the driver's log; or empty.
-        at: when a watcher was answered, by its clock; for people.
+        at: by the watcher's clock; for people.
     """
 
     CONTENTS = Contents.LOG
@@ -146,7 +142,6 @@ class LaunchStatusRecord(Document):
 
     @classmethod
     def of(cls, status: LaunchStatus, at: str) -> LaunchStatusRecord:
-        """Return the document of an answer."""
         return cls(
             state=status.state.value, exit_code=status.exit_code, reason=status.reason, at=at
         )

@@ -1,44 +1,15 @@
 """Upgrades: one version of a job takes the place of another one, in a directory of its own.
 
 The record lies with the old version, and decides which of the two may run. Each step is put before
-what follows from it is done, so the same command goes on after a crash:
+its action, so the same command continues after a crash; docs/crash-table.md has the steps. From
+``stopping`` on only the upgrade starts the old version, and from ``accepted`` on nothing does.
 
-=====================  =============================  ==========================================
-step                   a crash from here on leaves    the same command
-=====================  =============================  ==========================================
-none                   the old version, at work       checks the new version, and begins
-``stopping``           the old version, at work, or   asks for the same stop; of one that has
-                       its savepoint                  ended, takes the savepoint
-``trial``              the new version, at work, or   resumes the new version; its probation
-                       half begun                     begins again
-``accepted``           the new version in force       resumes the new version
-``rejected``           rows of the new version, some  reverts the others
-                       of them reverted
-``rolled back``        the old version in force       resumes the old version
-=====================  =============================  ==========================================
-
-From ``stopping`` on nobody else starts the old version, and from ``accepted`` on nobody does.
-
-Steps are numbered, over all upgrades of a directory, and put if absent: who puts the next number
-has seen the step that it follows, and of two who have seen the same one gets it. So no step
-replaces another, and at most one upgrade is open or accepted. Who goes on with an upgrade, under
-the lease ``upgrades/leases/<token>.json``, first puts the step that it has found once more, under
-its own name. A process that was taken for dead meanwhile has no number left that it could put. What
-it may still do, having been paused between its last check and its act:
-
-=====================  ==========================================================================
-paused before          why nothing is lost or doubled, however far the other one has come
-=====================  ==========================================================================
-the request to stop    both have one request id, and what was answered is not asked again; at worst
-                       an old version that goes on is suspended, and its next start resumes it
-a savepoint of what    it has the same name: the second one is refused
-no driver runs
-driving a version      the lease of that version's directory fences it, and under the lease it is
-                       refused: the run is rewound, or an upgrade stands
-reverting rows         ``rejected`` leads to ``rolled back`` alone, so they are to go in any case;
-                       under the lease of the new version's directory
-the next step          its number is taken: LeaseLostError, and nothing of the other's is undone
-=====================  ==========================================================================
+Steps are numbered over all upgrades of a directory, and put if absent, so at most one upgrade is
+open or accepted. A process that takes over an upgrade, under the lease
+``upgrades/leases/<token>.json``, first puts the current step again under its own name. That fences
+a paused process, which has no free number left. What it may still do is harmless: both share one
+request id and one savepoint name, the lease of each version's directory fences driving and
+reverting, and ``rejected`` leads to ``rolled back`` alone.
 """
 
 from __future__ import annotations
@@ -101,7 +72,7 @@ class UpgradeRecord(Document):
     Attributes:
         number: of the step, over all upgrades of the directory; the highest one counts.
         id: made of the address of the new version's directory, and the run of both that is tried.
-        old_run_id: the run of the old version that is stopped, whose options it goes on with.
+        old_run_id: the stopped run of the old version, whose options the upgrade continues with.
         savepoint: with which the new version begins; None before it is taken.
         reason: why it was rejected, or was not begun; empty for no reason.
     """
@@ -123,11 +94,7 @@ class UpgradeRecord(Document):
     def after(
         self, step: UpgradeStep, *, savepoint: str | None = None, reason: str = ""
     ) -> UpgradeRecord:
-        """Return the record of the next step.
-
-        Raises:
-            IllegalTransitionError: it does not follow this one; a bug.
-        """
+        """Return the record of the next step."""
         if step not in _NEXT[self.step]:
             msg = f"upgrade {self.id}: {step.value} does not follow {self.step.value}"
             raise IllegalTransitionError(msg)
@@ -150,31 +117,23 @@ class UpgradeRecord(Document):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the new version is in force."""
         return self.step is UpgradeStep.ACCEPTED
 
     @property
     def forbids_old(self) -> bool:
-        """Whether nobody but the upgrade may start the old version."""
         return self.step is not UpgradeStep.ROLLED_BACK
 
 
 def upgrade_id(to: str) -> str:
-    """Return the id of the upgrade to the version in a directory, given by its address.
-
-    It names the directory, not its whole address, and has a number that the address decides.
-    """
+    """Return the id of the upgrade to the version at an address: its folder's name and a digest."""
     name = UNSAFE.sub("_", to.rstrip("/").rpartition("/")[2])[:_NAME_CHARS]
     return f"upgrade-{name}-{hashlib.sha256(to.encode()).hexdigest()[:8]}"
 
 
 def newest_upgrade(directory: JobDirectory) -> UpgradeRecord | None:
-    """Return the step that was put last, of whichever upgrade; None before the first one.
+    """Return the newest step of any upgrade; None before the first one.
 
-    A listing may be a minute old on a network filesystem, so later ones are looked for by name.
-
-    Raises:
-        OSError: the storage cannot be read, or lists a step that is not there.
+    A listing may be stale on a network filesystem, so later steps are also read by name.
     """
     number = max(numbers_in(directory.storage.list(FOLDER), ".json"), default=0)
     record = _read(directory, number) if number else None
@@ -199,14 +158,13 @@ def last_step(directory: JobDirectory, seen: UpgradeRecord) -> UpgradeRecord:
 
 
 def put_upgrade(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord:
-    """Put a step if nobody has put one of its number, and return it.
+    """Put a step if its number is free, and return it.
 
     Raises:
-        LeaseLostError: somebody else has; nothing was written.
+        LeaseLostError: another process has put that number; nothing was written.
         OSError: it is not known whether it was put; the same call finds out.
 
-    Crash safety: one document, put if absent.
-    Idempotent: by number and driver.
+    Crash safety: one document, put if absent. Idempotent: by number and driver.
     """
     is_put = record.put_if_absent(directory.storage, _path(record.number))
     if not is_put and _read(directory, record.number) != record:  # nor was only the answer lost
@@ -248,7 +206,7 @@ class Version:
 
     Attributes:
         run_id: its run; after a stop the run has successors.
-        from_savepoint: what it has begun from; empty for nothing, as a template renders it.
+        from_savepoint: what it has begun from; empty for nothing.
     """
 
     job_dir: str
@@ -258,17 +216,15 @@ class Version:
 
 
 def version_in_force(first: Version, *, before: str | None = None) -> Version:
-    """Return the version that accepted upgrades have led to.
-
-    While an upgrade is under way, that is the old version.
+    """Return the version that accepted upgrades have led to; during an upgrade, the old one.
 
     Args:
         first: the version that the job began with.
-        before: the directory of a version, for the version whose place that one takes, or has
-            taken; None for the newest one.
+        before: the directory of a version, for the version that it replaces; None for the newest
+            one.
 
     Raises:
-        CorruptDocumentError: accepted upgrades lead back to a directory that they have led from.
+        CorruptDocumentError: accepted upgrades form a cycle.
     """
     last = directory_at(before).url if before is not None else None
     version, visited = first, set[str]()
@@ -288,18 +244,17 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
 
 
 def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
-    """Return the address of the directory that a job's address means now.
+    """Return the directory of the version in force for a job's address.
 
-    It is the directory of the version in force. Whatever takes an address uses this function, or
-    says that it is about one version; docs/upgrading-jobs.md has the table.
+    Every use of an address goes through this function, or is about one version;
+    docs/upgrading-jobs.md has the table.
 
     Args:
         job_dir: the address of a version of the job, such as the first one.
-        run_id: a run; the directory of a version that is not in force is meant if it has the run,
-            and the one in force has not.
+        run_id: a run; selects the directory of an old version if only that one has the run.
 
     Raises:
-        ConfigError: the version in force has no directory, such as one that is not mounted.
+        ConfigError: the directory of the version in force is missing, or not mounted.
     """
     found = version_in_force(Version(job_dir, "", "")).job_dir
     if found == job_dir:
@@ -350,7 +305,7 @@ class UpgradeWorker:
 
     Attributes:
         host: its machine; empty if its lease is gone.
-        liveness: whether it lives, as far as its lease was watched.
+        liveness: as far as its lease was watched.
         owner: the DAG run whose task submitted it; None for the command line.
     """
 
@@ -361,14 +316,12 @@ class UpgradeWorker:
 
     @property
     def name(self) -> str:
-        """The name by which a user knows the process."""
         if self.owner is None:
             return "'spark-stream upgrade'"
         return f"the task of DAG {self.owner.dag_id!r}, run {self.owner.dag_run_id!r},"
 
     @property
     def what_follows(self) -> str:
-        """The user's options while the upgrade is open."""
         goes_on = (
             "give the same 'spark-stream upgrade' again, which continues it"
             if self.owner is None
@@ -387,11 +340,7 @@ def worker_of(
 ) -> UpgradeWorker:
     """Return the process that works on an open upgrade, or worked on it last.
 
-    Args:
-        directory: the old version's.
-        upgrade: its last step.
-        waits: whether to watch the lease until it is known whether its holder lives; one timeout
-            at most.
+    *waits* watches its lease until its liveness is known, for one timeout at most.
     """
     observer = LeaseObserver(directory.storage.at(FOLDER), SystemClock())
     lease, liveness = observer.settle() if waits else observer.look()
@@ -409,12 +358,7 @@ def worker_of(
 
 
 def summary_of(upgrade: UpgradeRecord, worker: UpgradeWorker | None) -> str:
-    """Return the state of an upgrade, and what the user can do.
-
-    Args:
-        upgrade: its last step.
-        worker: the process that works on it; None if the upgrade is not open.
-    """
+    """Return the state of an upgrade, and what the user can do."""
     if upgrade.is_accepted:
         return f"the version in {upgrade.to} has taken over; run that one"
     if worker is None or not upgrade.is_open:
@@ -432,14 +376,7 @@ def describe_version(directory: JobDirectory, upgrade: UpgradeRecord) -> str:
 
 
 def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
-    """Refuse an upgrade that the two directories forbid; nothing is written.
-
-    Returns:
-        The number of its first step.
-
-    Raises:
-        ConfigError: another upgrade is in force, or the new directory is in use, or was.
-    """
+    """Refuse an upgrade that the two directories forbid; return the number of its first step."""
     steps = [*steps_newest_first(directory)]  # one read: a later step has the number of the first
     newest = steps[0] if steps else None
     if newest is not None and newest.forbids_old:

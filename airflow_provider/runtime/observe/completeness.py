@@ -1,7 +1,7 @@
 """Published batches, completeness and reports of a stream: how far its output can be read.
 
-A batch with watermark W has emitted what ends by W, such as the windows until then, and what comes
-later for them is late. So when it is committed and published, the output is complete up to W.
+A published batch with watermark W has emitted all windows that end by W, and later rows for them
+are late. So the output is complete up to W.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class PublishedBatch:
 
     Attributes:
         offsets: the offsets that the batch has read to, and its watermark.
-        epoch: the record of what the sinks have published; None for Spark's own sinks, and when it
-            is folded.
+        epoch: the record of the sinks' epoch; None for Spark's own sinks, and when folded.
     """
 
     query_id: str | None
@@ -47,16 +46,11 @@ class PublishedBatch:
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark of the batch, in milliseconds since 1970; None without one."""
         return (self.offsets.watermark_ms or None) if self.offsets is not None else None
 
 
 def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
-    """Return the last batch of a query that is committed and published.
-
-    Raises:
-        CheckpointError: a log or record is damaged.
-    """
+    """Return the last batch of a query that is committed and published."""
     logs = CheckpointLogs(directory.checkpoint(query))
     query_id = logs.query_id()
     records = EpochRecords(directory.committables(query), str(query_id))
@@ -82,7 +76,6 @@ class Completeness:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no more output will come."""
         return self.finished_by is not None
 
     @property
@@ -98,7 +91,6 @@ class Completeness:
         return None if is_of_drain(lowest) else lowest
 
     def lagging(self, until_ms: int) -> dict[str, int | None]:
-        """Return the queries whose output is not complete up to a moment."""
         if self.is_finished:
             return {}
         return {
@@ -108,7 +100,6 @@ class Completeness:
         }
 
     def is_up_to(self, until_ms: int) -> bool:
-        """Whether the output of all queries is complete up to a moment."""
         return self.is_finished or (bool(self.watermarks) and not self.lagging(until_ms))
 
     def describe(self) -> dict[str, str | None]:
@@ -119,12 +110,7 @@ class Completeness:
 def completeness(directory: JobDirectory, queries: Sequence[str] = ()) -> Completeness:
     """Return the event time up to which the output of a job is complete.
 
-    Args:
-        directory: the job directory; there may be no job in it yet.
-        queries: the queries that count, begun or not; by default all that have begun.
-
-    Raises:
-        CheckpointError: a log or record is damaged.
+    *queries* are those that count, begun or not; by default all that have begun.
     """
     begun = directory.query_names()
     watermarks = {
@@ -158,16 +144,15 @@ RUNNING: Final = "RUNNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamReport(Document):
-    """The progress of a run that a supervising task hands over; nothing has ended, none is stored.
+    """The progress of a running run that a supervising task hands over; it is not stored.
 
     Attributes:
         outcome: always RUNNING.
         attempts: drivers so far, this one included.
-        restarts: how often this driver has started queries again.
         at: the driver's last report.
-        queries: per query ``query_id``, ``batch_id``: the last batch that is committed and
-            published, None before the first; of that batch ``watermark``, ``sources`` with their
-            ``end_offset``, and ``sinks``; ``backlog`` as the sources report it.
+        queries: per query ``query_id``, ``batch_id``: the last published batch, None before the
+            first; its ``watermark``, ``sources`` with their ``end_offset``, and ``sinks``;
+            ``backlog`` as the sources report it.
     """
 
     CONTENTS = Contents.FACTS
@@ -188,11 +173,7 @@ class StreamReport(Document):
 
 
 def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamReport:
-    """Return the progress of a running run.
-
-    Raises:
-        CheckpointError: the driver has reported nothing yet, or a document is damaged.
-    """
+    """Return the progress of a running run."""
     progress = snapshot.driver_progress
     if progress is None or snapshot.attempt is None or snapshot.lease is None:
         msg = f"{directory.url}: its driver has not begun its queries, so nothing is handed over"

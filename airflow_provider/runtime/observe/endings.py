@@ -1,7 +1,6 @@
 """Endings of drivers: the failure that a driver recorded, or that its silence means; pure.
 
-The task's error, ``status``, ``ls``, the events and the page take the reason from here. A recorded
-failure decides; without one the exit code and the last lines of the log, else the driver's remains.
+Without a recorded failure the exit code and the last lines of the log decide, else the remains.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def silent_failure(
         code: the exit code of its process; None if it is not known.
         lines: the last lines of its log.
         host: its machine.
-        remains: its remains; None if they were not read.
+        remains: None if they were not read.
         cluster: the cluster's words about its end; empty for none.
     """
     screen = screen_in(lines)

@@ -1,8 +1,7 @@
 """Events of a stream, decided from its job directory, each once.
 
-A source of events reads a job directory and decides which events follow from that and from the
-*state* after the last event. The state is plain JSON; the caller stores it. The decision is pure:
-it compares watermarks, numbers and names, never the times at which documents were written.
+Events follow from the job directory and the *state* after the last event, plain JSON that the
+caller stores. The decision is pure: it compares watermarks, numbers and names, never times.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class EventStep:
     """One event, and the state after it.
 
     Attributes:
-        id: the same for the same event, also when another triggerer reports it again.
+        id: the same when another triggerer reports the event again.
         payload: plain JSON for the event's consumers.
         state: to be stored together with the event.
     """
@@ -57,9 +56,6 @@ class EventSource(Protocol[Seen]):
         Args:
             directory: the job directory; there may be no job in it yet.
             state: the state after the last event or :meth:`begin`; None for the first read.
-
-        Raises:
-            CheckpointError: a document is damaged.
         """
 
     def describe(self, seen: Seen) -> str:
@@ -79,15 +75,14 @@ class EventSource(Protocol[Seen]):
 class CompletePeriods:
     """An event for each period of event time of which the output is complete, and one for the end.
 
-    The state is the end of the last period, and the run whose end was reported. Periods are not
-    reported again after an older savepoint was restored.
+    Periods are not reported again after an older savepoint was restored.
 
     Attributes:
         every_ms: the length of the periods, which are aligned to 1970.
         queries: the queries that count; none for all.
-        since_ms: events begin with the period that contains this moment; None for the periods that
-            are complete after the first read. If the stream has no watermark at the first read, the
-            first event is that of the newest period: where its data begin is not known.
+        since_ms: events begin with the period that contains this moment; None for those that
+            complete after the first read. If the stream has no watermark then, the first event is
+            that of the newest period.
     """
 
     every_ms: int
@@ -95,16 +90,13 @@ class CompletePeriods:
     since_ms: int | None = None
 
     def read(self, directory: JobDirectory, state: State | None) -> Completeness:
-        """Return the event time up to which the output is complete."""
         del state
         return completeness(directory, self.queries)
 
     def describe(self, seen: Completeness) -> str:
-        """Return the event time up to which each query is complete."""
         return f"complete up to: {seen.describe() or 'nothing yet'}"
 
     def begin(self, seen: Completeness) -> State:
-        """Return the end of the last period before the events."""
         if self.since_ms is not None:
             return {"boundary_ms": self._boundary(self.since_ms), "ended_by": None}
         reached = seen.reached_ms
@@ -112,7 +104,6 @@ class CompletePeriods:
         return {"boundary_ms": boundary, "ended_by": seen.finished_by}
 
     def steps(self, state: State, seen: Completeness) -> Iterator[EventStep]:
-        """Yield a step for each period, and one for the end of a job that is FINISHED."""
         complete = seen.describe()
         last = state["boundary_ms"]
         for boundary in self._boundaries(last, seen.reached_ms):
@@ -150,7 +141,7 @@ class SeenSavepoints:
 
     Attributes:
         complete: the complete ones, by the clocks of their writers.
-        folders: of all, also of those that are being taken or removed, or cannot be read now.
+        folders: of all, also of incomplete and unreadable ones.
     """
 
     complete: Sequence[Savepoint]
@@ -159,10 +150,9 @@ class SeenSavepoints:
 
 @dataclasses.dataclass(frozen=True)
 class NewSavepoints:
-    """An event for each savepoint that is complete in the folder ``savepoints`` of the job.
+    """An event for each complete savepoint in the job's folder ``savepoints``, except for replays.
 
-    The savepoints for replays, with which runs begin, have no events. The state names the
-    savepoints that were reported, or were there before, while their folders exist.
+    The state names the reported and initial savepoints, while their folders exist.
 
     Attributes:
         from_start: also report the savepoints that are there at the first read.
@@ -171,7 +161,6 @@ class NewSavepoints:
     from_start: bool = False
 
     def read(self, directory: JobDirectory, state: State | None) -> SeenSavepoints:
-        """Return the savepoints."""
         del state
         complete, others = find_savepoints(directory.storage.at("savepoints"))
         folders = {each.folder for each in complete} | {each.folder for each in others}
@@ -179,15 +168,12 @@ class NewSavepoints:
         return SeenSavepoints(own, frozenset(folders))
 
     def describe(self, seen: SeenSavepoints) -> str:
-        """Return how many savepoints there are."""
         return f"savepoints: {len(seen.complete)}"
 
     def begin(self, seen: SeenSavepoints) -> State:
-        """Return the savepoints that are not reported."""
         return {"known": [] if self.from_start else [_mark(each) for each in seen.complete]}
 
     def steps(self, state: State, seen: SeenSavepoints) -> Iterator[EventStep]:
-        """Yield a step for each savepoint that is not known."""
         known = [mark for mark in state["known"] if mark.rpartition("@")[0] in seen.folders]
         for savepoint in seen.complete:
             if _mark(savepoint) in state["known"]:
@@ -207,7 +193,6 @@ class NewSavepoints:
 
 
 def _mark(savepoint: Savepoint) -> str:
-    """Return what identifies a savepoint, also if its name is used again."""
     return f"{savepoint.folder}@{savepoint.record.taken}"
 
 
@@ -248,17 +233,12 @@ class _OfRuns:
     """Events of runs.
 
     The state has the token before which runs are not read any more, ten runs later at the latest,
-    and for each later run the number of its last item. All runs of another job in the same folder
-    are new.
-
-    Attributes:
-        from_start: also report what happened before the first read.
+    and for each later run the number of its last item. All runs of another job are new.
     """
 
     from_start: bool = False
 
     def read(self, directory: JobDirectory, state: State | None) -> SeenRuns:
-        """Return what has happened to the runs that are not settled."""
         record = directory.job()
         job = record.created if record is not None else None
         runs: Iterable[RunRecord] = runs_newest_first(directory)
@@ -277,18 +257,15 @@ class _OfRuns:
         return SeenRuns(job, tokens, items)
 
     def describe(self, seen: SeenRuns) -> str:
-        """Return the newest run."""
         return f"newest run: {next(iter(seen.tokens), None)}"
 
     def begin(self, seen: SeenRuns) -> State:
-        """Return the state after the items that are not reported."""
         if self.from_start:
             return {"job": seen.job, "token": 0, "known": {}}
         known = {item.run_id: item.number for item in seen.items}
         return {"job": seen.job, "token": seen.settled, "known": known}
 
     def steps(self, state: State, seen: SeenRuns) -> Iterator[EventStep]:
-        """Yield a step for each item that is not known."""
         if state["job"] != seen.job:
             state = {"job": seen.job, "token": 0, "known": {}}
         known = {run_id: n for run_id, n in state["known"].items() if run_id in seen.tokens}
@@ -305,7 +282,6 @@ class _OfRuns:
             yield EventStep(id_, payload, {"job": seen.job, "token": token, "known": known})
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number and the payload of each item after *known*."""
         raise NotImplementedError
 
 
@@ -337,10 +313,7 @@ _SHOWN: Final = ("reason", "condition", "root_cause", "query", "batch", "host")
 
 @dataclasses.dataclass(frozen=True)
 class Failures(_OfRuns):
-    """An event for each attempt that has failed, or whose driver has died without recording why.
-
-    A restart of queries within a driver, a stop and a cancel have none.
-    """
+    """An event for each attempt that has failed, or whose driver has died without recording why."""
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
         last = run.attempt_count()
@@ -362,7 +335,6 @@ class Failures(_OfRuns):
 
 
 def _failure(run: RunDirectory, attempt: AttemptRecord, *, is_last: bool) -> Failure | None:
-    """Return why an attempt has failed; None if it has not, or its driver may be at work."""
     if attempt.outcome is not None:
         is_failed = attempt.outcome == FAILED
         return Failure.from_dict({**(attempt.failure or {})}) if is_failed else None

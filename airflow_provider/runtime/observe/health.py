@@ -1,25 +1,11 @@
 """Health of a driver: decides whether one with a current heartbeat makes progress; pure.
 
-A heartbeat shows that a process is alive. Whether its job makes progress is seen from the job
-directory: the driver's progress reports, Spark's logs, and the backlog that its sources report.
-Each of the following may last for a stated time *on the observer's own monotonic clock*; machines'
-clocks are never compared, and no time in which nobody looked counts.
+Each symptom may last for a stated time *on the observer's own monotonic clock*: no report (except
+while a request is open), no commit although there is work, too much lag, and no end after a request
+to end. Time without polls does not count. A stream with silent input is healthy.
 
-==========================  =====================================================================
-what lasts                  what is seen, at every look
-==========================  =====================================================================
-no report                   the driver has not begun its queries, or its loop is blocked; but not
-                            while it has yet to answer a request
-no commit                   a batch is planned, or the source says there is more to read, and the
-                            last committed batch is still the same
-lag                         a source says that more is unread than the limit allows
-no end                      it got a request to end, and still holds its lease
-==========================  =====================================================================
-
-A stream whose input is silent plans nothing, has nothing unread, and is well.
-
-:func:`driver_trouble` is for people and metrics. It sees one snapshot, so it compares the reader's
-wall clock with the times that drivers have recorded. No driver is stopped because of it.
+:func:`driver_trouble`, for people and metrics, sees one snapshot and compares wall clocks. No
+driver is stopped because of it.
 """
 
 from __future__ import annotations
@@ -48,12 +34,12 @@ _AWAY: Final = 0.5  # of the time allowed: who has not looked for so long has no
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What is allowed, and for how long.
+    """The limits of a healthy driver.
 
     Attributes:
-        progress_timeout_s: how long there may be no progress, in seconds; None for no limit.
+        progress_timeout_s: how long there may be no progress; None for no limit.
         lag: how much may be unread, by the measure that the source reports.
-        lag_time_s: how long more than that may be unread, in seconds.
+        lag_time_s: how long more than that may be unread.
     """
 
     progress_timeout_s: float | None = None
@@ -62,18 +48,17 @@ class Limits:
 
     @property
     def allow_all(self) -> bool:
-        """Whether nothing is limited."""
         return self.progress_timeout_s is None and not self.lag
 
 
 @dataclasses.dataclass(frozen=True)
 class QuerySample:
-    """What one look at a query has shown.
+    """One sample of a query.
 
     Attributes:
         planned: its last planned batch, -1 for none.
         committed: its last committed batch, -1 for none.
-        backlog: what its sources said was unread, by their own measures.
+        backlog: the unread input, by the sources' own measures.
     """
 
     planned: int
@@ -82,21 +67,19 @@ class QuerySample:
 
     @property
     def has_work(self) -> bool:
-        """Whether a commit is to be expected."""
         return self.planned > self.committed or any(n > 0 for n in self.backlog.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class DriverSample:
-    """What one look at a driver has shown.
+    """One sample of a driver.
 
     Attributes:
         token: its lease.
-        host: its machine, for people.
-        report: what tells its last report from the one before; None before its first one.
-        is_asked: whether it has yet to answer a request, such as one for a stop with a savepoint,
-            which may take its time: meanwhile no report is expected.
-        is_leaving: whether it has a request to end, and its end is waited for.
+        report: identifies its last report; None before its first one.
+        is_asked: whether it has an open request, such as a stop with a savepoint: meanwhile no
+            report is expected.
+        is_leaving: whether it has a request to end.
     """
 
     token: int
@@ -109,7 +92,7 @@ class DriverSample:
 
 @dataclasses.dataclass(frozen=True)
 class HealthProblem:
-    """What is wrong with a driver.
+    """A problem of a driver.
 
     Attributes:
         condition: :data:`NO_PROGRESS` or :data:`LAG`.
@@ -124,7 +107,6 @@ class HealthProblem:
     batch: int | None = None
 
     def failure(self) -> Failure:
-        """Return it as a failure; to start the driver again may help."""
         return Failure(
             failure_class=FailureClass.RECOVERABLE,
             reason=self.reason,
@@ -138,10 +120,7 @@ class HealthProblem:
 
 
 class _Symptom(NamedTuple):
-    """Something that is so at one sample, and may not last.
-
-    Two looks show the same sign when *key* is the same: a commit or a report in between changes it.
-    """
+    """A symptom of one sample; a commit or a report changes its *key*."""
 
     key: tuple[str | int | None, ...]
     allowed_s: float
@@ -150,11 +129,11 @@ class _Symptom(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """What has been seen so far of one driver.
+    """The health history of one driver.
 
     Attributes:
-        since_s: since when each sign has been there at every sample.
-        looked_s: when it was looked last; None before the first sample.
+        since_s: since when each symptom has been in every sample.
+        looked_s: the time of the last sample; None before the first.
     """
 
     since_s: Mapping[tuple[str | int | None, ...], float] = dataclasses.field(default_factory=dict)
@@ -163,13 +142,7 @@ class Health:
     def after(
         self, sample: DriverSample, limits: Limits, now_s: float
     ) -> tuple[Health, HealthProblem | None]:
-        """Return what is known after one more sample, and what is wrong.
-
-        Args:
-            sample: what was seen.
-            limits: what is allowed.
-            now_s: the observer's own monotonic time.
-        """
+        """Return the health after one more sample, and the problem; *now_s* is monotonic time."""
         since: dict[tuple[str | int | None, ...], float] = {}
         found: HealthProblem | None = None
         away_s = now_s - self.looked_s if self.looked_s is not None else 0.0
@@ -268,7 +241,7 @@ def driver_trouble(
         progress: the run's last report, perhaps of an earlier driver.
         attempt: the run's last attempt.
         now: by the reader's clock.
-        is_live: whether its heartbeat is current, so that reports are to be expected.
+        is_live: whether its heartbeat is current, so that reports are expected.
     """
     # A driver that has just begun has not reported yet: its begin counts as a report.
     seen = (progress.at if progress else None, attempt.started if attempt else None)
@@ -284,7 +257,6 @@ def driver_trouble(
 
 
 def _about(seconds: float) -> str:
-    """Return a time of a minute or more in words."""
     for unit, unit_s in (("day", 86_400), ("hour", 3600)):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}s"

@@ -1,7 +1,6 @@
-"""Observer of a run, from outside, through its job directory alone: status, operators, triggers.
+"""Observer of a run through its job directory alone, from any process and machine.
 
-:mod:`.snapshot` reads, :mod:`.state` decides, and a watcher does both repeatedly. It may live in
-another process, on another machine, and start long after the run did.
+:mod:`.snapshot` reads, :mod:`.state` decides, and a watcher does both repeatedly.
 """
 
 from __future__ import annotations
@@ -47,12 +46,10 @@ class RunWatcher:
 
     Args:
         storage: the job directory.
-        run_id: the run.
         clock: measures how long a heartbeat has not changed.
         driver_id: the submission to watch; None for the run's last one.
         observer: the observer of the job's lease; None for a new one.
-        ask: asks a launcher about a driver that has not the lease; None to use the
-            answers that others have stored.
+        ask: asks a launcher about a driver without a lease; None to use stored answers.
 
     Attributes:
         requests: the job directory in which its drivers get requests.
@@ -96,14 +93,13 @@ class RunWatcher:
         )
 
     def decide(self, snapshot: RunSnapshot) -> Assessment:
-        """Decide from one snapshot."""
         return assess(snapshot)
 
     def assess(self) -> Assessment:
         """Poll and decide; a driver that never comes up ends as failed.
 
-        While the run's driver is known to live, a poll reads one document: the one that ends the
-        wait. It reads the heartbeat every :data:`LIFE_S` seconds, or at each fifth poll.
+        While the driver lives, a poll reads only the document that ends the wait, and the heartbeat
+        every :data:`LIFE_S` seconds, or at each fifth poll.
         """
         token, self._alive = self._alive, None  # after a poll that fails the next one is whole
         if token is not None and self._goes_on(token):
@@ -112,7 +108,6 @@ class RunWatcher:
         return self.assess_snapshot(self.poll())
 
     def _goes_on(self, token: int) -> bool:
-        """Whether a driver that was alive still is, and has not ended."""
         if self.has_ended():
             return False
         self._polls += 1
@@ -127,7 +122,6 @@ class RunWatcher:
         return self._run.final() is not None
 
     def assess_snapshot(self, snapshot: RunSnapshot) -> Assessment:
-        """Decide from one snapshot, and from how long a driver has not come up."""
         snapshot, assessment = self._after_asking(snapshot)
         self._alive = None
         is_at_work = assessment.run_state is RunState.RUNNING and snapshot.liveness is Liveness.LIVE
@@ -156,10 +150,7 @@ class RunWatcher:
         return assessment
 
     def _after_asking(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, Assessment]:
-        """Ask the launcher if the lease leaves the state open, and decide.
-
-        Not at each poll: a service may be paid, and limits how often it is asked.
-        """
+        """Ask the launcher if the lease leaves the state open, and decide; not at each poll."""
         assessment = self.decide(snapshot)
         is_open = snapshot.launch is None or not snapshot.launch.is_over
         run_state = assessment.run_state
@@ -175,7 +166,6 @@ class RunWatcher:
         return snapshot, self.decide(snapshot)
 
     def _answer(self, answer: LaunchStatus, handle: Handle) -> LaunchStatus:
-        """Return the launcher's answer, and store it for others when it has changed."""
         with contextlib.suppress(OSError):  # the next watcher asks, too
             before = self._run.launch_status_of(handle.driver_id)
             if before is None or answer != before.status():
@@ -196,8 +186,8 @@ class RunWatcher:
         """Return the final checkpoint, verified; None while there is none.
 
         Raises:
-            CheckpointError: it says what is not so.
-            ConfigError: the job went back before the run, so what it says does not count any more.
+            CheckpointError: it contradicts the records.
+            ConfigError: the run was rewound.
         """
         final = self._run.final()
         if final is None:
@@ -209,7 +199,6 @@ class RunWatcher:
 
 
 def _start_timeout_s(snapshot: RunSnapshot) -> float:
-    """Return how long a driver may take from the end of its time in a queue to its lease."""
     if snapshot.launch is not None and snapshot.launch.state is LaunchState.UNKNOWN:
         return AWAY_TIMEOUT_S
     return START_TIMEOUT_S if snapshot.submission_started else _PROCESS_TIMEOUT_S

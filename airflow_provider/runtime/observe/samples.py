@@ -1,8 +1,4 @@
-"""Metrics of a stream: what is measured of a run and its queries. Pure, but for its reader.
-
-:data:`METRICS` names them, :func:`measure` computes them from one sample, and :class:`StreamReader`
-looks at the job directory.
-"""
+"""Metrics of a stream: :data:`METRICS` names them, :func:`measure` computes them (pure)."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ class Metric(NamedTuple):
 
     Attributes:
         name: after ``spark_streaming.``.
-        unit: of its value.
         meaning: one sentence without its full stop.
         is_of_query: whether each query of a job has its own.
     """
@@ -97,10 +92,9 @@ class Sample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StreamSample:
-    """What one look at a run has shown.
+    """One sample of a run.
 
     Attributes:
-        last_batches: per query what its history has of its last batch.
         savepoint_taken: when the job's newest savepoint was taken; None without one.
         is_alive: whether a driver of the run lives; None while one is starting.
     """
@@ -113,12 +107,7 @@ class StreamSample:
 
 
 def measure(sample: StreamSample, now: dt.datetime) -> list[Sample]:
-    """Return the samples of one look; what is not known has none.
-
-    Args:
-        sample: what was read.
-        now: by the reader's clock.
-    """
+    """Return the samples of one look; what is not known has none."""
     samples = [*_samples(None, _of_job(sample, now))]
     for query, progress in (sample.progress.queries if sample.progress is not None else {}).items():
         last = sample.last_batches.get(query)
@@ -157,11 +146,7 @@ def _of_query(
 
 
 def largest_backlog(backlog: Mapping[str, int] | None) -> int | None:
-    """Return how much is unread; None when no source says.
-
-    Sources report several measures of the same, such as the greatest and the mean distance of
-    partitions; the greatest is what people look at.
-    """
+    """Return the greatest measure of unread input; None when no source reports any."""
     return max((backlog or {}).values(), default=None)
 
 
@@ -183,13 +168,7 @@ def restart_count(attempt: AttemptRecord | None) -> int:
 
 
 class StreamReader:
-    """Looks at a run again and again, and reads only what may have changed.
-
-    Args:
-        directory: the job directory.
-        run_id: the run.
-        clock: time.
-    """
+    """Samples a run repeatedly, and reads only what may have changed."""
 
     def __init__(self, directory: JobDirectory, run_id: str, clock: Clock) -> None:
         self._directory = directory
@@ -200,15 +179,7 @@ class StreamReader:
         self._taken: dict[str, str] = {}  # of complete savepoints, whose records never change
 
     def samples(self, *, is_alive: bool | None) -> list[Sample]:
-        """Return what is measured now.
-
-        Args:
-            is_alive: whether a driver of the run lives; None while one is starting.
-
-        Raises:
-            OSError: the storage cannot be read.
-            SparkStreamError: a document cannot be.
-        """
+        """Return the current samples; *is_alive* is None while a driver is starting."""
         progress = self._run.progress()
         if progress is not None:
             for query, reported in progress.queries.items():
@@ -226,7 +197,6 @@ class StreamReader:
         return AttemptRecord.read(self._run.storage, f"attempts/{progress.attempt}.json")
 
     def _read_history(self, query: str, batch: int | None) -> None:
-        """Read the history of a query, unless the batch of the last report is known from it."""
         known = self._last.get(query)
         if known is not None and batch in {None, known.batch}:
             return

@@ -39,29 +39,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RunSnapshot:
-    """What one read of a run's documents has shown.
-
-    The fields decide the run's state, and are read together. The properties are read at their first
-    use.
+    """One read of a run's documents; the properties are read at their first use.
 
     Attributes:
         run_id: the run; None if none was begun or submitted.
-        directory: the job directory; None for a snapshot that was put together by hand.
-        lease: the job's newest lease, of whatever run.
-        liveness: what is known of its holder.
-        attempt: the run's last attempt.
+        directory: the job directory; None for a snapshot made by hand.
+        lease: the job's newest lease, of any run.
         submission: the submission watched, or the run's last one.
-        exit: how its process ended, if that is known.
         submission_gone: whether its process has certainly ended, or will never start.
-        submission_started: whether its process has come up at all.
-        submission_lost: whether a wait for its driver to come up has timed out.
-        handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
+        submission_started: whether its process has come up.
+        submission_lost: whether a wait for its driver has timed out.
+        handle: its run on a cluster; None while unknown, and for ``spark-submit``.
         launch: the launcher's last answer about that run; None before the first question.
-        host: the machine of the submission's process; empty if it is not known.
+        host: the machine of the submission's process; empty if unknown.
         waits_for: what the submission's process waits for before it starts the driver.
-        is_driver_gone: whether the driver has certainly ended, and the process that records its
-            exit has not recorded it yet.
-        remains: what a driver that recorded no end has left; None while it may live.
+        is_driver_gone: whether the driver has certainly ended, and its exit is not recorded yet.
+        remains: of a driver that recorded no end; None while it may live.
     """
 
     run_id: str | None = None
@@ -85,7 +78,6 @@ class RunSnapshot:
 
     @functools.cached_property
     def run_record(self) -> RunRecord | None:
-        """The run's options; None before its first attempt."""
         return self._run.record() if self._run is not None else None
 
     @functools.cached_property
@@ -140,8 +132,8 @@ def read_snapshot(
         directory: the job directory.
         run_id: the run; None for the newest one, or for the submitted one of a job without runs.
         driver_id: the submission to watch; None for the run's last one.
-        observer: the observer of the job's lease; with a new one nothing is known of the liveness
-            of a driver on another machine.
+        observer: the observer of the job's lease; a new one does not know the liveness of a driver
+            on another machine.
 
     Raises:
         OSError: the storage cannot be read, or nothing of the watched driver is there.
@@ -194,25 +186,13 @@ def read_snapshot(
 
 
 def read_histories(run: Storage, last: int | None = None) -> list[BatchHistory]:
-    """Return the history of each query of a run; one that cannot be understood is left out.
-
-    Args:
-        run: the directory of the run.
-        last: how many batches of each query, without its hours, which takes a fraction of the time;
-            None for all.
-
-    Raises:
-        OSError: the storage cannot be read.
-    """
+    """Return the readable histories of a run; *last* limits the batches and omits the hours."""
     names = (name.removesuffix(".json") for name in run.list("history") if name.endswith(".json"))
     return [one for name in names if is_name(name) and (one := read_history(run, name, last))]
 
 
 def read_history(run: Storage, query: str, last: int | None = None) -> BatchHistory | None:
-    """Return the history of a query; None if there is none, or it cannot be understood.
-
-    The next attempt replaces one that cannot be, and nothing is decided by it.
-    """
+    """Return the history of a query; None if it is missing or damaged."""
     path = history_path(query)
     with contextlib.suppress(SparkStreamError, FileNotFoundError, ValueError):
         stored = read_stored(run, path)
@@ -222,7 +202,6 @@ def read_history(run: Storage, query: str, last: int | None = None) -> BatchHist
 
 
 def _vanished(directory: JobDirectory, driver_id: str) -> FileNotFoundError:
-    """Return the error for a job directory that vanished, which is taken for an unmounted one."""
     reason = "the job directory was emptied, or is not mounted"
     msg = f"the record of driver {driver_id} is gone: {reason}"
     return FileNotFoundError(errno.ENOENT, msg, directory.url)

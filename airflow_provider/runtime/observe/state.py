@@ -1,8 +1,4 @@
-"""State of a run: one set of words, and what each of them follows from; pure.
-
-:func:`assess` decides for operators and triggers. :func:`run_condition` is what ``status``, ``ls``
-and the page show.
-"""
+"""State of a run: one set of words, and what each of them follows from; pure."""
 
 from __future__ import annotations
 
@@ -103,7 +99,7 @@ class Assessment:
 
     Attributes:
         fatal: whether another attempt cannot help.
-        failure: what the driver has recorded of its end; None when it could not.
+        failure: the failure that the driver recorded; None if it recorded none.
         lost: a submitted driver that has not come up in time, and may be replaced.
         waited_s: for how long.
     """
@@ -131,7 +127,6 @@ def assess(snapshot: RunSnapshot) -> Assessment:
 
 
 def _left_state(attempt: AttemptRecord | None) -> RunState:
-    """Return the state of a run without a driver, by its last attempt."""
     if attempt is None:
         return RunState.ABSENT
     return {FAILED: RunState.FAILED, CANCELLED: RunState.CANCELLED}.get(
@@ -156,7 +151,6 @@ def _assess_submission(snapshot: RunSnapshot) -> Assessment:
 
 
 def _is_ending(snapshot: RunSnapshot) -> bool:
-    """Whether the driver has ended, and its launcher has yet to record how."""
     is_remote = snapshot.submission is not None and snapshot.submission.is_remote
     attempt = snapshot.own_attempt
     return (
@@ -165,7 +159,6 @@ def _is_ending(snapshot: RunSnapshot) -> bool:
 
 
 def _is_under_way(snapshot: RunSnapshot) -> bool:
-    """Whether the driver was submitted to the cluster, even if the submitting process has died."""
     was_given = (
         snapshot.exit.exit_code == 0 if snapshot.exit is not None else snapshot.submission_started
     )
@@ -215,7 +208,6 @@ def ending_of(snapshot: RunSnapshot) -> Failure:
 
 
 def _which_driver(snapshot: RunSnapshot, failure: Failure) -> str:
-    """Return which attempt of which machine ended how, as far as the failure does not say."""
     attempt = snapshot.own_attempt
     which = f"attempt {attempt.attempt}" if attempt is not None else "before its first attempt"
     host = attempt.host if attempt is not None else failure.host
@@ -242,10 +234,7 @@ def _foreign_reason(lease: LeaseRecord) -> str:
 
 
 def launch_line(snapshot: RunSnapshot) -> str | None:
-    """Return which run of which launcher a driver is, and what that says; None for no line.
-
-    Of a run that has its final checkpoint nobody needs to know.
-    """
+    """Return the line about a driver's run on its launcher; None for no line."""
     if snapshot.handle is None or snapshot.final is not None:
         return None
     if snapshot.launch is None:
@@ -268,14 +257,12 @@ def driver_at_work(snapshot: RunSnapshot, run_state: RunState) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class RunCondition:
-    """What people want to know of a run at a glance.
+    """The condition of a run at a glance.
 
     Attributes:
-        since: when it came into that state, as its record says; of a killed run, the last report of
-            its driver. None if no record says.
-        error: why it is unhealthy, or why its driver has restarted a query last; one line. None if
-            it is healthy.
-        next_step: what to do next.
+        since: when it came into that state; of a killed run, the last report of its driver. None if
+            no record says.
+        error: why it is unhealthy, or has last restarted a query; None if it is healthy.
     """
 
     state: RunState
@@ -296,7 +283,7 @@ def run_condition(
     Args:
         snapshot: its snapshot.
         assessment: the assessment of that snapshot.
-        problem: why its final checkpoint is not believed.
+        problem: why its final checkpoint is invalid.
         steps: what to do next, in the caller's words.
     """
     rewound = snapshot.rewound

@@ -1,8 +1,4 @@
-"""Supervision of an unbounded run for a bounded time: is it well, and is the time over?
-
-:mod:`.health` judges; this module looks. A supervisor's arguments travel as plain JSON values, so
-that another triggerer goes on with it.
-"""
+"""Supervision of an unbounded run for a bounded time: :mod:`.health` judges, this module polls."""
 
 from __future__ import annotations
 
@@ -40,19 +36,18 @@ _POLLS_PER_LIMIT: Final = 10
 
 @dataclasses.dataclass(frozen=True)
 class Supervision:
-    """The arguments of a supervisor.
+    """The arguments of a supervisor, which travel as plain JSON values.
 
     Attributes:
-        limits: when the driver is not well.
-        ends: when its time is over, by the wall clock of its machine: several processes share it
-            one after the other, and only the time's length depends on it. None for never.
+        limits: when the driver is unhealthy.
+        ends: when its time is over, by the wall clock, which several processes share. None for
+            never.
     """
 
     limits: Limits
     ends: dt.datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {
             "progress_timeout_s": self.limits.progress_timeout_s,
             "lag": dict(self.limits.lag),
@@ -62,25 +57,20 @@ class Supervision:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Supervision:
-        """Return what :meth:`to_dict` has written."""
         limits = Limits(raw["progress_timeout_s"], raw["lag"], raw["lag_time_s"])
         ends = raw.get("ends")
         return cls(limits, dt.datetime.fromisoformat(ends) if ends is not None else None)
 
     def poll_every_s(self) -> float:
-        """Return how long to wait between looks at the job's progress."""
         limits = self.limits
         allowed = [limits.progress_timeout_s, limits.lag_time_s if limits.lag else None]
         return min([_POLL_S, *(s / _POLLS_PER_LIMIT for s in allowed if s is not None)])
 
 
 class SupervisingWatcher(RunWatcher):
-    """Looks at one run again and again; tells also that it is not well, or its time is over.
+    """Polls one run; also reports that it is unhealthy, or that its time is over.
 
     Args:
-        storage: the job directory.
-        run_id: the run.
-        clock: measures how long something lasts; its wall clock tells when the time is over.
         supervision: its arguments.
         driver_id: the submission to watch; None for the end of a driver that was requested to end.
         ask: as of :class:`RunWatcher`.
@@ -102,10 +92,10 @@ class SupervisingWatcher(RunWatcher):
         self._health = Health()
 
     def assess(self) -> Assessment:
-        """Look once and decide.
+        """Poll once and decide.
 
-        Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
-        is over, it is well, has reported what it reads, and has no open request.
+        For a live driver: UNHEALTHY when a symptom has lasted too long; DUE when the time is over,
+        it is healthy, has reported, and has no open request.
         """
         is_over = self._is_over()
         is_due = self._sample_due()
@@ -159,7 +149,7 @@ def sample_query(
 ) -> QuerySample:
     """Return how far a running query's logs reach.
 
-    Commits are listed first: a batch that ends in between is taken for one that has not yet.
+    Commits are listed first, so a batch that ends in between counts as uncommitted.
     """
     logs = CheckpointLogs(directory.checkpoint(query))
     committed = max(logs.batches("commits"), default=-1)
