@@ -19,14 +19,7 @@ _SUFFIXES: Final = {"none": "", "uncompressed": "", "gzip": ".gz", "bzip2": ".bz
 
 @dataclasses.dataclass(frozen=True)
 class LineFormat:
-    """Lines, in UTF-8.
-
-    Attributes:
-        name: ``json`` or ``csv``.
-        codec: Spark's name of it.
-        line_end: follows each line.
-        header: the first line of each file; None for none.
-    """
+    """Lines, in UTF-8."""
 
     name: str
     codec: str
@@ -35,11 +28,9 @@ class LineFormat:
 
     @property
     def suffix(self) -> str:
-        """Return the end of files' names, as Spark names them."""
         return f".{self.name}{_SUFFIXES[self.codec]}"
 
     def create(self, path: str) -> LineFile:
-        """Begin a file."""
         file = LineFile(path, _opened(path, self.codec), self.line_end.encode())
         if self.header is not None:
             file.add([self.header])
@@ -55,28 +46,20 @@ class LineFile:
         self._line_end = line_end
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the lines of the batch's one column."""
         self.add(batch.column(0).to_pylist())
 
     def add(self, lines: list[str]) -> None:
-        """Add lines."""
         self._file.write(self._line_end.join([*(line.encode() for line in lines), b""]))
 
     def written_bytes(self) -> int:
-        """Return the bytes that are on the disk."""
         return os.path.getsize(self._path)
 
     def close(self) -> None:
-        """End the file."""
         self._file.close()
 
 
 def check_codec(codec: str) -> None:
-    """Refuse a codec that Python does not have.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Refuse a codec that Python does not have."""
     if codec not in _SUFFIXES:
         msg = f"compression {codec!r} is not written to buckets; use one of {', '.join(_SUFFIXES)}"
         raise ConfigError(msg)

@@ -33,13 +33,7 @@ _TYPE_STARTS: Final = ("decimal(", "string collate ", "char(", "varchar(")
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFormat:
-    """Parquet, of one schema.
-
-    Attributes:
-        codec: Spark's name of it.
-        schema: Spark's, as JSON; Spark reads it from the files' footers.
-        spark_version: the same.
-    """
+    """Parquet, of one schema."""
 
     codec: str
     schema: str
@@ -47,11 +41,9 @@ class ParquetFormat:
 
     @property
     def suffix(self) -> str:
-        """Return the end of files' names, as Spark names them."""
         return f"{_CODECS[self.codec][1]}.parquet"
 
     def create(self, path: str) -> ParquetFile:
-        """Begin a file."""
         footer = {
             "org.apache.spark.version": self.spark_version,
             "org.apache.spark.sql.parquet.row.metadata": self.schema,
@@ -71,18 +63,15 @@ class ParquetFile:
         self._held_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         if self._held_bytes >= _ROW_GROUP_BYTES:
             self._write_held()
 
     def written_bytes(self) -> int:
-        """Return the bytes of complete row groups."""
         return os.path.getsize(self._path) if self._writer is not None else 0
 
     def close(self) -> None:
-        """End the file."""
         self._write_held()
         self._writer.add_key_value_metadata(self._footer)
         self._writer.close()
@@ -138,22 +127,14 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def check_codec(codec: str) -> None:
-    """Refuse a codec that Spark and pyarrow do not write in the same form.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuse a codec that Spark and pyarrow do not write in the same form."""
     if codec not in _CODECS:
         msg = f"compression {codec!r} is not written to buckets; use one of {', '.join(_CODECS)}"
         raise ConfigError(msg)
 
 
 def check_types(schema: StructType) -> None:
-    """Refuse types that Spark and pyarrow do not write in the same form.
-
-    Raises:
-        ConfigError: a column has one.
-    """
+    """Refuse types that Spark and pyarrow do not write in the same form."""
     for field in schema.fields:
         other = _other_type(field.dataType)
         if other is not None:
@@ -165,7 +146,6 @@ def check_types(schema: StructType) -> None:
 
 
 def _other_type(data_type: DataType) -> str | None:
-    """Return the first type within *data_type* that is not written; None when there is none."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     inner: list[DataType]

@@ -24,13 +24,7 @@ _UTF8: Final = frozenset({"utf8", "utf-8"})
 
 @dataclasses.dataclass(frozen=True)
 class RowFormat:
-    """How rows become files.
-
-    Attributes:
-        format: ``parquet``, ``json`` or ``csv``.
-        partition_by: the columns that become folders.
-        options: of Spark's writer.
-    """
+    """How rows become files."""
 
     format: str
     partition_by: tuple[str, ...]
@@ -42,11 +36,6 @@ class RowFormat:
         return int(self._option("maxRecordsPerFile", "0"))
 
     def check(self, schema: StructType) -> None:
-        """Refuse what could not be written as Spark writes it.
-
-        Raises:
-            ConfigError: the message names the thing and the way out.
-        """
         if self.format not in BUCKET_FORMATS:
             known = ", ".join(BUCKET_FORMATS)
             msg = f"format {self.format!r} is not written to buckets; use one of {known}"
@@ -94,7 +83,6 @@ class RowFormat:
         return df.select(*self._data(names), *folders)
 
     def file_format(self, df: DataFrame) -> FileFormat:
-        """Return what the tasks write."""
         if self.format == "parquet":
             return parquet.ParquetFormat(
                 codec=self._option("compression", _codec_of(df)).lower(),
@@ -118,7 +106,6 @@ class RowFormat:
         return [as_line(F.struct(*columns), dict(self.options)).alias("line")]
 
     def _header(self, df: DataFrame) -> str | None:
-        """Return the line of names, quoted by Spark."""
         from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
         if self.format != "csv" or self._option("header", "false").lower() != "true":
@@ -135,7 +122,6 @@ class RowFormat:
         return type(schema)(kept)
 
     def _option(self, name: str, otherwise: str) -> str:
-        """Return an option, whose name Spark reads in any case of letters."""
         return next((v for n, v in self.options.items() if n.lower() == name.lower()), otherwise)
 
 

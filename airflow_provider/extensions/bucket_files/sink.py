@@ -73,31 +73,25 @@ class BucketFilesSink:
 
     @property
     def name(self) -> str:
-        """Return the sink's name: its kind and its folder."""
         return f"files:{self._url}"
 
     @property
     def location(self) -> str:
-        """Return the folder, by which a query of the same job that reads it is known."""
         return self._url
 
     @property
     def holds_files(self) -> bool:
-        """True: every file in the folder is read as rows."""
         return True
 
     @property
     def layout(self) -> FileLayout:
-        """How it writes its files."""
         return FileLayout(self.rows.format, self.rows.partition_by, dict(self.rows.options))
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the dataset that it writes."""
         return (folder_dataset(self._url),)
 
     @property
     def rows(self) -> RowFormat:
-        """Return how rows become files."""
         return self._rows
 
     # --- before anything is written ---------------------------------------------------------------
@@ -112,7 +106,6 @@ class BucketFilesSink:
             raise refusal_of(error, f"{self.name}: {error}") from error
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what no bucket could take."""
         check_append_only(self.name, output_mode)
         missing = [column for column in self._rows.partition_by if column not in df.columns]
         if missing:
@@ -164,13 +157,6 @@ class BucketFilesSink:
         return self._staged(own, uploaded, epoch)
 
     def _staged(self, own: str, uploaded: Sequence[Uploaded], epoch: EpochId) -> Staged:
-        """Name the files that are published of a staging.
-
-        Args:
-            own: the staging's own folder.
-            uploaded: what is in it that counts.
-            epoch: whose it is.
-        """
         if len(uploaded) > _MOST_FILES:
             msg = (
                 f"{self.name}: epoch {epoch.epoch} has {len(uploaded)} files, more than "
@@ -232,11 +218,6 @@ class BucketFilesSink:
         failpoints.hit("bucket.published_one")
 
     def _moves(self, committable: Committable) -> list[_Move]:
-        """Return each staged file, where it is published, and its bytes.
-
-        Raises:
-            CorruptDocumentError: one of them is not the sink's.
-        """
         moves = []
         with reading(self.name, committable):
             found = [(str(s), str(f), int(size)) for s, f, size in committable.data["files"]]
@@ -248,20 +229,17 @@ class BucketFilesSink:
         return moves
 
     def writers(self, job_dir: str) -> set[str]:
-        """Return the identities that have published here for a job directory's address."""
         with own_errors(self.name):
             found = marked(self._marks, job_dir)
             return found if found and self._output.list("") else set()
 
     def last_epoch(self, query_id: str) -> int:
-        """Return the last epoch of a query of which a file was published; -1 for none."""
         with own_errors(self.name):
             return last_marked(self._marks, query_id)
 
     # --- what is not published --------------------------------------------------------------------
 
     def abort(self, committable: Committable) -> None:
-        """Remove the epoch's staged files."""
         with own_errors(self.name):
             self._folder_of(committable.epoch).delete("")
 
@@ -300,11 +278,6 @@ class BucketFilesSink:
     # --- places -----------------------------------------------------------------------------------
 
     def _places(self) -> tuple[ObjectStorage, str]:
-        """Return the place in which the output and what is staged lie, and the output's name.
-
-        Raises:
-            ConfigError: the output is a whole bucket, beside which nothing can lie.
-        """
         scheme, _, rest = self._url.partition("://")
         authority, _, path = rest.partition("/")
         above, _, folder = path.strip("/").rpartition("/")
@@ -335,7 +308,6 @@ class BucketFilesSink:
         return self._staging(epoch.query_id).at(folder_name(epoch))
 
     def _needs_schema(self, query_id: str) -> bool:
-        """Whether a file without rows is wanted: the first, so that readers find a schema."""
         if self._rows.format != "parquet" or self._rows.partition_by:
             return False
         if query_id not in self._published:
@@ -362,7 +334,6 @@ def _check_pyarrow(name: str) -> None:
 
 
 def _upload_schema(df: DataFrame, task: UploadTask) -> Uploaded:
-    """Upload a file without rows, from here."""
     import pyarrow as pa
 
     storage: Any = open_objects(task.url)

@@ -3,8 +3,6 @@
 A task may run twice, because Spark repeats it or speculates. Each attempt uploads under names of
 its own, and Spark hands the driver the files of one attempt: only those are published. Each reads
 its input to the end, because that is what moves a stateful query's state on.
-
-Everything that Spark's workers run is in this module and in those of the formats.
 """
 
 from __future__ import annotations
@@ -68,15 +66,7 @@ class FileFormat(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class UploadTask:
-    """The worker's instructions, without credentials: those are the executor's own.
-
-    Attributes:
-        url: the folder of this staging alone.
-        format: of the files.
-        partitions: the columns that become folders; of each batch the last ones, as strings.
-        most_rows: after so many a file ends; 0 for any number.
-        most_bytes: after so many it ends, too.
-    """
+    """The worker's instructions, without credentials: those are the executor's own."""
 
     url: str
     format: FileFormat
@@ -86,9 +76,6 @@ class UploadTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write and upload one partition, and yield what was uploaded.
-
-        Args:
-            batches: its rows, those of one folder together; read to their end.
 
         Crash safety: nothing of a task that dies is recorded, so it is removed as garbage.
         """
@@ -105,12 +92,6 @@ class UploadTask:
         )
 
     def upload(self, task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Uploaded]:
-        """Write the batches to files, and upload each when it is complete.
-
-        Args:
-            task: names the files, beside an id of this attempt.
-            batches: rows.
-        """
         storage = open_objects(self.url)
         if storage is None:
             msg = f"{self.url}: this is no object store"
@@ -127,7 +108,6 @@ class UploadTask:
                     yield Uploaded(path, _send(storage, path, f"{folder}/{file}"), rows)
 
     def _write(self, path: str, ahead: PeekableBatches) -> int:
-        """Write one file, until it is full or there is nothing more of its folder."""
         file = self.format.create(path)
         rows = 0
         while ahead.has_rows() and not self._is_full(rows, file):
@@ -141,7 +121,6 @@ class UploadTask:
         return 0 < self.most_rows <= rows or (rows > 0 and file.written_bytes() >= self.most_bytes)
 
     def _by_folder(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the parts of a batch that lie in one folder, with its name."""
         if not self.partitions:
             yield "", batch
             return
@@ -164,7 +143,6 @@ class PeekableBatches:
         self._next: pa.RecordBatch | None = None
 
     def has_rows(self) -> bool:
-        """Whether there is more."""
         while self._next is None or self._next.num_rows == 0:
             self._next = next(self._batches, None)
             if self._next is None:
@@ -172,7 +150,6 @@ class PeekableBatches:
         return True
 
     def take(self, most_rows: int | None) -> pa.RecordBatch:
-        """Return the next rows, at most so many."""
         batch, self._next = self._next, None
         assert batch is not None  # noqa: S101 - has_rows() has said so
         if most_rows is not None and batch.num_rows > most_rows:
@@ -211,12 +188,7 @@ def _arrow_types() -> tuple[pa.DataType, ...]:
 
 
 def run_upload(df: DataFrame, task: UploadTask) -> list[Uploaded]:
-    """Execute *df* once, upload its rows, and return the files of one attempt of each task.
-
-    Args:
-        df: the columns of the files, and then those that become folders, as strings.
-        task: what is done to each partition.
-    """
+    """Execute *df* once, upload its rows, and return the files of one attempt of each task."""
     names = df.columns[len(df.columns) - len(task.partitions) :]
     # Spark sorts as well, so that a task has one file open at a time.
     rows = df.sortWithinPartitions(*names) if names else df

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """The next version of the table; *removed* has path and bytes of files that leave it.
-
-    *transactions* are numbers by application id, remembered as long as the table lives.
-    """
+    """The next version of the table; *removed* has path and bytes of files that leave it."""
 
     transactions: Mapping[str, int]
     facts: Mapping[str, Any]
@@ -51,11 +48,9 @@ class DeltaLog:
 
     @property
     def version(self) -> int:
-        """The version that was read last; -1 for none."""
         return self._table.version() if self._table is not None else -1
 
     def load(self) -> DeltaTable | None:
-        """Return the current table; None if there is none."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 

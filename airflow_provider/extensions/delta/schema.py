@@ -1,8 +1,4 @@
-"""Schema rules of the ``delta`` sink: the tables that the rows fit in.
-
-Schemas are JSON values as Delta's log and Spark's ``StructType.jsonValue()`` write them; the two
-formats are the same.
-"""
+"""Schema rules of the ``delta`` sink: the tables that the rows fit in."""
 
 from __future__ import annotations
 
@@ -51,7 +47,6 @@ class TableFacts:
 
     @classmethod
     def of(cls, table: DeltaTable) -> TableFacts:
-        """Read them from a loaded table."""
         metadata = table.metadata()
         return cls(
             json.loads(table.schema().to_json()),  # noqa: TID251 - deltalake's own
@@ -185,7 +180,6 @@ def _check_rules(table: TableFacts, name: str) -> None:
 
 
 def _plain(kind: Any) -> Any:
-    """Return a stored type without nullability and metadata."""
     if isinstance(kind, list):
         return [_plain(each) for each in kind]
     if isinstance(kind, dict):

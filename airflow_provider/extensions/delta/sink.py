@@ -131,21 +131,17 @@ class DeltaSink:
 
     @property
     def name(self) -> str:
-        """The sink's kind and its table."""
         return f"delta:{self._url}"
 
     @property
     def location(self) -> str:
-        """The table's folder, by which a query of the same job that reads it is known."""
         return self._url
 
     @property
     def holds_files(self) -> bool:
-        """False: the table's log says which files are its rows."""
         return False
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the table."""
         return (folder_dataset(self._url),)
 
     # --- before anything is written ---------------------------------------------------------------
@@ -169,7 +165,6 @@ class DeltaSink:
             check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse rows that no table could take."""
         check_append_only(self.name, output_mode)
         check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
 
@@ -224,10 +219,6 @@ class DeltaSink:
     def _with_rows(
         self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
     ) -> list[tuple[str, int]]:
-        """Leave out the file that Spark writes for its first partition even without rows.
-
-        With partition columns it writes none.
-        """
         doubtful = [] if self._partition_by else [f for f in files if _FIRST_FILE in f[0]]
         empty = {f.path for f in self._read_files(doubtful, schema) if not has_rows(f)}
         return [file for file in files if file[0] not in empty]
@@ -266,12 +257,10 @@ class DeltaSink:
         self._until_settled(attempt)
 
     def writers(self, job_dir: str) -> list[str]:
-        """Return the identity that has published last for a job directory's address."""
         table = self._loaded()
         return delta_log.marked(table, job_dir) if table is not None else []
 
     def last_epoch(self, query_id: str) -> int:
-        """Return the last epoch of a query that the table has recorded; -1 for none."""
         table = self._loaded()
         return delta_log.last_epoch(table, query_id) if table is not None else -1
 
@@ -427,7 +416,6 @@ class DeltaSink:
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
     ) -> list[Committable]:
-        """Return the published and not reverted ones of *committables*; refuse changed files."""
         standing: dict[int, list[Committable]] = {}
         for c in committables:
             settled = c.epoch.epoch <= delta_log.last_epoch(table, c.epoch.query_id)
@@ -444,7 +432,6 @@ class DeltaSink:
         return [self._whole(stagings, active) for stagings in standing.values()]
 
     def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
-        """Return the one of an epoch's stagings that was published, with all its files."""
         for committable in stagings:
             if {path for path, _ in delta_log.files_of(committable)} <= active:
                 return committable

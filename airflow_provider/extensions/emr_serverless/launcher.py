@@ -145,11 +145,6 @@ class EmrOptions:
     log_uri: str = ""
 
     def check(self) -> None:
-        """Refuse what the service would refuse in each try.
-
-        Raises:
-            ConfigError: the message names the option.
-        """
         if not _ROLE.fullmatch(self.execution_role):
             msg = (
                 f"emr-serverless: execution_role {self.execution_role!r} is no ARN of a role; "
@@ -167,13 +162,7 @@ class EmrOptions:
 
 
 class Tail(NamedTuple):
-    """The end of a text.
-
-    Attributes:
-        begin: its offset in the text, in bytes.
-        data: from there on.
-        is_whole: whether the text ends there; otherwise it was too long to be read further.
-    """
+    """The end of a text."""
 
     begin: int
     data: bytes
@@ -195,15 +184,6 @@ def gzip_tail(
     """Return the end of a compressed text, with little memory: a few megabytes can be gigabytes.
 
     A text that breaks off is read up to there: the writer may still be at work.
-
-    Args:
-        body: the bytes, by a method ``read``.
-        kept_bytes: how much of the end is kept.
-        most_text_bytes: how much text is decompressed at most.
-
-    Raises:
-        gzip.BadGzipFile: it is not compressed with gzip.
-        zlib.error: it is damaged.
     """
     kept, total, is_whole = b"", 0, True
     with contextlib.suppress(EOFError), gzip.GzipFile(fileobj=body, mode="rb") as text:
@@ -216,20 +196,13 @@ def gzip_tail(
 
 
 class _Stdout(NamedTuple):
-    """The end of a driver's output, and the object that it was read from."""
-
     key: tuple[str, str]
     tag: str | None
     tail: Tail
 
 
 class EmrServerlessLauncher:
-    """Starts job runs in an application of EMR Serverless.
-
-    Args:
-        options: the application, and what a job run starts.
-        open_client: returns boto3's client for ``emr-serverless`` or ``s3``, by its name.
-    """
+    """Starts job runs in an application of EMR Serverless."""
 
     kind: ClassVar[str] = "emr-serverless"
     _stdout: _Stdout | None = None  # of the driver that was asked for last
@@ -240,7 +213,6 @@ class EmrServerlessLauncher:
         self._named = f"emr-serverless application {options.application_id}"
 
     def check(self) -> None:
-        """Check that the application is there and may run."""
         self._options.check()
         asked = {"applicationId": self._options.application_id}
         application = self._ask("get_application", _ApplicationAnswer, asked).application
@@ -254,10 +226,6 @@ class EmrServerlessLauncher:
             raise SubmissionRefusedError(msg)
 
     def submit(self, application: Application, token: str) -> Handle:
-        """Start a job run, or return the one that has this token.
-
-        Idempotent: by *token*: the run has it as its name, and the request as its client token.
-        """
         self._options.check()
         found = self._find(application, token)
         if found is None:
@@ -267,7 +235,6 @@ class EmrServerlessLauncher:
         return Handle(driver_id=token, launcher=self.kind, id=found, place=place)
 
     def poll(self, handle: Handle) -> LaunchStatus:
-        """Return the job run's status, with the service's own details."""
         try:
             run = self._run(handle)
         except (ConfigError, LauncherAwayError) as error:
@@ -282,7 +249,6 @@ class EmrServerlessLauncher:
         return LaunchStatus(state, code, first_line(f"{run.state} {details}"))
 
     def end(self, handle: Handle) -> None:
-        """Cancel the job run, unless it has ended."""
         run = self._run(handle)
         if run is None or _STATES.get(run.state) is LaunchState.ENDED:
             return
@@ -292,12 +258,7 @@ class EmrServerlessLauncher:
         self._ask("cancel_job_run", dict[str, Any], _place_of(handle))
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
-        """Return what is in S3 of the driver's output, which the service brings there.
-
-        Spark's Python runner writes all of Python's into the standard output; what is in the other
-        file is Spark's own log. *offset* is in bytes of the text, of which only the end is kept.
-        An object that has not changed since the last call is not read again.
-        """
+        """Return what is in S3 of the driver's output, which the service brings there."""
         if not self._options.log_uri:
             return LogPart((), offset)
         place, run = urlsplit(self._options.log_uri), _place_of(handle)
@@ -384,14 +345,6 @@ class EmrServerlessLauncher:
 
     @contextlib.contextmanager
     def _explained(self, operation: str) -> Iterator[None]:
-        """Turn boto3's errors into ours.
-
-        Raises:
-            _MissingError: the service does not have it.
-            ConfigError: the service refuses it, or this process has no credentials or region.
-            LauncherAwayError: no answer, an error of the service, or too many requests.
-            WrongAnswerError: boto3 cannot read the answer, or it is not gzip.
-        """
         from botocore import exceptions
 
         try:
@@ -454,7 +407,6 @@ class EmrKind:
     def open(
         self, connection: Connection, options: Mapping[str, str], named: str
     ) -> EmrServerlessLauncher:
-        """Return the launcher with the connection's credentials."""
         require_extra("the launcher 'emr-serverless'", "emr", "airflow.providers.amazon")
         if not options.get("application_id"):
             msg = "launcher 'emr-serverless': application_id is not given; see launcher_options"
@@ -464,11 +416,6 @@ class EmrKind:
 
 
 def _client(conn_id: str, named: str, service: str) -> Any:
-    """Return boto3's client with the credentials, the region and the role of a connection.
-
-    Raises:
-        ConfigError: the Amazon provider cannot use the connection.
-    """
     from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
     from botocore.config import Config
 

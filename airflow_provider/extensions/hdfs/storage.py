@@ -46,13 +46,7 @@ SPARKS_HDFS: Final = "SPARK_STREAM_HDFS"
 
 
 class HdfsStorage:
-    """A folder in HDFS. Safe for threads and for forks.
-
-    Args:
-        namenode: what is asked.
-        root: the folder's path, from the root of HDFS; empty for the root itself.
-        clock: what passes between two tries.
-    """
+    """A folder in HDFS. Safe for threads and for forks."""
 
     shared = True
 
@@ -63,7 +57,6 @@ class HdfsStorage:
 
     @property
     def url(self) -> str:
-        """Return the folder's address."""
         return self._namenode.where(self._root)
 
     def at(self, path: str) -> HdfsStorage:
@@ -134,19 +127,15 @@ class HdfsStorage:
     # --- trees ------------------------------------------------------------------------------------
 
     def files(self) -> _Files:
-        """Return the files under the folder: relative paths and bytes; sorted."""
         return sorted((path, found.size_bytes) for path, found in self._tree())
 
     def tags(self) -> dict[str, tuple[int, str | None]]:
-        """Return bytes and tag of each file under the folder, by its relative path."""
         return {path: (found.size_bytes, found.tag) for path, found in self._tree()}
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders directly under the folder, sorted."""
         return sorted(found.name for found in self._children(self._root) if found.is_folder)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder unless something is in it."""
         if self._root:
             self._remove_quietly(self._root)
 
@@ -166,12 +155,6 @@ class HdfsStorage:
         raise UnsupportedStorageError(msg)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
-        """Write a file's bytes to a local file, which is the caller's to flush and to name.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-
         def fetch() -> None:
             with open(file, "wb") as target:
                 for step in self._namenode.steps(self._path(path)):
@@ -181,11 +164,7 @@ class HdfsStorage:
         self._patiently(fetch)
 
     def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
-        """Write or replace a file with a local one's bytes, which are read bit by bit.
-
-        Crash safety: the old file or the new one, never a part; perhaps a hidden one beside it.
-        Idempotent: by path and bytes.
-        """
+        """Write or replace a file with a local one's bytes, which are read bit by bit."""
         del size_bytes
         with open(file, "rb") as source:  # here, as a missing file is no failure of HDFS
             steps = partial(_steps_of, source, go_on)
@@ -194,13 +173,6 @@ class HdfsStorage:
     # --- writing ----------------------------------------------------------------------------------
 
     def _place(self, path: str, data: Callable[[], _Data], *, replace: bool, end: str = "") -> None:
-        """Write a hidden file beside *path*, and give it that name.
-
-        Raises:
-            FileExistsError: the name is taken, and *replace* is false.
-
-        Crash safety: the whole file under its name, or only a hidden one.
-        """
         temporary = self._write_beside(path, data, end)
         try:
             self._rename(temporary, path, replace=replace)
@@ -231,11 +203,6 @@ class HdfsStorage:
         return tries[-1]
 
     def _rename(self, temporary: str, path: str, *, replace: bool) -> None:
-        """Rename, in spite of answers that got lost.
-
-        Raises:
-            FileExistsError: the name is taken, and *replace* is false.
-        """
         retries, is_repeated = Retries(_AWAY, self._clock), False
         while True:
             try:
@@ -257,11 +224,6 @@ class HdfsStorage:
             self._namenode.delete(path, recursive=False)
 
     def _prove(self, path: str, data: bytes) -> None:
-        """Ask once more for what was just done, to see that it is refused, once per namenode.
-
-        Raises:
-            UnsupportedStorageError: the name was given again.
-        """
         if self._namenode.keeps_names:
             return
         try:
@@ -285,7 +247,6 @@ class HdfsStorage:
             return None
 
     def _children(self, path: str) -> _Children:
-        """Return what is in a folder, without hidden files; nothing of what is none."""
         try:
             found = self._patiently(lambda: self._namenode.list(path or "/"))
         except FileNotFoundError:
@@ -293,7 +254,6 @@ class HdfsStorage:
         return [entry for entry in found if entry.name and not entry.name.startswith(TEMPORARY)]
 
     def _tree(self) -> _Tree:
-        """Return the files under the folder, by their relative paths; one request per folder."""
         found: _Tree = []
         folders = [""]
         while folders:
@@ -310,11 +270,6 @@ class HdfsStorage:
     # --- requests ---------------------------------------------------------------------------------
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Return what *ask* does in the end; it must be idempotent.
-
-        Raises:
-            ConnectionError: HDFS has not answered several times.
-        """
         retries = Retries(_AWAY, self._clock)
         while True:
             try:
@@ -346,12 +301,6 @@ class WebHdfs:
     )
 
     def open(self, url: str) -> HdfsStorage:
-        """Open the folder at *url*; nothing is asked.
-
-        Raises:
-            ConfigError: the address names a user, no port, or what HDFS cannot have; or fsspec's
-                settings for webhdfs contradict each other.
-        """
         authority, _, path = url.partition("://")[2].partition("/")
         if "@" in authority:
             msg = (

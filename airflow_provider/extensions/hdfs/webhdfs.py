@@ -3,9 +3,6 @@
 fsspec's filesystem gives the session, with what its configuration says of Kerberos, tokens and
 proxies. Its own requests are not used: they wait without end for an answer, and of an error they
 keep the message alone, which does not say whether a name is taken or the namenode in standby.
-
-A file's bytes go to a datanode, which the namenode names by a redirect. An error of either one is
-a document ``{"RemoteException": {"exception": …, "message": …}}``.
 """
 
 from __future__ import annotations
@@ -66,14 +63,7 @@ def _is_below(name: str) -> bool:
 
 
 class Status(NamedTuple):
-    """The status of one name in HDFS.
-
-    Attributes:
-        name: it, without the folder it is in; empty for what was asked for itself.
-        size_bytes: of a file.
-        is_folder: whether it is one.
-        tag: another one whenever the file is.
-    """
+    """The status of one name in HDFS."""
 
     name: str
     size_bytes: int
@@ -120,13 +110,6 @@ class NameNode:
     """A namenode, and the datanodes that it names.
 
     Safe for threads. Safe for forks: a child process gets a session of its own.
-
-    Args:
-        host: its name or address.
-        port: of its HTTP server, 9870 unless configured otherwise.
-
-    Attributes:
-        keeps_names: whether it was seen to refuse a rename to a name that is taken.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -151,11 +134,6 @@ class NameNode:
     def rename(self, path: str, target: str, *, replace: bool) -> None:
         """Give a file another name, in one step of the namenode's.
 
-        Args:
-            path: its name.
-            target: the other one; its folder must exist.
-            replace: whether a file of that name is replaced.
-
         Raises:
             FileExistsError: there is something, and *replace* is false.
             FileNotFoundError: there is no such file, or no such folder.
@@ -178,12 +156,7 @@ class NameNode:
         return b"".join(self.steps(path, first_bytes=first_bytes))
 
     def steps(self, path: str, *, first_bytes: int | None = None) -> Iterator[bytes]:
-        """Yield a file's bytes, or the first of them.
-
-        Raises:
-            FileNotFoundError: there is no file; raised with the first step.
-            ConnectionError: the datanode has not sent all of it.
-        """
+        """Yield a file's bytes, or the first of them."""
         options = {} if first_bytes is None else {"length": str(first_bytes)}
         first = self._ask("GET", "OPEN", path, **options)
         answer = self._send("GET", self._location(first, path), path)
@@ -198,34 +171,19 @@ class NameNode:
                 raise _no_answer(said, self.where(path))
 
     def status(self, path: str) -> Status:
-        """Return what there is at *path*.
-
-        Raises:
-            FileNotFoundError: nothing is.
-        """
         answer = self._ask("GET", "GETFILESTATUS", path)
         return _status(self._answered(_StatusAnswer, answer, path).FileStatus)
 
     def list(self, path: str) -> list[Status]:
-        """Return what is in a folder; of a file, its own status.
-
-        Raises:
-            FileNotFoundError: there is neither.
-        """
         answer = self._ask("GET", "LISTSTATUS", path)
         listed = self._answered(_ListAnswer, answer, path).FileStatuses
         return [_status(found) for found in listed.FileStatus]
 
     def delete(self, path: str, *, recursive: bool) -> None:
-        """Remove what there is, in one step; nothing happens when it is absent.
-
-        Raises:
-            OSError: it is a folder that is not empty, and *recursive* is false.
-        """
+        """Remove what there is, in one step; nothing happens when it is absent."""
         self._ask("DELETE", "DELETE", path, recursive=str(recursive).lower()).close()
 
     def where(self, path: str) -> str:
-        """Return the address of a path."""
         return self.address + path
 
     # --- one request ------------------------------------------------------------------------------
@@ -291,8 +249,6 @@ class NameNode:
 
 
 class _Explained:
-    """Turns the errors of a request that got no whole answer into ConnectionError."""
-
     def __init__(self, where: str, host: str) -> None:
         self._where = where
         self._host = host
@@ -317,13 +273,7 @@ def user_name() -> str:
 
 
 def explain(status: int, body: bytes, where: str) -> Exception:
-    """Return the error that an answer of HDFS means.
-
-    Args:
-        status: of HTTP.
-        body: what was said.
-        where: the address that was asked for.
-    """
+    """Return the error that an answer of HDFS means."""
     said = _remote_exception(body)
     if said is None:
         return _explain_page(status, where)

@@ -66,7 +66,6 @@ class Ledger:
 
     @classmethod
     def of(cls, metadata: TableMetadata, query_id: str) -> Ledger:
-        """Read the ledger from a table's metadata."""
         text = metadata.properties.get(_PREFIX + query_id)
         if text is None:
             epochs = [epoch for epoch, _ in _published(metadata, query_id)]
@@ -80,7 +79,6 @@ class Ledger:
         return cls(query_id, read.epoch, reverted, refused)
 
     def to_properties(self) -> dict[str, str]:
-        """Return the table property with the ledger."""
         value: dict[str, object] = {"epoch": self.last}
         if self.reverted:
             value["reverted"] = _to_ranges(self.reverted)
@@ -89,15 +87,12 @@ class Ledger:
         return {_PREFIX + self.query_id: json.dumps(value, separators=(",", ":"))}
 
     def is_standing(self, epoch: int) -> bool:
-        """Whether the epoch, if it had rows, is published and not reverted."""
         return epoch <= self.last and epoch not in self.reverted | self.refused
 
     def with_published(self, epoch: int) -> Ledger:
-        """Return the ledger after *epoch* was published."""
         return dataclasses.replace(self, last=epoch)
 
     def with_reverted(self, epochs: Iterable[int]) -> Ledger:
-        """Return the ledger after *epochs* were reverted."""
         new = frozenset(epochs) - self.reverted - self.refused
         removed = frozenset(epoch for epoch in new if epoch <= self.last)
         return Ledger(
@@ -108,7 +103,6 @@ class Ledger:
         )
 
     def facts_of_revert(self, epochs: Iterable[int]) -> dict[str, str]:
-        """Return the summary of a revert's snapshot."""
         spans = (f"{first}-{last}" for first, last in _to_ranges(epochs))
         return {_QUERY_ID: self.query_id, _TAKEN_BACK: ",".join(spans)}
 
@@ -141,7 +135,6 @@ def published_token(metadata: TableMetadata, epoch: EpochId) -> int | None:
 
 
 def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, int]]:
-    """Yield epoch and token of the query's snapshots, the newest first."""
     for snapshot in reversed(metadata.snapshots):
         summary: Summary | None = snapshot.summary
         if summary is None or summary.additional_properties.get(_QUERY_ID) != query_id:

@@ -186,7 +186,6 @@ def _tagged(value: Column) -> Column:
 
 
 def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
-    """Return a function of a column and its type: the partition's value, or an equivalent."""
     from pyiceberg.transforms import TruncateTransform
 
     transform = str(field.transform)

@@ -132,7 +132,6 @@ class IcebergSink:
 
     @property
     def name(self) -> str:
-        """The sink's kind and its table."""
         return f"iceberg:{self._table_name}"
 
     def datasets(self) -> tuple[Dataset, ...]:
@@ -172,7 +171,6 @@ class IcebergSink:
             check_fits(table, arrow, self._partition_by, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse rows that no table could take."""
         check_append_only(self.name, output_mode)
         namespace, _, table_name = self._table_name.rpartition(".")
         if not namespace or not table_name:
@@ -271,12 +269,10 @@ class IcebergSink:
         self._until_settled(attempt, committable)
 
     def writers(self, job_dir: str) -> list[str]:
-        """Return the identity that has published last for a job directory's address."""
         table = self._found()
         return marked(table.metadata, job_dir) if table is not None else []
 
     def last_epoch(self, query_id: str) -> int:
-        """Return the last epoch of a query that the table has recorded; -1 for none."""
         table = self._found()
         return Ledger.of(table.metadata, query_id).last if table is not None else -1
 
@@ -414,7 +410,6 @@ class IcebergSink:
     def _published_files(
         self, table: Table, ledger: Ledger, committables: Sequence[Committable]
     ) -> list[DataFile]:
-        """Return the epochs' data files that are still the table's; refuse if one is missing."""
         standing = [
             c for c in committables if ledger.is_standing(c.epoch.epoch) and tables.paths_of(c)
         ]

@@ -54,7 +54,6 @@ class DataFiles:
         self._made: list[DataFile] = []
 
     def get(self, table: Table, paths: Sequence[str]) -> list[DataFile]:
-        """Return the entries of the files; reads the files' footers."""
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
         key = (table.metadata.current_schema_id, table.metadata.default_spec_id)

@@ -1,7 +1,4 @@
-"""Brokers asked for partitions and offsets, within a bounded time, and their errors in our words.
-
-It imports the client library where it is used: the driver knows the options without it.
-"""
+"""Requests to brokers for partitions and offsets, within a bounded time, and their errors."""
 
 from __future__ import annotations
 
@@ -79,11 +76,7 @@ _DEFAULTS: Final = {
 
 
 class OncePerMinute(logging.Filter):
-    """Leaves out a line of the client that it has logged in the last minute.
-
-    Args:
-        clock: time.
-    """
+    """Leaves out a line of the client that it has logged in the last minute."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -91,7 +84,6 @@ class OncePerMinute(logging.Filter):
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is new."""
         text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
         self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
         if text in self._said:
@@ -105,12 +97,7 @@ _CLIENT_LOG.addFilter(OncePerMinute(SystemClock()))
 
 
 class Found(NamedTuple):
-    """The topics and partitions of a subscription.
-
-    Attributes:
-        partitions: all of them.
-        missing: topics that are named and not there.
-    """
+    """The topics and partitions of a subscription."""
 
     partitions: frozenset[Partition]
     missing: tuple[str, ...]
@@ -124,15 +111,7 @@ def client_settings(options: KafkaOptions, more: Mapping[str, str]) -> dict[str,
 
 @contextlib.contextmanager
 def opened(options: KafkaOptions, **more: str) -> Iterator[Connection]:
-    """Open a consumer for the block.
-
-    Args:
-        options: of the source.
-        more: settings of librdkafka's, with ``_`` for each dot.
-
-    Raises:
-        ConfigError: the library is missing, or does not know a property, or its value.
-    """
+    """Open a consumer for the block."""
     connection = Connection(options, {name.replace("_", "."): v for name, v in more.items()})
     try:
         yield connection
@@ -141,16 +120,7 @@ def opened(options: KafkaOptions, **more: str) -> Iterator[Connection]:
 
 
 class Connection:
-    """A consumer, and the errors that its brokers have reported beside their answers.
-
-    Args:
-        options: of the source.
-        more: further settings of librdkafka's, for what the user does not say.
-        clock: measures how long answers take.
-
-    Raises:
-        ConfigError: see :func:`opened`.
-    """
+    """A consumer, and the errors that its brokers have reported beside their answers."""
 
     def __init__(
         self,
@@ -176,16 +146,10 @@ class Connection:
             raise ConfigError(msg) from None
 
     def close(self) -> None:
-        """End the consumer and its threads."""
         self.consumer.close()
 
     def find(self) -> Found:
-        """Return the partitions that the source reads, as they were some seconds ago at most.
-
-        Raises:
-            ConfigError: brokers refuse us.
-            OutageError: no broker answers.
-        """
+        """Return the partitions that the source reads, as they were some seconds ago at most."""
         now = self._clock.monotonic()
         if self._found is None or now - self._found_at >= FOUND_S:
             self._found, self._found_at = self._find(), now
@@ -211,10 +175,6 @@ class Connection:
         Args:
             wanted: ``EARLIEST``, ``LATEST`` or milliseconds since 1970; -1 is returned where no
                 message is of that time or later.
-
-        Raises:
-            ConfigError: brokers refuse us.
-            OutageError: no answer.
         """
         from confluent_kafka import TopicPartition
 
@@ -225,12 +185,7 @@ class Connection:
         return {Partition(each.topic, each.partition): each.offset for each in answer}
 
     def failure(self, error: Any, where: str) -> SparkStreamError:
-        """Return what an error of the client means, in one line.
-
-        Args:
-            error: a ``KafkaError``.
-            where: what was read or asked.
-        """
+        """Return what an error of the client means, in one line."""
         name, text = error.name(), self._text(error.str())
         servers = self._options.servers
         if name in _REFUSED:
@@ -242,17 +197,14 @@ class Connection:
         return OutageError(f"{where}: Kafka at {servers}: {text}")
 
     def refusal(self) -> SparkStreamError | None:
-        """Return why brokers refuse us, if one of them has said so."""
         refused = [error for error in self._errors if error.name() in _REFUSED]
         return self.failure(refused[0], "connection") if refused else None
 
     def last_problem(self) -> str:
-        """Return what the client has last reported beside its answers."""
         telling = [e for e in self._errors if e.name() != "_ALL_BROKERS_DOWN"] or [*self._errors]
         return self._text(telling[-1].str()) if telling else "no answer"
 
     def _topics(self, name: str | None) -> dict[str, Any]:
-        """Return the topics that are there, all of them or one, by name."""
         where = "topics" if name is None else f"topic {name!r}"
         answer = self._answer(where, lambda wait_s: self._listed(name, wait_s))
         for topic in answer.values():
@@ -273,7 +225,6 @@ class Connection:
         return found
 
     def _looked_up(self, ask: list[Any], wait_s: float) -> list[Any]:
-        """Ask for offsets; return those of the partitions that the brokers know."""
         from confluent_kafka import KafkaException
 
         try:
@@ -288,7 +239,6 @@ class Connection:
         return [each for each in answer if each.error is None]
 
     def _answer(self, where: str, ask: Callable[[float], T]) -> T:
-        """Return what brokers answer; ask again until the time is over, or they refuse us."""
         from confluent_kafka import KafkaException
 
         self._listen()
@@ -315,7 +265,6 @@ class Connection:
         raise OutageError(msg)
 
     def _listen(self) -> None:
-        """Let the client call back; nothing is assigned while questions are asked."""
         self.consumer.consume(1, 0)
 
     def _text(self, text: str) -> str:
@@ -349,12 +298,6 @@ def fetch(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range, each once, in the order of their offsets.
 
-    Args:
-        options: of the source.
-        part: the range.
-        columns: makes batches of messages.
-        clock: measures how long nothing arrives.
-
     Raises:
         ConfigError: brokers refuse us.
         LostInputError: messages of the range are gone, or the topic is.
@@ -378,14 +321,7 @@ def fetch(
 
 
 class RangeFetcher:
-    """Fetches one range.
-
-    Args:
-        connection: a consumer that nothing is assigned to.
-        part: the range.
-        options: of the source.
-        clock: measures how long nothing arrives.
-    """
+    """Fetches one range."""
 
     def __init__(
         self, connection: Connection, part: Range, options: KafkaOptions, clock: Clock
@@ -405,11 +341,6 @@ class RangeFetcher:
         )
 
     def next(self) -> list[Any]:
-        """Return the next messages, as many as fit into a batch; none when the range is read.
-
-        Raises:
-            See :func:`fetch`.
-        """
         found: list[Any] = []
         while not self._is_done and len(found) < self._rows:
             left = min(self._rows - len(found), self._part.end - self._next)
@@ -425,7 +356,6 @@ class RangeFetcher:
         return found
 
     def _taken(self, came: list[Any]) -> list[Any]:
-        """Return those messages that belong to the range; see whether it has been read."""
         found = [message for message in came if message.error() is None]
         if len(found) < len(came):
             self._take_notes([message for message in came if message.error() is not None])

@@ -52,21 +52,13 @@ def schema_of(*, has_headers: bool) -> StructType:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Makes batches with the columns that a query wants; an executor gets it with its task.
-
-    Attributes:
-        names: the columns, in their order.
-    """
+    """Makes batches with the columns that a query wants; an executor gets it with its task."""
 
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: StructType, *, has_headers: bool) -> Columns:
-        """Return the columns of a schema, which may be fewer than there are.
-
-        Raises:
-            ConfigError: it has others, or other types.
-        """
+        """Return the columns of a schema, which may be fewer than there are."""
         whole = {field.name: field.dataType for field in schema_of(has_headers=has_headers)}
         for field in schema:
             if whole.get(field.name) != field.dataType:
@@ -79,12 +71,6 @@ class Columns:
         return cls(tuple(field.name for field in schema))
 
     def batch_of(self, messages: Sequence[Any], partition: Partition) -> pa.RecordBatch:
-        """Return messages of one partition as a batch.
-
-        Args:
-            messages: the client's.
-            partition: where they are from.
-        """
         import pyarrow as pa
 
         types = _types()
@@ -95,7 +81,6 @@ class Columns:
 
 @functools.cache
 def _types() -> dict[str, Any]:
-    """Return the types of Arrow's with which Spark takes the columns."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -112,8 +97,6 @@ def _types() -> dict[str, Any]:
 
 
 def _each(read: Callable[[Any], Any]) -> Maker:
-    """Return what makes an array of something that every message has."""
-
     def make(messages: Sequence[Any], _: Partition, kind: Any) -> Any:
         import pyarrow as pa
 
@@ -123,8 +106,6 @@ def _each(read: Callable[[Any], Any]) -> Maker:
 
 
 def _same(read: Callable[[Partition], Any]) -> Maker:
-    """Return what makes an array of something that all messages of a partition share."""
-
     def make(messages: Sequence[Any], partition: Partition, kind: Any) -> Any:
         import pyarrow as pa
 

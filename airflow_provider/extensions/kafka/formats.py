@@ -1,8 +1,4 @@
-"""Both formats of Kafka as the runtime knows a source: the one in Python, and Spark's connector.
-
-Brokers are asked before anything is written: whether they answer, have the topics, and accept the
-credentials.
-"""
+"""Both formats of Kafka as the runtime knows a source: the one in Python, and Spark's connector."""
 
 from __future__ import annotations
 
@@ -34,31 +30,15 @@ _OURS: Final = Range.__module__.encode()
 
 
 class _Kafka:
-    """The common part of both formats.
-
-    Attributes:
-        format: the name by which a job reads it.
-    """
-
     format: str
 
     def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        """Return the options as they are."""
         del bounded
         return dict(options)
 
     def end_at(
         self, name: str, options: Mapping[str, str], moment: dt.datetime
     ) -> dict[str, dict[str, int]]:
-        """Return, for each partition, the offset of its first message of that time or later.
-
-        What lies behind that message is not read, whatever its time. A partition without such a
-        message ends where it is now.
-
-        Raises:
-            ConfigError: the client is missing, does not know an option, or the brokers refuse.
-            OutageError: no broker answers.
-        """
         from airflow_provider.extensions.kafka.planner import offsets_at
 
         try:
@@ -68,7 +48,6 @@ class _Kafka:
             raise type(error)(msg) from error
 
     def schema(self, options: Mapping[str, str]) -> StructType:
-        """Return the columns of a message."""
         from airflow_provider.extensions.kafka.columns import schema_of
 
         given = {key.lower(): str(value).lower() for key, value in options.items()}
@@ -88,7 +67,6 @@ class PythonKafka(_Kafka):
     def prepare(
         self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool
     ) -> None:
-        """Check the options, ask the brokers, and register the source with the session."""
         from airflow_provider.extensions.kafka.planner import check_options
 
         if importlib.util.find_spec("pyspark.sql.datasource") is None:
@@ -108,7 +86,6 @@ class PythonKafka(_Kafka):
             spark.dataSource.register(KafkaDataSource)
 
     def check(self, name: str, options: Mapping[str, str], df: DataFrame) -> None:
-        """Refuse columns that a message does not have."""
         from airflow_provider.extensions.kafka.columns import Columns
         from airflow_provider.extensions.kafka.options import parse_options
 

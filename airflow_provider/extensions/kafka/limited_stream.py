@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream in batches of limited size; its first batch fixes where it starts.
-
-    Args:
-        options: of the source.
-        columns: what to read.
-    """
+    """Reads a stream in batches of limited size; its first batch fixes where it starts."""
 
     def __init__(self, options: KafkaOptions, columns: Columns) -> None:
         super().__init__(options, columns)
@@ -45,7 +40,6 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch."""
         most = self._options.limit
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -69,11 +63,7 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         return None if self._reach is None else to_json(self._reach)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now, and nothing that comes later.
-
-        Raises:
-            LostInputError: the options name an end that Kafka has not reached.
-        """
+        """Read what is there now, and nothing that comes later."""
         planner, end = self._planner(), self._ending()  # an end by time may be the latest offset
         self._available = planner.complete(end or {}, planner.latest())
         if end is not None:

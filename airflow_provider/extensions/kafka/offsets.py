@@ -18,13 +18,7 @@ LATEST: Final = -1
 
 
 class Range(NamedTuple):
-    """The messages of a partition that one task reads.
-
-    Attributes:
-        start: the first offset.
-        end: the offset after the last one.
-        lost: offsets before *start* that the batch should have read and the broker has no more.
-    """
+    """The messages of a partition that one task reads."""
 
     partition: Partition
     start: int
@@ -33,13 +27,7 @@ class Range(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Messages that a query should read and the broker does not have.
-
-    Attributes:
-        first: the first offset that is wanted.
-        found: the first one that is there; for a topic that was made again, its end.
-        gone: how many offsets; None when that is not known.
-    """
+    """Messages that a query should read and the broker does not have."""
 
     partition: Partition
     first: int
@@ -47,7 +35,6 @@ class Loss(NamedTuple):
     gone: int | None
 
     def describe(self) -> str:
-        """Say in one line what is gone."""
         if self.gone is None:
             return (
                 f"{self.partition} ends at offset {self.found}, and the query has read it up to "
@@ -64,12 +51,6 @@ def limited(start: Mapping[Partition, int], end: Mapping[Partition, int], most: 
 
     Each gets the share that its unread offsets have in all; what rounding leaves goes to those that
     lost most by it, so that the batch is full and none of a few unread ones waits for ever.
-
-    Args:
-        start: where it begins; a partition that is not in it begins at 0.
-        end: how far it may go; before its start for one that has been made again, which is taken
-            as it is.
-        most: more than 0.
     """
     unread = {p: max(to - start.get(p, 0), 0) for p, to in end.items()}
     total = sum(unread.values())
@@ -90,12 +71,6 @@ def find_ranges(
     """Return what a batch reads, and what of it the broker does not have.
 
     A partition that was made again is read from its beginning.
-
-    Args:
-        start: where it begins; a partition that is not in it is a new one, which begins at 0.
-        end: where it ends.
-        first: the first offset that the broker has of each; one of which it knows nothing is
-            left out.
     """
     ranges: list[Range] = []
     losses: list[Loss] = []
@@ -113,11 +88,7 @@ def find_ranges(
 
 
 def split(ranges: Sequence[Range], least: int) -> list[Range]:
-    """Return the ranges, cut into about *least* parts where there are fewer.
-
-    As in Spark's connector, each is cut into as many parts of about one size as its share in all
-    offsets is of *least*.
-    """
+    """Return the ranges, cut into about *least* parts where there are fewer."""
     total = sum(part.end - part.start for part in ranges)
     if len(ranges) >= least or total == 0:
         return list(ranges)

@@ -76,24 +76,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class KafkaOptions:
-    """The parsed options of a source.
-
-    Attributes:
-        servers: the addresses to begin with, as messages show them.
-        client: the client's properties, with secrets; never shown.
-        topics: those of ``subscribe``.
-        pattern: ``subscribePattern``, which matches whole names.
-        assigned: those of ``assign``.
-        start: where a new query starts.
-        end: where it ends.
-        is_strict_in_time: whether a time after the last message is an error.
-        limit: the most offsets of a batch; None for no limit.
-        min_partitions: at least so many tasks for a batch.
-        has_headers: whether there is a column of them.
-        fails_on_loss: whether messages that are gone before they are read end the query.
-        group: the prefix of the client's group, which it never joins.
-        poll_timeout_s: how long a task waits for the next message of its range.
-    """
+    """The parsed options of a source."""
 
     servers: str
     client: Mapping[str, str] = dataclasses.field(repr=False)
@@ -113,11 +96,6 @@ class KafkaOptions:
 
 def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaOptions:
     """Read the options of a source.
-
-    Args:
-        given: as the job has them; their case does not matter.
-        is_batch: whether it is read as a batch, which begins with the earliest offsets by default,
-            as with Spark's connector.
 
     Raises:
         ConfigError: one is unknown, missing, wrong, or contradicts another one; it is named.
@@ -218,7 +196,6 @@ def _assigned(text: str | None) -> tuple[Partition, ...]:
 
 
 def _bound(options: Mapping[str, str], names: tuple[str, str, str], default: int) -> Bound:
-    """Return where a source starts or ends; of several options the first of *names* counts."""
     at, by_partition, offsets = names
     if (when := _number(options, at, least=0)) is not None:
         return Bound(LATEST, timestamp_ms=when)
@@ -320,9 +297,6 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 def client_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the client from the options ``kafka.*`` of a source.
 
-    Args:
-        options: all of its options, their names in lower case.
-
     Raises:
         ConfigError: one is decided by the source, or is of a kind that librdkafka does not have.
             Which names it knows at all, it says itself when it is opened.
@@ -344,7 +318,6 @@ def client_properties(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _stores(given: dict[str, str]) -> dict[str, str]:
-    """Take what Java has in key stores out of *given*, and return it as librdkafka has it."""
     kinds = {name: given.pop(name, "JKS").upper() for name in _KINDS}
     found: dict[str, str] = {}
     if (place := given.pop("ssl.truststore.location", None)) is not None:

@@ -54,11 +54,6 @@ class Planner:
     One answer in which a partition is missing proves nothing: a broker that has just started
     answers from old metadata, and a right may be taken away and given back. So the brokers are
     asked twice before a partition counts as gone, and its offset stays in the query's offsets.
-
-    Args:
-        options: of the source.
-        broker: Kafka.
-        clock: for the pause between the two questions; None for the machine's.
     """
 
     def __init__(
@@ -70,11 +65,6 @@ class Planner:
         self._gone: set[Partition] = set()
 
     def first(self) -> Offsets:
-        """Return where a new query starts, by its options.
-
-        Raises:
-            ConfigError: the options do not fit to the partitions, or no topic is there.
-        """
         partitions = self.known()
         start = self._options.start
         if start.offsets is not None:
@@ -85,10 +75,7 @@ class Planner:
         return self._resolved(start, partitions, is_strict=self._options.is_strict_in_time)
 
     def end(self) -> Offsets | None:
-        """Return where a query ends, by its options; None where they say nothing.
-
-        A partition that they do not name was not there when the end was chosen: nothing is read.
-        """
+        """Return where a query ends, by its options; None where they say nothing."""
         end = self._options.end
         if not end.is_given:
             return None
@@ -105,11 +92,7 @@ class Planner:
         return self._broker.offsets(dict.fromkeys(self._broker.find().partitions, LATEST))
 
     def complete(self, start: Mapping[Partition, int], there: Mapping[Partition, int]) -> Offsets:
-        """Return *there*, with the partitions of *start* that a second question finds.
-
-        Raises:
-            LostInputError: some are not found again, and that is to be an error.
-        """
+        """Return *there*, with the partitions of *start* that a second question finds."""
         missing = set(start).difference(there)
         if back := self._gone.difference(missing):
             log.warning("%s: there again; the query goes on where it was", listed(back))
@@ -130,11 +113,6 @@ class Planner:
     ) -> Offsets:
         """Return how far a query may read that has read up to *start*.
 
-        Args:
-            start: its offsets; a partition that is not in it is a new one.
-            there: what :meth:`latest` has returned.
-            end: where the query ends; None where it goes on.
-
         Raises:
             LostInputError: a partition is gone or was made again, and that is to be an error.
         """
@@ -148,11 +126,6 @@ class Planner:
         return {**found, **again}
 
     def ranges(self, start: Mapping[Partition, int], end: Mapping[Partition, int]) -> list[Range]:
-        """Return what the tasks of a batch read.
-
-        Raises:
-            LostInputError: Kafka does not have all of it any more, and that is to be an error.
-        """
         read = {p: to for p, to in end.items() if to != start.get(p, 0)}
         if not read:
             return []
@@ -166,11 +139,6 @@ class Planner:
         return split(ranges, self._options.min_partitions)
 
     def check_end(self, end: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
-        """Refuse an end that Kafka has not reached.
-
-        Raises:
-            LostInputError: a run to this end could not read all of it.
-        """
         short = {p: to for p, to in end.items() if latest.get(p, 0) < to}
         for partition, to in sorted(short.items()):
             msg = (
@@ -190,11 +158,6 @@ class Planner:
                 raise ConfigError(msg)
 
     def known(self) -> frozenset[Partition]:
-        """Return the partitions of the subscription.
-
-        Raises:
-            ConfigError: the options name a topic or a partition that two answers do not have.
-        """
         if self._absent(self._broker.find()) is not None:
             self._clock.sleep(FOUND_S)
         found = self._broker.find()
@@ -203,7 +166,6 @@ class Planner:
         return found.partitions
 
     def _absent(self, found: Found) -> str | None:
-        """Return in one line what the options name and the brokers do not have, or None."""
         options = self._options
         if found.missing:
             names = ", ".join(repr(topic) for topic in found.missing)
@@ -233,7 +195,6 @@ class Planner:
     def _resolved(
         self, bound: Bound, partitions: Iterable[Partition], *, is_strict: bool
     ) -> Offsets:
-        """Return an offset for each partition."""
         if bound.offsets is not None:
             given = {p: bound.offsets[p] for p in partitions}
             words = {p: at for p, at in given.items() if at in {EARLIEST, LATEST}}
@@ -274,10 +235,6 @@ def _check_all_named(
 def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
     """Refuse options that no broker has to be asked about, and ask the brokers for what is read.
 
-    Args:
-        given: the options of the source.
-        is_batch: whether it is read as a batch.
-
     Raises:
         ConfigError: an option is wrong, the client is missing, a topic is not there, or the
             brokers refuse us.
@@ -291,11 +248,7 @@ def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
 
 
 def check_topics(given: Mapping[str, str]) -> None:
-    """Ask the brokers for the topics alone; a pattern may match none yet.
-
-    Raises:
-        ConfigError, OutageError: see :func:`check_options`.
-    """
+    """Ask the brokers for the topics alone; a pattern may match none yet."""
     options = parse_options(given)
     with opened(options) as connection:
         Planner(options, connection).known()
@@ -318,11 +271,7 @@ def offsets_at(given: Mapping[str, str], moment: dt.datetime) -> Offsets:
 
 
 def latest_offsets(given: Mapping[str, str]) -> Offsets:
-    """Return where the partitions of a source end now; ``endingOffsets`` takes them as JSON.
-
-    Raises:
-        ConfigError, OutageError: see :func:`check_options`.
-    """
+    """Return where the partitions of a source end now; ``endingOffsets`` takes them as JSON."""
     options = parse_options(given)
     with opened(options) as connection:
         return Planner(options, connection).latest()

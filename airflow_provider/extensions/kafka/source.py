@@ -36,15 +36,12 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return its columns."""
         return schema_of(has_headers=parse_options(self.options).has_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
         options = parse_options(self.options, is_batch=True)
         return BatchReader(options, Columns.of(schema, has_headers=options.has_headers))
 
@@ -60,23 +57,13 @@ class KafkaDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads from a start to an end, both fixed when the batch is planned.
-
-    Args:
-        options: of the source.
-        columns: what to read.
-    """
+    """Reads from a start to an end, both fixed when the batch is planned."""
 
     def __init__(self, options: KafkaOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a task for each range.
-
-        Raises:
-            LostInputError: the options name offsets that Kafka has no more, or not yet.
-        """
         with opened(self._options) as connection:
             planner = Planner(self._options, connection)
             start, end = planner.first(), planner.end()

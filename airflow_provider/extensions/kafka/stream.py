@@ -28,10 +28,6 @@ class PlainStreamReader(DataSourceStreamReader):
 
     One object plans in a process on the driver's machine, for as long as the query runs; copies of
     it read on executors.
-
-    Args:
-        options: of the source.
-        columns: what to read.
     """
 
     def __init__(self, options: KafkaOptions, columns: Columns) -> None:
@@ -42,11 +38,6 @@ class PlainStreamReader(DataSourceStreamReader):
         self._read: Offsets | None = None  # up to here, as far as this object knows
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts.
-
-        Raises:
-            ConfigError: it would be elsewhere if the first batch had to run again.
-        """
         start = self._options.start
         if start.named is None and start.timestamp_ms is None and start.everywhere == LATEST:
             msg = (
@@ -58,30 +49,23 @@ class PlainStreamReader(DataSourceStreamReader):
         return to_json(self._read)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Return how far the next batch reads.
-
-        The first one after a restart has no limit, because nobody says where it starts.
-        """
         planner, known = self._planner(), self._read or {}
         there = planner.onward(known, planner.latest(), planner.end())
         most = self._options.limit
         return to_json(limited(known, there, most) if most and self._read is not None else there)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a task for each range of a batch."""
         self._read = from_json(end)
         ranges = self._planner().ranges(from_json(start), self._read)
         return [InputPartition(part) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one range."""
         return fetch(self._options, partition.value, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: how far a query has read is in its checkpoint, and not in Kafka."""
 
     def stop(self) -> None:
-        """Close the connection."""
         connection, self._connection, self._plans = self._connection, None, None
         if connection is not None:
             connection.close()

@@ -89,11 +89,6 @@ class LivyOptions:
     queue: str = ""
 
     def check(self) -> None:
-        """Refuse what nothing can be started with.
-
-        Raises:
-            ConfigError: the message names the option.
-        """
         for name in ("entry_point", "runtime"):
             if not getattr(self, name):
                 msg = (
@@ -134,12 +129,6 @@ _Log = TypedDict(
 class LivyLauncher:
     """Starts batches on a Livy server.
 
-    Args:
-        options: what a batch starts.
-        hook: a hook of the apache-livy provider that checks no response, follows no redirection and
-            streams: the connection's address, login and TLS options are its.
-        clock: measures how long an answer takes; None for the machine's.
-
     Raises:
         ConfigError: the connection has no address of HTTP, or credentials in the address.
     """
@@ -162,7 +151,6 @@ class LivyLauncher:
         self._named = f"livy {hook.base_url}"
 
     def check(self) -> None:
-        """Check that the server is reachable and accepts the credentials."""
         self._options.check()
         try:
             self._ask("GET", "batches", _Page, {"from": 0, "size": 1})
@@ -171,10 +159,6 @@ class LivyLauncher:
             raise SubmissionRefusedError(msg) from None
 
     def submit(self, application: Application, token: str) -> Handle:
-        """Make a batch, or return the one that has this token.
-
-        Idempotent: by *token*, which is the batch's name.
-        """
         self._options.check()
         found = self._find(token)
         if found is None:
@@ -215,10 +199,7 @@ class LivyLauncher:
             self._ask("DELETE", f"batches/{_number(handle)}", dict[str, Any])
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
-        """Return the next lines of the server's log of the batch, of which it keeps the last ones.
-
-        *offset* is in lines.
-        """
+        """Return the batch's next log lines; the server keeps only the last ones."""
         if self._batch(handle) is None:
             return LogPart((), offset)
         begin, lines = self._lines(handle, offset, _PAGE)
@@ -275,20 +256,6 @@ class LivyLauncher:
         return found.get("from", begin), tuple(found.get("log", ()))
 
     def _ask(self, method: str, path: str, kind: type[T], data: Any = None) -> T:
-        """Send one request.
-
-        Args:
-            method: of HTTP.
-            path: below the server's address.
-            kind: the type of the answer.
-            data: the query of a GET, the body of a POST.
-
-        Raises:
-            _MissingError: the server does not have it.
-            SubmissionRefusedError: the server refuses it.
-            LauncherAwayError: no answer, or an error of the server.
-            WrongAnswerError: the answer is not one of Livy's.
-        """
         from urllib3.exceptions import HTTPError
 
         where = f"{self._named}: {method} {path}"
@@ -361,7 +328,6 @@ class LivyKind:
     reads_local_paths = True
 
     def open(self, connection: Connection, options: Mapping[str, str], named: str) -> LivyLauncher:
-        """Return the launcher at the connection's address."""
         require_extra("the launcher 'livy'", "livy", "airflow.providers.apache.livy")
         if not connection.host:
             msg = f"{named}: has no host; give that of the Livy server"

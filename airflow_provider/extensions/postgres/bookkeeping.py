@@ -101,7 +101,6 @@ class Books:
         return sql.SQL(text).format(schema=sql.Identifier(self.schema), **filled)
 
     def run(self, text: str, values: Any = None, **parts: Any) -> Cursor[Any]:
-        """Execute a :meth:`statement`."""
         return self.connection.execute(self.statement(text, **parts), values)
 
     def _value(self, text: str, values: Any) -> Any:
@@ -109,7 +108,6 @@ class Books:
         return None if row is None else row[0]
 
     def exists(self) -> bool:
-        """Whether the tables have been made."""
         return self._has_table(_LAST_MADE)
 
     def make(self) -> None:
@@ -146,7 +144,6 @@ class Books:
     # --- epochs ---------------------------------------------------------------------------------
 
     def epoch_of(self, epoch: EpochId) -> Epoch | None:
-        """Return the record of an epoch that was published or reverted."""
         row = self.run(
             "SELECT id, mode, rows, has_ids, has_undo, reverted_at IS NOT NULL"
             " FROM {schema}.epochs WHERE query_id = %s AND target = %s AND epoch = %s",
@@ -155,7 +152,6 @@ class Books:
         return None if row is None else Epoch(*row)
 
     def last_epoch(self, query_id: str) -> int:
-        """Return the last epoch that was published or reverted; -1 for none."""
         query = "SELECT max(epoch) FROM {schema}.epochs WHERE query_id = %s AND target = %s"
         found = self._value(query, (query_id, self.target))
         return -1 if found is None else int(found)
@@ -174,7 +170,6 @@ class Books:
         has_undo: bool = False,
         is_reverted: bool = False,
     ) -> int:
-        """Record an epoch and return its id."""
         found = self._value(
             "INSERT INTO {schema}.epochs (query_id, target, epoch, token, query, mode, rows,"
             " has_ids, has_undo, reverted_at)"
@@ -237,7 +232,6 @@ class Books:
         )
 
     def writers(self, job_dir: str) -> list[str]:
-        """Return the identity that has published last for a job directory's address."""
         query = "SELECT identity FROM {schema}.writers WHERE target = %s AND job_dir = %s"
         return [str(row[0]) for row in self.run(query, (self.target, job_dir))]
 
@@ -261,7 +255,6 @@ class Books:
         ).fetchall()
 
     def staged_rows(self, staged_id: int) -> int:
-        """Count the rows of a staging table by the partitions that are in it."""
         query = "SELECT coalesce(sum(rows), 0) FROM {schema}.staged_partitions WHERE staged_id = %s"
         return int(self._value(query, (staged_id,)))
 
@@ -279,7 +272,6 @@ class Books:
         return staged_id
 
     def has_staged(self, staged_id: int) -> bool:
-        """Whether a staging table exists."""
         return self._has_table(staged_name(staged_id))
 
     def drop_staged(self, staged_id: int) -> bool:
@@ -302,7 +294,6 @@ class Books:
         return self.run(query, (self.schema, name)).rowcount > 0
 
     def _set_lock_wait(self, seconds: int) -> None:
-        """Limit how long statements wait for locks, until the transaction or savepoint ends."""
         self.run("SELECT set_config('lock_timeout', %s, true)", (f"{seconds}s",))
 
 

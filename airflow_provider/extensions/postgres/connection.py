@@ -64,12 +64,10 @@ class Server:
 
     @property
     def host(self) -> str:
-        """The host, or the folder of the socket, as the address gives it."""
         return self.parameters.get("host") or self.parameters.get("service") or "local"
 
     @property
     def database(self) -> str:
-        """The database's name, as the address gives it."""
         return self.parameters.get("dbname") or self.parameters.get("user") or "default"
 
     def connect(self, session: str, *, idle_timeout_s: float = 0.0) -> Connection[Any]:
@@ -98,15 +96,11 @@ class Server:
         return opened
 
     def masked(self, text: str) -> str:
-        """Return *text* without any secret of the address."""
         secret = {name: self.parameters.get(name, "") for name in _SECRET_PARAMETERS}
         return Secrets.of(secret).redact(text)
 
     def resolved(self, connection: Connection[Any]) -> Server:
-        """Return this server with the parameters of an open *connection* of the driver.
-
-        Executors have neither the driver's environment nor its password files.
-        """
+        """Return this server with the parameters of an open *connection* of the driver."""
         found = connection.info.get_parameters()
         found.pop("application_name", None)
         if connection.info.password:

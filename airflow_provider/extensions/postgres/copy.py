@@ -32,10 +32,7 @@ _LINES_AT_ONCE: Final = 500
 
 @dataclasses.dataclass(frozen=True)
 class CopyTask:
-    """The worker's instructions, with the password; never logged or stored.
-
-    *claim* inserts the partition and its rows, or nothing if another attempt has.
-    """
+    """The worker's instructions, with the password; never logged or stored."""
 
     server: Server
     session: str
@@ -152,11 +149,7 @@ def columns_for(schema: StructType) -> list[TargetColumn]:
 
 
 def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
-    """Whether every value of *wanted* can be stored in *existing* as it is.
-
-    A string may go into any column: PostgreSQL reads it as it reads a literal, which is how
-    ``uuid`` or an enumeration is written; what it cannot read fails while the epoch is staged.
-    """
+    """Whether every value of *wanted* can be stored in *existing* as it is."""
     if wanted.type in (existing.type, "text"):
         return True
     base, _, modifier = existing.type.partition("(")
@@ -210,7 +203,6 @@ def _has_plain_elements(kind: DataType) -> bool:
 
 
 def _holds(existing: str, wanted: str) -> bool:
-    """Whether ``numeric(existing`` has enough digits for ``numeric(wanted`` on both sides."""
     there, needed = (
         [int(part) for part in text.rstrip(")").split(",")] for text in (existing, wanted)
     )

@@ -91,10 +91,7 @@ def sql(
 
 
 class SqlSink:
-    """See :func:`sql`, which makes one.
-
-    Thread safety: every call has a session of its own.
-    """
+    """See :func:`sql`, which makes one."""
 
     api_version = 1
 
@@ -119,7 +116,6 @@ class SqlSink:
 
     @property
     def name(self) -> str:
-        """The sink's kind, host, database and table."""
         return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
 
     def datasets(self) -> tuple[Dataset, ...]:
@@ -130,7 +126,6 @@ class SqlSink:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart; empty where none replaces another."""
         return self._to.keys
 
     # --- before anything is written -------------------------------------------------------------
@@ -148,7 +143,6 @@ class SqlSink:
             raise (OutageError if is_outage(error) else ConfigError)(msg) from None
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what no table could take."""
         with self._naming():
             _check_modes(self._to, output_mode)
             _check_names(self._to, df.columns)
@@ -192,12 +186,6 @@ class SqlSink:
 
     def begin_staging(self, schema: StructType, epoch: EpochId) -> tuple[CopyTask, dict[str, Any]]:
         """Make the epoch's staging table.
-
-        Its columns have the types of the table, if there is one, so that rows that the table cannot
-        take fail before Spark commits the batch.
-
-        Returns:
-            What each of Spark's tasks runs, and the committable without its rows.
 
         Crash safety: :meth:`recover` drops the table.
         """
@@ -276,8 +264,6 @@ class SqlSink:
             raise SinkError(msg) from error
 
     def abort(self, committable: Committable) -> None:
-        """Drop the epoch's staging table."""
-
         def work(books: Books) -> None:
             if books.exists():
                 books.drop_staged(books.staged_for(committable))
@@ -302,8 +288,6 @@ class SqlSink:
         self._confirmed[epoch.query_id] = max(before, epoch.epoch)
 
     def writers(self, job_dir: str) -> list[str]:
-        """Return the identity that has published last for a job directory's address."""
-
         def work(books: Books) -> list[str]:
             is_there = books.exists() and self._to.table.look(books.connection) is not None
             return books.writers(job_dir) if is_there else []
@@ -311,7 +295,6 @@ class SqlSink:
         return self._run(work)
 
     def last_epoch(self, query_id: str) -> int:
-        """Return the last epoch of a query that was published or reverted; -1 for none."""
         return self._run(lambda books: books.last_epoch(query_id) if books.exists() else -1)
 
     def check_published(self, committable: Committable) -> None:
@@ -357,7 +340,6 @@ class SqlSink:
     # --- sessions -------------------------------------------------------------------------------
 
     def books_in(self, connection: Connection[Any]) -> Books:
-        """Return the sink's own tables in a session."""
         return Books(connection, self._schema, self._to)
 
     def _run(

@@ -55,20 +55,15 @@ class TableInfo:
     unique: tuple[frozenset[str], ...]
 
     def column(self, name: str) -> TargetColumn | None:
-        """Return the column of that name."""
         return next((column for column in self.columns if column.name == name), None)
 
     @property
     def writable(self) -> tuple[TargetColumn, ...]:
-        """Return the columns that take a value."""
         return tuple(column for column in self.columns if column.name not in self.computed)
 
 
 class TableName:
-    """A table's name, ``table`` or ``schema.table``, exactly as PostgreSQL stores it.
-
-    Upper case stays upper case. A part with a dot is written in double quotes.
-    """
+    """A table's name, ``table`` or ``schema.table``, exactly as PostgreSQL stores it."""
 
     def __init__(self, text: str) -> None:
         self.parts = _split(text)
@@ -81,7 +76,6 @@ class TableName:
 
     @property
     def identifier(self) -> Identifier:
-        """The name, quoted for a statement."""
         from psycopg import sql
 
         return sql.Identifier(*self.parts)
@@ -115,7 +109,6 @@ class TableName:
         )
 
     def lock_against_writers(self, connection: Connection[Any]) -> None:
-        """Keep other writers, but no reader, out of the table until the transaction ends."""
         from psycopg import sql
 
         connection.execute(
@@ -135,11 +128,9 @@ class Destination:
 
     @property
     def keeps_undo(self) -> bool:
-        """Whether an epoch that is published now is logged for a revert."""
         return self.mode == "upsert" and self.undo_epochs > 0
 
     def has_ids(self, table: TableInfo) -> bool:
-        """Whether rows in the table say which epoch wrote them."""
         return self.epoch_column is not None and table.column(self.epoch_column) is not None
 
     def make(self, connection: Connection[Any], columns: Sequence[TargetColumn]) -> None:
@@ -279,7 +270,6 @@ def _check_can_make(connection: Connection[Any], table: TableName) -> None:
 
 
 def _may_create_in(connection: Connection[Any], schema: str) -> bool | None:
-    """Return whether the role may; None if there is no such schema."""
     question = (
         "SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE')"
         " FROM pg_namespace WHERE nspname = %s"

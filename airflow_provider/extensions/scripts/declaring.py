@@ -114,7 +114,6 @@ class Declaring:
 
     @property
     def session(self) -> SparkSession:
-        """The job's own session, in which its queries run."""
         return self._context.spark
 
     # --- what is declared -------------------------------------------------------------------------
@@ -147,10 +146,6 @@ class Declaring:
                 raise
 
     def write(self, df: DataFrame, calls: WriterCalls) -> str:
-        """Declare a query, and return its name.
-
-        A refusal by the runtime or by Spark is remembered, and raised when the script waits.
-        """
         with self._declaring(self._writers):
             if self._script.is_waiting:
                 raise self.refuse(LATE_START)
@@ -198,7 +193,6 @@ class Declaring:
 
     @contextlib.contextmanager
     def _declaring(self, threads: set[threading.Thread]) -> Iterator[None]:
-        """Let a thread of the script declare; remember a failure outside of the script's own."""
         with self._script.declaration():
             threads.add(threading.current_thread())
             try:
@@ -252,7 +246,6 @@ class Declaring:
         return self._script.is_left or self._script.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end of the run, which begins at the script's first wait."""
         is_first = not self._script.is_waiting
         if is_first and not self._script.has_this_thread and self._is_writer():
             refused = self.refuse(_A_THREAD_EACH)
@@ -270,10 +263,7 @@ class Declaring:
         self._read.add(query)
 
     def is_polled(self, query: str) -> bool:
-        """Whether the run is over, for a script that looks at a query.
-
-        A second look at the same place is taken for a loop that waits.
-        """
+        """Whether the run is over, for a script that looks at a query."""
         look = (self.sites.instruction(), query)
         if look in self._looked:
             return self.wait(0)
@@ -306,12 +296,6 @@ class Declaring:
         return self.refuse(_ITS_OWN)
 
     def check(self) -> None:
-        """Raise the refusals, also of queries that have started past the runtime.
-
-        Raises:
-            ConfigError: all refusals in one.
-            OutageError: a service that one of the script's threads needs has not answered.
-        """
         for query in self.starts.stop_others():
             self.refuse(_PAST_US.format(name=query))
         refused = list(self._refused)
@@ -324,7 +308,6 @@ class Declaring:
             raise ConfigError("; ".join(dict.fromkeys(map(str, refused))))
 
     def ignore(self, what: str, why: str) -> None:
-        """Log once that a call does nothing."""
         line = f"{self.sites.here()}: {what} is left out: {why}"
         if line not in self._ignored:
             self._ignored.add(line)
@@ -382,10 +365,7 @@ _PROGRESSES: Final = 100
 
 
 class Starts:
-    """Spark's queries that the run has started for the script, by name, also ended ones.
-
-    A query of the job starts more than once: for its input, and for its drain.
-    """
+    """Spark's queries that the run has started for the script, by name, also ended ones."""
 
     def __init__(self, spark: SparkSession) -> None:
         # Spark's own list of what runs, of all sessions of its application.
@@ -395,7 +375,6 @@ class Starts:
         self._before: dict[str, deque[Any]] = {}
 
     def add(self, query: StreamingQuery) -> StreamingQuery:
-        """Register a started query, and return it."""
         name = str(query.name)
         ended = self._last.get(name)
         if ended is not None:
@@ -428,7 +407,6 @@ class Starts:
         return found
 
     def last(self, name: str) -> StreamingQuery | None:
-        """Return the newest start of a query; None before the first."""
         return self._last.get(name)
 
     def recent_progress(self, name: str) -> list[Any]:

@@ -44,11 +44,7 @@ _LETTERS: Final = re.compile(r"[^A-Za-z0-9]*")
 
 @dataclasses.dataclass
 class WriterCalls:
-    """The calls of a script on one ``DataStreamWriter``.
-
-    Options are as the script wrote them, without path and checkpoint. *format* None is Spark's
-    default, Parquet. *trigger* is the argument of ``trigger`` and its value.
-    """
+    """The calls of a script on one ``DataStreamWriter``."""
 
     format: str | None = None
     options: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -64,7 +60,6 @@ class WriterCalls:
     checkpoint: str | None = None
 
     def option(self, key: str, value: str) -> None:
-        """Take an option; Spark ignores case in its name."""
         known = {"path": "path", CHECKPOINT.lower(): "checkpoint"}.get(key.lower())
         if known is not None:
             setattr(self, known, value)
@@ -206,7 +201,6 @@ class CallSites:
         return frame
 
     def of_error(self, error: BaseException) -> str:
-        """Return the script's last line that has led to an error."""
         frames = traceback.extract_tb(error.__traceback__)
         own = [each for each in frames if self._is_own(each.filename)]
         if own:

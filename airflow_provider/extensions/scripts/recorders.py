@@ -62,8 +62,6 @@ class ScriptSession(SparkSession):
 
 
 class _ReaderCalls:
-    """Takes the calls that PySpark's reader passes on to the JVM's."""
-
     def __init__(self, reader: ScriptReader, declaring: Declaring) -> None:
         self._reader = reader
         self._declaring = declaring
@@ -253,7 +251,6 @@ class ScriptQuery:
 
     @property
     def recentProgress(self) -> list[Any]:
-        """Spark's last progresses of the query, also of its earlier starts."""
         self._declaring.is_polled(self.name)
         return self._declaring.starts.recent_progress(self.name)
 
@@ -266,7 +263,6 @@ class ScriptQuery:
         self._declaring.wait_for_available(self.name)
 
     def stop(self) -> None:
-        """Do nothing: a query ends with its run."""
         if not self._declaring.is_over:
             self._declaring.ignore("stop() of a query", "it ends with the run: spark-stream stop")
 
@@ -296,7 +292,6 @@ class ScriptQueries:
         return next((query for query in self._all() if query.id == id), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end of the run: its queries end together."""
         is_over = self._declaring.wait(timeout)
         return is_over if timeout is not None else None
 
@@ -322,5 +317,4 @@ def settings_of(builder: Any) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as Spark writes it in options."""
     return str(value).lower() if isinstance(value, bool) else str(value)

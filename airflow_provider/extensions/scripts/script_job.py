@@ -84,7 +84,6 @@ class ScriptJob:
         self._is_begun = False
 
     def __call__(self, context: JobContext) -> None:
-        """Run the script until it waits; errors name its file and line."""
         from airflow_provider.extensions.scripts.recorders import ScriptSession
 
         if self._is_begun:
@@ -137,7 +136,6 @@ class ScriptJob:
 
 @contextlib.contextmanager
 def _explaining(sites: CallSites) -> Iterator[None]:
-    """Add the script's line to an error that ends it."""
     try:
         yield
     except SparkStreamError:
@@ -194,10 +192,7 @@ def guarding(session: ScriptSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_work(declaring: Declaring, module: ModuleType, argv: Sequence[str]) -> Iterator[None]:
-    """Make the process the script's during its turn, for which the driver waits.
-
-    The script is ``__main__`` with its own command line; handlers of signals stay the run's.
-    """
+    """Make the process the script's during its turn, for which the driver waits."""
 
     def handle_signal(number: int, _: Any) -> Any:
         name = signal.Signals(number).name
@@ -215,7 +210,6 @@ def at_work(declaring: Declaring, module: ModuleType, argv: Sequence[str]) -> It
 
 @contextlib.contextmanager
 def _replaced_elsewhere(owner: Any, name: str, value: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method in all threads except the caller's."""
     before, own = vars(owner)[name], threading.current_thread()
     is_of_class = isinstance(before, classmethod)
     function = before.__func__ if is_of_class else before

@@ -54,12 +54,10 @@ class ScriptThread:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the script has waited or ended, so that its declarations are complete."""
         return self._rests.is_set()
 
     @property
     def has_this_thread(self) -> bool:
-        """Whether the caller's thread is the script's."""
         return threading.current_thread() is self._thread
 
     def declare(self) -> None:
@@ -86,7 +84,6 @@ class ScriptThread:
 
     @property
     def name(self) -> str:
-        """The script's name."""
         return self._thread.name
 
     # --- in the script's own threads --------------------------------------------------------------
@@ -104,22 +101,12 @@ class ScriptThread:
             self._rests.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the run; return whether it has come.
-
-        Raises:
-            ScriptLeftError: the run was stopped or has failed.
-        """
         self.rest()
         if not self._is_over.wait(timeout_s):
             return False
         return self.is_over()
 
     def is_over(self) -> bool:
-        """Whether the run has read and published everything.
-
-        Raises:
-            ScriptLeftError: the run was stopped or has failed; each call raises it again.
-        """
         if self.is_left:
             self._was_raised = self._was_raised or self.has_this_thread
             raise ScriptLeftError
@@ -127,7 +114,6 @@ class ScriptThread:
 
     @property
     def is_left(self) -> bool:
-        """Whether the run was stopped or has failed."""
         return self._is_over.is_set() and not self._by_itself
 
     def _run(self) -> None:
@@ -154,7 +140,6 @@ class ScriptThread:
             self.rest()
 
     def _join_threads(self) -> None:
-        """Wait for the script's other threads: each of them may still start a query."""
         logged: set[threading.Thread] = set()
         while not self.is_left and (threads := self._own_threads()):
             if not logged.issuperset(threads):

@@ -68,7 +68,6 @@ class SqlJob:
         self._until = until
 
     def __call__(self, context: JobContext) -> None:
-        """Declare the file's sources and queries; errors begin with file and line."""
         text = self._path.read_text(encoding="utf-8")
         file = _File(context, self._until)
         for statement in split_statements(text):
@@ -152,7 +151,6 @@ class _File:
             raise ConfigError(msg)
 
     def _parse(self, text: str) -> Any:
-        """Return Spark's plan of a text, without Spark's own replacement of variables."""
         session = self._context.spark
         # Spark's parser asks the session that the thread has last used.
         self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
@@ -175,7 +173,6 @@ class _File:
         return self._catalyst("expressions.Literal").apply(value)
 
     def _catalyst(self, name: str) -> Any:
-        """Return the object with the static methods of a Scala class."""
         return class_named(self._jvm, f"org.apache.spark.sql.catalyst.{name}$.MODULE$")
 
     def _source(self, plan: Any) -> None:
@@ -398,10 +395,7 @@ def markers(text: str) -> list[str]:
 
 
 def split_view(text: str) -> tuple[str, str | None]:
-    """Return a statement that makes a view up to its ``AS``, and its query; None for others.
-
-    Spark does not parse a view whose query has markers, but parses that query alone.
-    """
+    """Return a statement that makes a view up to its ``AS``, and its query; None for others."""
     if not _VIEW.match(text):
         return text, None
     depth = 0

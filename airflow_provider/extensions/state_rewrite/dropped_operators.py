@@ -37,7 +37,6 @@ def _renumbered(data: bytes, number: int, *, where: str) -> bytes:
 
 
 def _numbers_after(numbers: Collection[int], dropped: Collection[int]) -> dict[int, int]:
-    """Return the new numbers of the operators that stay, by their old ones, ascending."""
     stay = sorted(set(numbers) - set(dropped))
     return {old: old - sum(gone < old for gone in dropped) for old in stay}
 

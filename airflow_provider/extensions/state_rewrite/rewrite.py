@@ -94,19 +94,13 @@ _WORK: Final = "queries"
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """The new savepoint, or with a dry run the planned one.
-
-    Attributes:
-        deleted: per query the rows deleted from its operators.
-        savepoint: the new one; None after a dry run.
-    """
+    """The new savepoint, or with a dry run the planned one."""
 
     plan: RewritePlan
     deleted: Mapping[str, list[Deleted]]
     savepoint: Savepoint | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         made = self.savepoint
         return {
             "version": 1,
@@ -175,7 +169,6 @@ def rewrite_savepoint(
 
 
 def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spark: bool) -> None:
-    """Refuse a folder that is a savepoint, is in one, or has an address that Spark cannot use."""
     if target.exists(MANIFEST):
         msg = f"{target.url}: there is a savepoint of this name; choose another one"
         raise ConfigError(msg)
@@ -192,7 +185,6 @@ def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spa
 
 
 def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
-    """Refuse a number that is not possible, or that the state already has."""
     if changes.partitions is None:
         return
     names = [query.source for query in plan.queries if query.partitions is not None]
@@ -207,7 +199,6 @@ def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes)
 
 @contextlib.contextmanager
 def _scratch(url: str, clock: Clock) -> Iterator[str]:
-    """Claim a folder for the time of the block; remove the remains of a dead owner."""
     place = open_storage(url)
     with refusing(url, "written"):
         check_claimable(place, place.list(""))
@@ -228,7 +219,6 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
 def _session(
     plan: RewritePlan, conf: Mapping[str, str] | None, spark: SparkSession | None
 ) -> Iterator[SparkSession | None]:
-    """Yield a session for the plan; None if it needs no Spark."""
     if not plan.needs_spark:
         yield None
         return
@@ -239,8 +229,6 @@ def _session(
 
 
 class _Work:
-    """The copy in which a savepoint is changed."""
-
     def __init__(
         self,
         root: str,
@@ -264,11 +252,6 @@ class _Work:
         self._rows: dict[str, QueryRows] = {}
 
     def unfold(self, *, spread: bool) -> None:
-        """Copy the savepoints, each as into a job directory of its own.
-
-        Args:
-            spread: whether to spread the state over other partitions, if that is planned.
-        """
         asked = (query.partitions for query in self._plan.queries if query.partitions)
         with contextlib.ExitStack() as stack:
             for url in (self._savepoint.url, *self._theirs):
@@ -297,7 +280,6 @@ class _Work:
         RestoreOperation(directory, fence, clock).finish(record, savepoint, repartition=spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
-        """Return the rows to delete, and refuse impossible changes of rows; writes nothing."""
         if self._spark is None:
             return {}
         chooser = None

@@ -1,8 +1,4 @@
-"""Rewrite plan: the changes to each query of a savepoint, checked and planned; pure.
-
-Changes of rows need Spark and add a batch to the query, which reads nothing; all others are made in
-copies of files. Whatever is not named stays as it is.
-"""
+"""Rewrite plan: the changes to each query of a savepoint, checked and planned; pure."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ class Changes:
     replace: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse changes that are none, or that contradict each other."""
         several = (self.drop, self.rename, self.reset, self.offsets, self.replace)
         if not any(several) and self.delete_keys is None and self.partitions is None:
             msg = "nothing is to be changed; say what, such as delete_keys or reset"
@@ -87,16 +82,7 @@ class Replacement:
 
 @dataclasses.dataclass(frozen=True)
 class QueryPlan:
-    """The planned changes of one query.
-
-    Attributes:
-        source: its name in the old savepoint.
-        lines: the new lines of its sources in Spark's offset log, by their places.
-        deletes: the operators from which keys may be deleted.
-        replaced: the origin of the new state of operators.
-        operators: its operators, by number, as users see them.
-        keys: for its joins, by number, the names of each column of the key in the streams.
-    """
+    """The planned changes of one query."""
 
     name: str
     source: str
@@ -110,7 +96,6 @@ class QueryPlan:
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether rows of its state may change, for which Spark is needed."""
         return bool(self.deletes or self.replaced)
 
     def steps(self) -> Iterator[str]:
@@ -145,11 +130,9 @@ class RewritePlan:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether state is read or written."""
         return any(q.rewrites_rows or q.partitions is not None for q in self.queries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {
             "savepoint": self.savepoint,
             "queries": {q.name: {"from": q.source, "steps": list(q.steps())} for q in self.queries},
@@ -165,12 +148,7 @@ def _called(operator: Mapping[str, Any]) -> str:
 def plan_changes(
     savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
 ) -> RewritePlan:
-    """Decide the changes of each query from the savepoints' records alone.
-
-    Raises:
-        ConfigError: a named thing is missing, cannot be changed, or would not change; the message
-            lists those that the savepoint has.
-    """
+    """Decide the changes of each query from the savepoints' records alone."""
     planner = _Planner(savepoint, changes, others)
     return RewritePlan(
         savepoint.url, tuple(planner.plan(name) for name in savepoint.record.queries)
@@ -273,7 +251,6 @@ class _Planner:
     # --- operators ------------------------------------------------------------------------------
 
     def _find(self, asked: str) -> tuple[str, int]:
-        """Return the query and number of the only operator with a name, a number or a kind."""
         found = [
             (name, each["id"])
             for name, each in self._operators
@@ -323,7 +300,6 @@ class _Planner:
     # --- sources --------------------------------------------------------------------------------
 
     def _find_lines(self) -> dict[str, dict[int, str]]:
-        """Return the new line in Spark's offset log of each place of the named sources."""
         places = [
             (name, place, str(place) if known is None else known)
             for name in self._scope

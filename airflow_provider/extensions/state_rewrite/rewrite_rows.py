@@ -4,12 +4,6 @@ Spark reads every store of every stateful operator, lets a function change the r
 as the state of the next batch. The function gets the rows as they are stored, with the columns
 ``partition_key``, ``key_bytes``, ``value_bytes`` and ``column_family_name``. Rows of partition n go
 to partition n of the state, so the function must keep the partitions.
-
-Rows are chosen by the key by which Spark spreads them over partitions, so that everything that an
-operator keeps for a key goes together: both sides of a join, the variables and the timers of a
-processor. Its columns have Spark's names: those of the grouping, ``window`` for a time window, and
-``field0``, ``field1``, … for the equal columns of a join, which also have their names in the
-streams, as far as the savepoint records them.
 """
 
 from __future__ import annotations
@@ -50,11 +44,7 @@ _UNKNOWN: Final = "UNRESOLVED_COLUMN"
 
 @dataclasses.dataclass(frozen=True)
 class Deleted:
-    """The rows to delete from all stores of one operator, by the columns of its key.
-
-    All of its state stays if it does not *fit*: if its key does not have the columns of the
-    request.
-    """
+    """The rows to delete from all stores of one operator, by the columns of its key."""
 
     operator: int
     keys: int
@@ -71,11 +61,6 @@ class Chooser:
     file: str | None
 
     def split(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
-        """Return the chosen rows of a store, or all others, each in its partition.
-
-        *names* are those of the key's columns. None if the key does not have the columns of the
-        request.
-        """
         from pyspark.errors import PySparkException
 
         try:
@@ -130,10 +115,7 @@ def _read_keys(spark: SparkSession, file: str) -> DataFrame:
 
 
 class QueryRows:
-    """The rows of one query's state, in a copy of its checkpoint.
-
-    *others* are the checkpoints with the new state of operators, by the operator.
-    """
+    """The rows of one query's state, in a copy of its checkpoint."""
 
     def __init__(
         self,
@@ -155,7 +137,6 @@ class QueryRows:
         return [self._count(operator) for operator in self._plan.deletes]
 
     def check_replaced(self) -> None:
-        """Refuse a new state whose schema differs from the operator's."""
         for number, other in self._others.items():
             theirs = self._plan.replaced[number].operator
             before, after = _schemas(self._checkpoint, number), _schemas(other, theirs)
@@ -168,11 +149,6 @@ class QueryRows:
                 raise ConfigError(msg)
 
     def rewrite(self) -> None:
-        """Append a batch with the new rows.
-
-        Raises:
-            CheckpointError: Spark could not; the checkpoint cannot be used then.
-        """
         address = spark_url(self._checkpoint.url)
         rewrite_state(
             self._session, self._checkpoint, self._logs, address=address, change=self._change
@@ -204,7 +180,6 @@ class QueryRows:
             yield self._read_other(rows, operator, store) if operator in self._others else rows
 
     def _names(self, rows: DataFrame, operator: int) -> Names:
-        """Return the names of the key's columns, and the column that each name means."""
         columns = _key_of(rows).names
         names = dict(zip(columns, columns, strict=True))
         for column, also in zip(columns, self._plan.keys.get(operator, ()), strict=False):
@@ -221,7 +196,6 @@ class QueryRows:
         return rows
 
     def _read_other(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
-        """Return the rows of another checkpoint, spread over partitions as those of this one."""
         from pyspark.sql import functions as sf
 
         other = self._others[operator]
@@ -245,7 +219,6 @@ def _key_of(rows: DataFrame) -> StructType:
 
 
 def _schemas(checkpoint: Storage, operator: int) -> list[str]:
-    """Return the schemas of an operator's state, as Spark keeps them beside it, sorted."""
     folder = f"state/{operator}"
     named = describe_operator(checkpoint, operator).schema_files
     paths = [path for path in named if checkpoint.exists(path)] or [
@@ -259,7 +232,6 @@ def _schemas(checkpoint: Storage, operator: int) -> list[str]:
 
 
 def _documents(data: bytes) -> Iterator[str]:
-    """Yield the JSON objects in a schema file: strings among lengths in binary."""
     text, at = data.decode("latin-1"), 0
     decoder = json.JSONDecoder()
     while (begin := text.find("{", at)) >= 0:
@@ -335,8 +307,6 @@ def rewrite_state(
 
 
 class _Function:
-    """A ``scala.Function1`` of two data frames, in Python."""
-
     def __init__(self, session: SparkSession, change: ChangeStore) -> None:
         self._session = session
         self._change = change

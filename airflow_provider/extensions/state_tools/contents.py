@@ -54,17 +54,7 @@ class SourceState:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorState:
-    """One stateful operator.
-
-    Attributes:
-        job_name: the job's name for it; None if it has none, or that is not known.
-        kind: Spark's word for it.
-        provider: ``rocksdb`` or ``hdfs``.
-        bytes: the size of the files that this state needs.
-        mark: how close the operator is to its end.
-        metadata_path: the file that names the place of its schemas; None if none does.
-        roots: the checkpoints that this file names.
-    """
+    """One stateful operator."""
 
     id: int
     job_name: str | None
@@ -79,19 +69,14 @@ class OperatorState:
 
     @property
     def name(self) -> str:
-        """Its name in the names of tables: ``op0`` where the job has none."""
         return self.job_name or f"op{self.id}"
 
     def is_called(self, name: str) -> bool:
-        """Whether *name* is this operator's name or number."""
         return name.lower() in {self.name.lower(), str(self.id), f"op{self.id}"}
 
 
 class TableAddress(NamedTuple):
-    """A table of a query: ``sources``, or a table of an operator.
-
-    With several operators the operator's name and a dot come before the table's name.
-    """
+    """A table of a query: ``sources``, or a table of an operator."""
 
     name: str
     operator: OperatorState | None
@@ -100,13 +85,7 @@ class TableAddress(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QueryState:
-    """One query after one batch.
-
-    Attributes:
-        name: the query's name; ``query`` for a checkpoint outside of a job directory.
-        holders: older savepoints that hold some of its files, in a bucket.
-        format_version: of the checkpoint, which Spark needs as an option.
-    """
+    """One query after one batch."""
 
     name: str
     checkpoint: str
@@ -157,10 +136,7 @@ class QueryState:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The state at one address, after one batch of each query.
-
-    Its kind is ``savepoint``, ``job`` or ``checkpoint``; queries are in the order of the job.
-    """
+    """The state at one address, after one batch of each query."""
 
     url: str
     kind: str
@@ -176,7 +152,6 @@ class State:
         raise ConfigError(msg)
 
     def check_has_state(self) -> None:
-        """Refuse an address whose queries keep no state."""
         if not any(query.operators for query in self.queries.values()):
             msg = (
                 f"{self.url}: its queries ({', '.join(self.queries)}) keep no state: they have no "
@@ -268,10 +243,7 @@ class Column(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One table of a stateful operator; *options* are those of Spark's reader.
-
-    Without Spark its columns may not be known; then there are none.
-    """
+    """One table of a stateful operator; *options* are those of Spark's reader."""
 
     name: str
     kind: TableKind
@@ -297,7 +269,6 @@ def tables_of(
 def _tables(
     kind: str, variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
 ) -> Iterator[tuple[Table, Sequence[Field]]]:
-    """Yield each table, and its columns in Spark's reader; none if they are not known."""
     layout = kind_named(kind).layout
     if layout is StateLayout.SIDES:
         for side in ("left", "right"):
@@ -406,7 +377,6 @@ def lay_out(table: Table, fields: Sequence[Field]) -> tuple[Column, ...]:
 
 
 def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]]]:
-    """Yield the columns that one of the reader's columns becomes."""
     name = field["name"]
     if table.kind is TableKind.LIST and name == "list_value":
         yield {**field, "name": table.name}, (name,)
@@ -425,7 +395,6 @@ def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]
 
 
 def _is_wrapped(table: Table, column: str, part: Field) -> bool:
-    """Whether the state's own columns are one struct deeper, beside a timeout or a TTL."""
     if table.kind is TableKind.GROUPS:
         return column == "value" and part["name"] == "groupState"
     return table.has_ttl and column in {"value", "user_map_value"} and part["name"] == "value"

@@ -123,7 +123,6 @@ def _diff_query(
 
 
 def _identity(address: TableAddress) -> tuple[int | None, str]:
-    """Identify a table, also if only one side knows the operator's name."""
     if address.operator is None or address.table is None:
         return None, SOURCES
     return address.operator.id, address.table.name
@@ -131,8 +130,6 @@ def _identity(address: TableAddress) -> tuple[int | None, str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """One of the two states of a table; in a *bag* a row may be several times."""
-
     frame: DataFrame
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -154,10 +151,6 @@ class _Side:
         return [(name, types[name]) for name in (*self.keys, *self.values)]
 
     def compared(self) -> DataFrame:
-        """Return its rows as ``key`` and ``value``, and no more, for all of it will be sorted.
-
-        A key that Spark cannot compare has a comparable form beside it, as ``id``.
-        """
         from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
         rows = self.frame
@@ -252,11 +245,6 @@ def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measur
     """Measure the state in each savepoint of a job, oldest first.
 
     Without *spark* rows are not counted: no record knows their number.
-
-    Raises:
-        UnknownJobError: no job there.
-        ConfigError: it has no savepoint.
-        RefusedCheckpointError: a savepoint cannot be read.
     """
     directory = known_job(job_dir)
     with refusing(directory.url, "read"):

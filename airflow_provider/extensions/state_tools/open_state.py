@@ -154,7 +154,6 @@ def _of_queries(
 
 
 def _live_query(query: SourceQuery, batch: int | None) -> QueryState | None:
-    """Return a query after a batch, or after a newer one if Spark cleans up meanwhile."""
     lost: MissingStateError | None = None
     before: int | None = None
     for _ in range(_TRIES):
@@ -198,7 +197,6 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
 
 
 def _cleaned_up(query: SourceQuery, batch: int, committed: list[int]) -> ConfigError:
-    """Return the error for a batch with missing files; it names the batches that can be read."""
     where, kept = query.checkpoint.url, []
     listing = dict(files_under(query.checkpoint))
     for other in committed:
@@ -219,8 +217,6 @@ def _cleaned_up(query: SourceQuery, batch: int, committed: list[int]) -> ConfigE
 
 @dataclasses.dataclass(frozen=True)
 class _Opener:
-    """Describes one query from its files."""
-
     name: str
     where: str
     read: Callable[[str], bytes]
@@ -273,7 +269,6 @@ class _Opener:
         )
 
     def _metadata(self, operator: StateOperator) -> tuple[OperatorMetadata, str]:
-        """Return Spark's metadata of an operator and its path; Spark before 4.0 has none."""
         found = {
             matched[2]: file.path
             for file in self.inventory.files
@@ -288,7 +283,6 @@ class _Opener:
     def _schemas(
         self, operator: StateOperator, metadata: OperatorMetadata
     ) -> dict[str, StateSchema]:
-        """Return the schemas by store or column family, without those of an unknown form."""
         if metadata.schema_files:
             return self._schemas_in(metadata.schema_files[-1])
         found: dict[str, StateSchema] = {}

@@ -69,9 +69,6 @@ class StateReader:
     """Reads the state that :func:`~.open_state.open_state` has found.
 
     DataFrames are read when they are used: keep the reader until then.
-
-    Raises:
-        ConfigError: this Spark cannot read state.
     """
 
     def __init__(self, spark: SparkSession, state: State) -> None:
@@ -98,13 +95,11 @@ class StateReader:
         return self.read(found, found.table(name))
 
     def read(self, query: QueryState, address: TableAddress) -> DataFrame:
-        """Return a table of one of the queries; see :meth:`table`."""
         return self.read_with_keys(query, address)[0]
 
     def read_with_keys(
         self, query: QueryState, address: TableAddress
     ) -> tuple[DataFrame, tuple[str, ...]]:
-        """Return a table of one of the queries, and the names of its key columns."""
         if address.table is None or address.operator is None:
             return self._sources(query), SOURCE_KEYS
         reader = self.spark.read.format("statestore").options(**address.table.options)
@@ -252,7 +247,6 @@ def _link_all(folder: Path, view: Path, *, but: set[str]) -> None:
 
 
 def _path_of(address: str) -> str:
-    """Return a local address as a path: Spark writes ``file:/…`` and ``file:///…``."""
     return re.sub(r"^file:/*", "/", address).rstrip("/")
 
 
@@ -294,7 +288,6 @@ def sql_errors(state: State) -> Iterator[None]:
 
 
 def _with_views(reader: StateReader, text: str, found: list[Named]) -> str:
-    """Return the text with views in place of the state's tables."""
     for named in reversed(found):  # what is replaced moves what is behind it
         target = _target(reader.state, named.parts)
         if target is None:
@@ -313,7 +306,6 @@ def _with_views(reader: StateReader, text: str, found: list[Named]) -> str:
 
 
 def _target(state: State, parts: tuple[str, ...]) -> tuple[QueryState, TableAddress] | None:
-    """Return the table that a name means; None for one that is not the state's."""
     if len(parts) == 1:
         return _the_only(state, parts[0])
     by_name = {query.name.lower(): query for query in state.queries.values()}

@@ -176,7 +176,6 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _check_outside(state: State, path: str) -> None:
-    """Refuse to write where the state is."""
     target = f"{open_storage(path).url}/"
     if target.startswith(f"{state.url}/"):
         msg = f"{path}: lies within {state.url}, which is only read; name a folder elsewhere"

@@ -32,11 +32,9 @@ class StateView:
     title = "State"
 
     def concerns(self, job_dir: str) -> bool:
-        """Return True: a job without state has the tab, too."""
         return True
 
     def read(self, job_dir: str) -> Sequence[Section]:
-        """Return the state of a job after the last committed batch of each query."""
         try:
             queries = describe_state(open_state(job_dir))["queries"]
         except SparkStreamError as error:

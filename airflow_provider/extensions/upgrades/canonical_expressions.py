@@ -1,7 +1,4 @@
-"""Canonical text of Spark's expressions: the same for the same, whatever their ids; pure.
-
-A column is replaced by what it was computed from, down to the sources' own columns.
-"""
+"""Canonical text of Spark's expressions: the same for the same, whatever their ids; pure."""
 
 from __future__ import annotations
 
@@ -85,7 +82,6 @@ class Node(NamedTuple):
     children: tuple[Node, ...]
 
     def within(self) -> Iterator[Node]:
-        """Yield it and all nodes below it, each before its children."""
         yield self
         for child in self.children:
             yield from child.within()

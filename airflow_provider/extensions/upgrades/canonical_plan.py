@@ -1,8 +1,4 @@
-"""Canonical plan: what each stateful operator of a query groups, counts and gets; pure.
-
-It is read from the analyzed plan as Spark's ``TreeNode.toJSON`` writes it, with operators in the
-order of a walk that sees children first. Markers of watermarks are left out: they come and go.
-"""
+"""Canonical plan: what each stateful operator of a query groups, counts and gets; pure."""
 
 from __future__ import annotations
 
@@ -68,10 +64,7 @@ _WINDOWS: Final = ("window(", "session_window(")
 
 @dataclasses.dataclass(frozen=True)
 class CanonicalPlan:
-    """The canonical form of a plan: its stateful operators, children first, watermarks and output.
-
-    Numbers, kinds and columns of the operators are only in the physical plan.
-    """
+    """The canonical form of a plan: stateful operators (children first), watermarks and output."""
 
     operators: tuple[OperatorFingerprint, ...]
     watermarks: tuple[Watermark, ...]
@@ -80,11 +73,6 @@ class CanonicalPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """The output of a node: its columns' ids, the streams above it, and the filters.
-
-    A stream without a name is None; the filters are those since the last stateful operator.
-    """
-
     columns: tuple[int, ...]
     sources: tuple[str | None, ...] = ()
     filters: frozenset[str] = frozenset()
@@ -105,17 +93,7 @@ def canonical_plan(
     delays: Sequence[str],
     names: Sequence[str],
 ) -> CanonicalPlan:
-    """Return the canonical form of an analyzed plan, whose nodes come before their children.
-
-    Args:
-        plan: the nodes.
-        sources: the name of each stream, in the order of the leaves.
-        delays: the delay of each watermark, in the order of the nodes.
-        names: the output columns.
-
-    Raises:
-        LookupError, ValueError, TypeError, AttributeError: another version of Spark.
-    """
+    """Return the canonical form of an analyzed plan, whose nodes come before their children."""
     walk = _AnalyzedWalk(sources, delays)
     rows = walk.visit(tree_of(plan))
     columns = [walk.columns[each] for each in rows.columns]
@@ -138,7 +116,6 @@ class _AnalyzedWalk:
         self._shared: dict[int, Node] = {}
 
     def visit(self, node: Node) -> _Rows:
-        """Return the output of a node; note the operators in and below it."""
         if node.kind == "WithCTE":
             *shared, main = node.children
             self._shared |= {int(each.values["id"]): each for each in shared}
@@ -193,7 +170,6 @@ class _AnalyzedWalk:
         return dataclasses.replace(rows, columns=self._named(node.values["projectList"]))
 
     def _named(self, expressions: Iterable[Any]) -> tuple[int, ...]:
-        """Record the aliases of named expressions; return their ids."""
         found = []
         for flat in expressions:
             expression = tree_of(flat)
@@ -283,7 +259,6 @@ class _AnalyzedWalk:
     # --- operators ------------------------------------------------------------------------------
 
     def _operator(self, node: Node, rows: _Rows) -> _Rows | None:
-        """Note a stateful operator, and return its output; None for any other node."""
         values, filters = node.values, tuple(sorted(rows.filters))
         after = dataclasses.replace(rows, filters=frozenset())
         if node.kind == "Aggregate":
@@ -364,11 +339,7 @@ def fingerprint_of(
     sources: Sequence[str | None],
     planned: Sequence[PlannedOperator] | None,
 ) -> Fingerprint | None:
-    """Return the fingerprint of a query: all that its results depend on, given its state.
-
-    None where Spark's plan cannot be read (another version of Spark): then only the kinds of
-    operators can be compared.
-    """
+    """Return the fingerprint of a query: all that its results depend on, given its state."""
     from py4j.protocol import Py4JError
 
     if planned is None:

@@ -140,7 +140,6 @@ class SparkUpgradeOperator(DriverOperator):
         return upgrade_to(local_path_of(self.new_job_dir) or self.new_job_dir)
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
-        """Return what adopts the new version, and add it to the outlets' events."""
         record = cast("UpgradeWatcher", watcher).record()
         if record is None or not record.is_accepted:
             return None

@@ -67,9 +67,5 @@ def upgrade(
 
 
 def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSession | None) -> int:
-    """Carry out the request of a submission.
-
-    The old version has a task of its own, with its own secrets and files, so a rejected upgrade
-    leaves it to that task.
-    """
+    """Carry out the request of a submission."""
     return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)

@@ -77,16 +77,10 @@ class UpgradeSpec(RunOptions, DriverSpec):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what needs no look at the job.
-
-        Raises:
-            ConfigError: a value is not one of those allowed.
-        """
         self.check()
         self.check_params()
 
     def new_version(self) -> RunSpec:
-        """Return the request of the new version's run."""
         shared = (*dataclasses.fields(RunOptions), *dataclasses.fields(DriverSpec))
         asked = {each.name: getattr(self, each.name) for each in shared}
         return RunSpec(**{**asked, "job_dir": self.to})
@@ -110,11 +104,7 @@ def assess_upgrade(snapshot: UpgradeSnapshot) -> Assessment:
 
 
 class UpgradeWatcher(RunWatcher):
-    """Polls one upgrade; see :class:`RunWatcher`.
-
-    Its submissions, its record and its lease are in the old version's directory; attempts and
-    requests are those of the new version, whose directory :func:`upgrade_to` has requested.
-    """
+    """Polls one upgrade; see :class:`RunWatcher`."""
 
     def __init__(
         self,
@@ -139,7 +129,6 @@ class UpgradeWatcher(RunWatcher):
         self.requests = new
 
     def record(self) -> UpgradeRecord | None:
-        """Return the upgrade's last step; None before it has begun."""
         if self._known is None:
             self._known = read_upgrade(self._directory, self.run_id)
         else:
@@ -152,7 +141,6 @@ class UpgradeWatcher(RunWatcher):
         return record is not None and not record.is_open
 
     def poll(self) -> UpgradeSnapshot:
-        """Read the documents of the upgrade once."""
         seen = super().poll()
         # Read last: a driver records its step, and then gives its lease up or ends.
         facts = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
@@ -160,7 +148,6 @@ class UpgradeWatcher(RunWatcher):
         return UpgradeSnapshot(**facts, record=self.record())
 
     def decide(self, snapshot: RunSnapshot) -> Assessment:
-        """Decide from one snapshot."""
         if not isinstance(snapshot, UpgradeSnapshot):
             return super().decide(snapshot)
         return assess_upgrade(snapshot)

@@ -1,8 +1,4 @@
-"""The steps of an upgrade, their records and the lease; the probation. No Spark.
-
-``jobdir/upgrade_record.py`` says what a crash between two steps leaves, and what happens to a
-process that continues too late.
-"""
+"""The steps of an upgrade, their records and the lease; the probation. No Spark."""
 
 from __future__ import annotations
 
@@ -62,11 +58,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Probation:
-    """The observations of a trial so far; pure.
-
-    Each query has to commit a batch after the savepoint's, which is in *begins*. *began_s* is the
-    time of the first sample, on the observer's monotonic clock.
-    """
+    """The observations of a trial so far; pure."""
 
     trial: Trial
     begins: Mapping[str, int]
@@ -76,11 +68,6 @@ class Probation:
     def after(
         self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
     ) -> tuple[Probation, str | None]:
-        """Return the observations after one more sample, and the decision.
-
-        *report* differs between two reports of the driver. The decision is None during the
-        probation, an empty text for accepted, and the reason for rejected.
-        """
         sample = DriverSample(0, "this machine", report, queries)
         health, problem = self.health.after(sample, self.trial.limits, now_s)
         known = dataclasses.replace(self, health=health)
@@ -179,12 +166,10 @@ class UpgradeSteps(abc.ABC):
 
     @property
     def record(self) -> UpgradeRecord:
-        """The last step that this process has recorded, or found."""
         assert self._known is not None  # noqa: S101 - by the caller: it has begun
         return self._known
 
     def has_accepted(self) -> bool:
-        """Whether the new version is in force."""
         return self.record.is_accepted
 
     def accept(self) -> None:

@@ -61,18 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Upgrade(UpgradeSteps):
-    """One upgrade, in a running JVM.
-
-    Args:
-        job_dir: the directory of the version that runs.
-        spec: the new version; its ``job_dir`` is a new directory.
-        trial: how it is tried.
-        spark: a session of the JVM.
-        stop: set by the caller to end the driver; the same call continues the upgrade.
-        on_progress: called about once a second while either version is driven.
-        clock: time.
-        resumes_old: whether it continues with the old version if the new one is rejected.
-    """
+    """One upgrade, in a running JVM."""
 
     def __init__(
         self,
@@ -129,7 +118,6 @@ class Upgrade(UpgradeSteps):
         raise StopError(msg)
 
     def check(self) -> None:
-        """Check the new version against the state of the old one, which runs meanwhile."""
         if self._resumes_old:
             self._check_old()
         with addressing(form=form_of(self._spec.entry)):
@@ -205,7 +193,6 @@ class Upgrade(UpgradeSteps):
     # --- the new version ------------------------------------------------------------------------
 
     def drive_new(self) -> FinalCheckpoint | str:
-        """Drive the new version; return why it is rejected, if it is."""
         # A driver that its cluster starts once more says nothing about the version.
         check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
         savepoint = str(self.record.savepoint)
@@ -256,7 +243,6 @@ class Upgrade(UpgradeSteps):
             self.accept()
 
     def revert_new(self) -> None:
-        """Revert the rows of the rejected version, and bar it from running again."""
         self._stop_signal.clear()
         run = self._new.run(self._id)
         if run.record() is None:

@@ -90,7 +90,6 @@ class StandbySpec:
     def of(
         cls, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
     ) -> StandbySpec:
-        """Return what a driver of this environment would be started with."""
         workers = environ.get(_WORKERS) or sys.executable
         named = (sys.executable, workers, environ.get(_DRIVERS) or workers)
         own, at_work, drivers = (_interpreter(each, environ.get("PATH")) for each in named)
@@ -105,12 +104,6 @@ class StandbySpec:
         )
 
     def difference(self, wanted: StandbySpec, *, is_static: IsStatic) -> str | None:
-        """Return why a driver with *wanted* cannot be this standby; None when it can.
-
-        Args:
-            wanted: of the run.
-            is_static: tells whether a setting of Spark's SQL is fixed when Spark starts.
-        """
         for what in ("python", "runtime", "master", "umask", "groups"):
             ours, others = (_shown(getattr(side, what), what) for side in (self, wanted))
             if ours != others:
@@ -132,15 +125,7 @@ class StandbySpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StandbyRequest:
-    """A run that is handed over: the command, and what a process of its own would have had.
-
-    Attributes:
-        arguments: of ``spark-stream``.
-        environment: all of it.
-        folder: the working directory.
-        spec: what the driver would be started with.
-        ends_with_client: whether the attempt ends when the client does, as a command in a terminal.
-    """
+    """A run that is handed over: the command, and what a process of its own would have had."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -166,16 +151,10 @@ class StandbyRequest:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return dict(encode(self))
 
     @classmethod
     def from_dict(cls, raw: Any) -> StandbyRequest:
-        """Build it from :meth:`to_dict`'s values.
-
-        Raises:
-            ValueError: they are of something else.
-        """
         try:
             return cls(**vars(decode(cls, raw)))
         except Mismatch as problem:
@@ -184,19 +163,13 @@ class StandbyRequest:
 
 
 class StandbyRun:
-    """A run that a standby has taken, seen from its client.
-
-    Args:
-        channel: to the driver.
-        pid: of the driver; 0 if this process cannot see it.
-    """
+    """A run that a standby has taken, seen from its client."""
 
     def __init__(self, channel: socket.socket, pid: int) -> None:
         self._channel = channel
         self.pid = pid
 
     def signal(self, number: int) -> None:
-        """Let the driver have a signal; nothing happens if it has ended."""
         with contextlib.suppress(OSError):
             send(self._channel, {"signal": number})
 
@@ -211,11 +184,7 @@ class StandbyRun:
 
 
 def check_pool_folder(folder: Path) -> None:
-    """Refuse a folder that is not this user's alone, or whose sockets would have too long a name.
-
-    Raises:
-        ConfigError: the message says what is wrong with it.
-    """
+    """Refuse a folder that other users can open, or whose socket names would be too long."""
     check_user_folder(folder)
     if len(os.fsencode(folder / _LONGEST_NAME)) > _LONGEST_PATH:
         msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_POOL"
@@ -240,16 +209,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def hand_over(folder: Path, handover: StandbyRequest, files: Sequence[int]) -> StandbyRun | str:
-    """Give a run to the first standby that can take it.
-
-    Args:
-        folder: of the pool.
-        handover: the run.
-        files: descriptors of what becomes its standard input, output and error.
-
-    Returns:
-        The taken run, or in one line why it must be started cold.
-    """
+    """Give a run to the first standby that can take it."""
     try:
         check_pool_folder(folder)
     except FileNotFoundError:
@@ -287,14 +247,7 @@ def _offer(path: Path, handover: StandbyRequest, files: Sequence[int]) -> Standb
 
 
 def check_user(channel: socket.socket) -> int:
-    """Refuse a process of another user at the other end.
-
-    Returns:
-        Its number, as this process sees it; 0 for one of a container whose processes it cannot see.
-
-    Raises:
-        PermissionError: it is one.
-    """
+    """Refuse a process of another user at the other end."""
     raw = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.geteuid():
@@ -315,16 +268,7 @@ def send(channel: socket.socket, message: Mapping[str, Any], files: Sequence[int
 
 
 def receive(channel: socket.socket, files: list[int] | None = None) -> dict[str, Any] | None:
-    """Return the next message; None when the other side has closed.
-
-    Args:
-        channel: the connection.
-        files: takes the descriptors that come with it.
-
-    Raises:
-        ValueError: it is none.
-        OSError: the connection is broken, or too slow.
-    """
+    """Return the next message; None when the other side has closed."""
     head = b""
     if files is not None:
         head, found, _, _ = socket.recv_fds(channel, _LENGTH.size, 3)
@@ -398,16 +342,7 @@ def _fingerprint() -> str:
 def take_submission(
     command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
 ) -> StandbyRun | str:
-    """Give the run of a submission to a warm driver.
-
-    Args:
-        command: how a new driver would be started.
-        output: the driver's log.
-        standby: the master and the configuration that a standby must have.
-
-    Returns:
-        The run, or why no standby has taken it.
-    """
+    """Give the run of a submission to a warm driver."""
     application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
     handover = StandbyRequest.of_this_process(
         command[application + 1 :],

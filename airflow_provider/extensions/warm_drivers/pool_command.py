@@ -125,8 +125,6 @@ def _ask(folder: Path, what: str) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class _Driver:
-    """A child of the pool."""
-
     process: subprocess.Popen[bytes]
     channel: socket.socket | None
     log: Path
@@ -134,29 +132,18 @@ class _Driver:
     since: float
 
     def said(self) -> list[str]:
-        """Return what it has sent to the pool; nothing when it has closed the line."""
         try:
             return self.channel.recv(64).decode().split() if self.channel is not None else []
         except OSError:
             return []
 
     def hang_up(self) -> None:
-        """Close the line; an idle standby ends then."""
         if self.channel is not None:
             self.channel.close()
         self.channel = None
 
 
 class _Pool:
-    """Keeps standbys, and serves the socket of the pool.
-
-    Args:
-        folder: of the pool.
-        size: how many standbys wait for a run.
-        master: Spark's master URL, or None.
-        conf: Spark's configuration.
-    """
-
     def __init__(
         self, folder: Path, size: int, master: str | None, conf: Mapping[str, str]
     ) -> None:
@@ -170,7 +157,6 @@ class _Pool:
         self._not_before = 0.0
 
     def serve(self) -> None:
-        """Keep the standbys until a signal or a command ends the pool."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         self._remove_left()
@@ -249,7 +235,6 @@ class _Pool:
             send(channel, {"size": self._size, "drivers": drivers})
 
     def _reap(self) -> None:
-        """Forget the drivers that have ended; wait longer after each that never was ready."""
         for driver in [d for d in self._drivers if d.process.poll() is not None]:
             self._drivers.remove(driver)
             driver.hang_up()
@@ -273,7 +258,6 @@ class _Pool:
                 driver.log.unlink(missing_ok=True)
 
     def _let_go(self) -> None:
-        """Let the idle standbys end, and those with a run go on."""
         for driver in self._drivers:
             driver.hang_up()
         idle = [d for d in self._drivers if d.state != BUSY]
@@ -310,7 +294,6 @@ def _described(driver: _Driver, now: float) -> dict[str, Any]:
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and its descendants: its JVM, and Python workers."""
     try:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:

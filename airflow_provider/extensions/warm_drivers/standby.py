@@ -95,17 +95,7 @@ def _end(spark: SparkSession, log_file: Path) -> None:
 
 
 def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic) -> Run | None:
-    """Listen until a run has come.
-
-    Args:
-        path: of the socket, which is removed at the end.
-        parent: descriptor of the line to the pool, which is closed when a run has come.
-        mine: what this process was started with.
-        is_static: tells whether a setting of Spark's SQL is fixed when Spark starts.
-
-    Returns:
-        The connection to the client, the run, and its open files; None when the pool has gone.
-    """
+    """Listen until a run has come."""
     listener = listen(path)
     try:
         os.write(parent, b"ready\n")
@@ -125,7 +115,6 @@ def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic
 
 
 def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run | None:
-    """Accept a run from a client; None if it does not match or the client withdraws."""
     files: list[int] = []
     try:
         channel.settimeout(_TALK_S)
@@ -159,7 +148,6 @@ def _is_accepted(
 def _serve(
     channel: socket.socket, handover: StandbyRequest, files: Sequence[int], spark: SparkSession
 ) -> int:
-    """Become the driver: everything that a process of its own would have is as the client's."""
     replace_environment(spark, os.environ, handover.environment)
     _put_on(handover, files)
     _set_working_directory(handover.folder, spark)
@@ -200,7 +188,6 @@ def _opened(descriptor: int, mode: str) -> TextIO:
 
 
 def _set_working_directory(folder: str, spark: SparkSession) -> None:
-    """Let Spark resolve relative paths as for the client."""
     context, jvm = spark.sparkContext, spark._jvm
     hadoop = jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
     local = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
@@ -234,11 +221,7 @@ def replace_environment(
 ) -> None:
     """Give the JVM, and the processes that it starts from now on, the variables *after*.
 
-    Args:
-        spark: a session in the JVM.
-        before: the variables that this process gave the JVM; those that *after* lacks are removed.
-            Others, which ``spark-submit`` has set, stay.
-        after: the new variables.
+    Variables in *before* that *after* lacks are removed; others, set by ``spark-submit``, stay.
     """
     table = environment_table(spark)
     for name in before.keys() - after.keys():

@@ -28,10 +28,6 @@ log = logging.getLogger(__name__)
 def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int | None:
     """Hand this process's command over to the pool, and wait for its end.
 
-    Args:
-        spec: what the run asks of Spark.
-        arguments: of ``spark-stream``; None for those of this process.
-
     Returns:
         The exit code; None when the run must be started cold, which the log has said.
     """

@@ -418,11 +418,6 @@ def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointEr
     """Return the error of an epoch that its place lacks although it has later ones.
 
     Raise it after the fence was checked: a driver that late was usually overtaken.
-
-    Args:
-        name: the sink's.
-        epoch: the missing epoch.
-        last: the last epoch of the query that the place has.
     """
     msg = (
         f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
@@ -433,13 +428,7 @@ def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointEr
 
 
 def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDocumentError:
-    """Return the error of a committable that names data which the sink has not staged.
-
-    Args:
-        name: the sink's.
-        epoch: the committable's.
-        what: the foreign data.
-    """
+    """Return the error of a committable that names data which the sink has not staged."""
     msg = (
         f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
         "is not what this sink stages for that epoch; nothing there was touched: put the record "
@@ -449,13 +438,7 @@ def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDoc
 
 
 def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
-    """Return the error of a place that has confirmed an epoch and no longer has it.
-
-    Args:
-        name: the sink's.
-        query_id: Spark's id of the query.
-        epoch: the last epoch that was confirmed.
-    """
+    """Return the error of a place that has confirmed an epoch and no longer has it."""
     msg = (
         f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
         "the place has lost a confirmed commit, as a failover to a standby that was behind does, "

@@ -47,12 +47,7 @@ class Source(Protocol):
     """The runtime's questions about a format before a job reads it."""
 
     def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        """Return the options with the format's defaults.
-
-        Args:
-            options: what the job says.
-            bounded: whether the source ends.
-        """
+        """Return the options with the format's defaults."""
 
     def prepare(
         self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool

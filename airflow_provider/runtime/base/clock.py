@@ -37,15 +37,12 @@ class SystemClock:
     """The machine's own clock."""
 
     def now(self) -> dt.datetime:
-        """Return the time in UTC."""
         return dt.datetime.now(dt.timezone.utc)
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for *seconds*."""
         time.sleep(seconds)
 
 
@@ -61,10 +58,7 @@ def from_iso(text: str) -> dt.datetime:
 
 
 def utc_text(text: str | None) -> str:
-    """Return a stored time for people, with its zone: ``2026-11-23 01:00:05 UTC``.
-
-    A text that is no time in UTC comes back unchanged, and None as a dash.
-    """
+    """Return a stored time for people, with its zone: ``2026-11-23 01:00:05 UTC``."""
     if text is None:
         return "-"
     found = _STORED.fullmatch(text)
@@ -85,11 +79,7 @@ def log_formatter() -> logging.Formatter:
 
 
 def millis_to_iso(epoch_ms: int) -> str:
-    """Write milliseconds since 1970 in UTC like :func:`to_iso`.
-
-    A year of more than four digits, which Python's datetime does not know, has a sign, as ISO 8601
-    expands years and Spark writes them: ``+10000-01-01T00:00:00.000Z``.
-    """
+    """Write milliseconds since 1970 in UTC like :func:`to_iso`."""
     cycles, within_ms = divmod(epoch_ms, _CALENDAR_MS)
     moment = _EPOCH + dt.timedelta(milliseconds=within_ms)
     year = moment.year + cycles * _CALENDAR_YEARS
@@ -106,7 +96,6 @@ class Due:
         self._next: float | None = None
 
     def __call__(self) -> bool:
-        """Whether the interval is over; if so, the next one begins."""
         now = self._clock.monotonic()
         if self._next is not None and now < self._next:
             return False

@@ -1,9 +1,4 @@
-"""Everything optional: extensions by entry point or by known name, and extras of the package.
-
-Entry points do not exist where the runtime travels as a zip. What a driver loads by a name in a
-job, an address or a request therefore stands here in tables of import strings, as the known
-implementations of fsspec do. Commands, launchers and views are entry points (``pyproject.toml``).
-"""
+"""Everything optional: extensions by entry point or by known name, and extras of the package."""
 
 from __future__ import annotations
 
@@ -75,11 +70,7 @@ def names_in(group: str) -> tuple[str, ...]:
 
 @functools.cache
 def load_extension(group: str, name: str) -> Any:
-    """Return the object of an entry point.
-
-    Raises:
-        ConfigError: it cannot be imported, or was written for another version of the interface.
-    """
+    """Return the object of an entry point."""
     entry_point = _entry_points(group)[name]
     named = f"{group}: {name!r} ({entry_point.value})"
     try:
@@ -92,11 +83,7 @@ def load_extension(group: str, name: str) -> Any:
 
 
 def check_api_version(extension: Any, named: str) -> None:
-    """Refuse an extension that was written for another version of the published interface.
-
-    Raises:
-        ConfigError: the message begins with *named*.
-    """
+    """Refuse an extension that was written for another version of the published interface."""
     written_for = getattr(extension, "api_version", "none")
     if written_for != VERSION:
         msg = (
@@ -107,10 +94,7 @@ def check_api_version(extension: Any, named: str) -> None:
 
 
 def require_extra(what: str, extra: str, *modules: str, on_executors: bool = False) -> None:
-    """Raise a ConfigError with the *extra* to install if one of *modules* cannot be imported.
-
-    *what* is the subject of the message; Spark's executors may need the modules, too.
-    """
+    """Raise a ConfigError with the *extra* to install if one of *modules* cannot be imported."""
     try:
         for module in modules:
             importlib.import_module(module)

@@ -39,12 +39,10 @@ class ProcessIdentity:
     processes: tuple[tuple[Pid, NonNegative], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return dict(encode(self))
 
     @classmethod
     def from_dict(cls, raw: Any) -> ProcessIdentity:
-        """Return what :meth:`to_dict` has written."""
         return cls(**vars(decode(cls, raw)))
 
     def is_gone(self) -> bool:

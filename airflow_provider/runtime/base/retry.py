@@ -42,11 +42,9 @@ class RetryPolicy:
     jitter: float = 0.0
 
     def is_over(self, failures: int, lasted_s: float) -> bool:
-        """Whether to give up after so many *failures* in *lasted_s* seconds."""
         return lasted_s >= self.for_s or failures == self.failures
 
     def pause_s(self, failures: int, drawn: float) -> float:
-        """Return the pause after so many failures; *drawn* is random, from 0 to 1."""
         doubled = self.first_s
         longest_s = self.first_s if self.longest_s is None else self.longest_s
         for _ in range(failures - 1):
@@ -66,11 +64,9 @@ class Retries:
         self._since = 0.0
 
     def succeeded(self) -> None:
-        """Forget all failures so far."""
         self._failures = 0
 
     def failed(self) -> bool:
-        """Count one more failure; return whether to retry."""
         if not self._failures:
             self._since = self._clock.monotonic()
         self._failures += 1
@@ -78,20 +74,14 @@ class Retries:
 
     @property
     def lasted_s(self) -> float:
-        """The time since the first failure."""
         return self._clock.monotonic() - self._since if self._failures else 0.0
 
     def pause(self) -> None:
-        """Wait for the next try, after a failure."""
         self._clock.sleep(self._policy.pause_s(self._failures, random.random()))  # noqa: S311 - dice
 
 
 class RetryBudget(Retries):
-    """Tolerates failures of the storage until they have lasted for too long, by *clock*.
-
-    That is *timeout_s* from the first failure, with no success in between, and at most a minute for
-    a missing file.
-    """
+    """Tolerates failures of the storage until they have lasted for too long, by *clock*."""
 
     def __init__(
         self, clock: Clock, timeout_s: float = STORAGE_TIMEOUT_S, *, every_s: float = 1.0
@@ -100,7 +90,6 @@ class RetryBudget(Retries):
         self._said_s = 0.0
 
     def succeeded(self) -> None:
-        """Forget all failures so far."""
         super().succeeded()
         self._said_s = 0.0
 

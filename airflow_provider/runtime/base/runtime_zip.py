@@ -29,10 +29,7 @@ def is_packed() -> bool:
 
 
 def runtime_zip(folder: Path) -> Path:
-    """Return a zip of the runtime in *folder*, named by its content; made when it is missing.
-
-    Crash safety: written beside its place and renamed. Idempotent: by content.
-    """
+    """Return a zip of the runtime in *folder*, named by its content; made when it is missing."""
     contents, digest = _contents()
     target = folder / f"spark-stream-runtime-{digest[:16]}.zip"
     if not target.exists():
@@ -51,11 +48,7 @@ class Package:
 
 
 def write_package(target: Path, *, replaces: bool) -> Package:
-    """Write the zip of the runtime, and the application beside it; refuse other files there.
-
-    *replaces* allows to replace files that this function has not made. Crash safety: each file is
-    written beside its place and renamed. Idempotent: by content.
-    """
+    """Write the zip of the runtime, and the application beside it; refuse other files there."""
     application = target.with_name(APPLICATION)
     if target.suffix != ".zip" or not target.parent.is_dir():
         msg = f"{target}: name a file that ends with .zip, in a folder that is there"
@@ -79,7 +72,6 @@ def _root() -> Path:
 
 
 def _contents() -> tuple[list[tuple[str, bytes]], str]:
-    """Return the names and contents of the runtime's files, and their digest."""
     root = _root()
     found = [
         path

@@ -53,14 +53,7 @@ class Mismatch(Exception):  # noqa: N818 - it never leaves this package's reader
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Check:
-    """A condition on a value beyond its type; a member of ``Annotated``.
-
-    Attributes:
-        expected: the condition in words.
-        holds: the condition.
-        schema: the condition in JSON Schema, as far as that can express it.
-        shape: the type whose members the value must have; else None.
-    """
+    """A condition on a value beyond its type; a member of ``Annotated``."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -157,10 +150,7 @@ def decode(kind: Any, raw: Any) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """Return *value*, as :func:`decode` makes them, as plain values of JSON.
-
-    The last members of a named tuple are left out where they have their defaults.
-    """
+    """Return *value*, as :func:`decode` makes them, as plain values of JSON."""
     if value is None or type(value) in {str, int, float, bool}:
         return value
     if isinstance(value, enum.Enum):

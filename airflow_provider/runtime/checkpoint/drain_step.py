@@ -1,8 +1,4 @@
-"""Steps of a drain, decided from a query's logs alone, and the marks of what has finished. Pure.
-
-A source ends when no row of it will ever be read again. A stateful operator ends in two steps:
-first all sources above it, then the drain, which flushes its state.
-"""
+"""Steps of a drain, decided from a query's logs alone, and the marks of what has finished. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +53,6 @@ class LogPosition:
 
     @property
     def open_batch(self) -> int | None:
-        """The batch that is planned and not committed, or None."""
         return self.last_offsets if self.last_offsets > self.last_commit else None
 
 
@@ -72,11 +67,7 @@ class DrainStep(str, enum.Enum):
 
 
 def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
-    """Return the next step from the logs alone, so that a restarted drain continues where it died.
-
-    The logs of a drain that is DONE do not tell whether rows are left that wait for a later
-    watermark (``queries/flush.py``). *stateful*: whether the query has written state.
-    """
+    """Return the next step from the logs alone: a restarted drain continues where it died."""
     drain_planned = is_of_drain(position.watermark_ms)
     if position.open_batch is not None:
         return DrainStep.RUN_PLANNED if drain_planned else DrainStep.RUN_OPEN
@@ -110,30 +101,21 @@ class SourceMark(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """The marks of one query.
-
-    Attributes:
-        others: the mark of the operators without one, which all sources may lie above.
-    """
+    """The marks of one query."""
 
     sources: tuple[tuple[str | None, Mark], ...]
     operators: Mapping[int, Mark]
     others: Mark
 
     def of_operator(self, number: int) -> Mark:
-        """Return the mark of a stateful operator, by its id."""
         return self.operators.get(number, self.others)
 
     def described_sources(self) -> list[SourceMark]:
-        """Return the sources as documents show them."""
         return [{"name": name, "mark": mark.value} for name, mark in self.sources]
 
 
 def marks_of(topology: Topology, ended: Collection[str | None], *, drained: bool) -> Marks:
-    """Return the marks of a query's sources and operators.
-
-    An operator whose sources are unknown is taken to lie below all of them.
-    """
+    """Return the marks of a query's sources and operators."""
     return Marks(
         sources=tuple(
             (name, Mark.FINISHED if name in ended else Mark.RUNNING) for name in topology.sources

@@ -106,7 +106,6 @@ class Inventory:
     """The files of a self-contained copy of a checkpoint.
 
     Attributes:
-        batch: the committed batch after which a query resumes from the copy.
         planned: whether the batch after it is planned in the copy, and runs again.
         format_version: of the state: 1, or 2 when its files carry unique ids.
         addressed: the files that name the checkpoint's address. The copy needs them as
@@ -123,7 +122,6 @@ class Inventory:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -212,7 +210,6 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
 
 
 def _check_operators(needs: RequiredFiles, found: Mapping[int, OperatorFiles]) -> None:
-    """Refuse an operator without files: Spark numbers them from 0, and each writes state."""
     for number in itertools.chain(range(max(found, default=0)), needs.state_ids(needs.batch)):
         if number not in found:
             needs.lack(f"state/{number}/_metadata")
@@ -322,7 +319,6 @@ class RequiredFiles:
         self._state_ids: dict[int, StateIds] = {}
 
     def add(self, path: str) -> None:
-        """Add a needed file, with the checksums beside it."""
         if path not in self.listing:
             self.lack(path)
             return
@@ -343,16 +339,13 @@ class RequiredFiles:
             self.refuse_if_incomplete()
 
     def refuse_if_incomplete(self) -> None:
-        """Raise MissingStateError if a needed file is missing."""
         if self._missing:
             raise MissingStateError(self.where, self.batch, tuple(self._missing))
 
     def at(self, path: str) -> str:
-        """Return a file's address, for errors."""
         return f"{self.where}/{path}"
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; raise MissingStateError if they are not those of the listing."""
         try:
             data = self._read(path) if path in self.listing else None
         except FileNotFoundError as error:
@@ -386,12 +379,10 @@ class Store:
 
     @property
     def folder(self) -> str:
-        """The folder of its files."""
         folder = f"state/{self.operator}/{self.partition}"
         return folder if self.name == DEFAULT_STORE else f"{folder}/{self.name}"
 
     def id_in(self, ids: StateIds) -> str | None:
-        """Return the id of its state among those of all."""
         try:
             return ids[self.operator][self.partition][self.index]
         except (KeyError, IndexError):

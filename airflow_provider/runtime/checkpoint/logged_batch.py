@@ -46,11 +46,7 @@ class LoggedBatch:
 
 
 class BatchLogs:
-    """Reads the logs of a query's batches, one after the other.
-
-    A restart reads all of ``sources/``, so a file there that was replaced under the last two
-    batches is put back while this driver still has its content.
-    """
+    """Reads the logs of a query's batches, one after the other."""
 
     def __init__(self, checkpoint: Storage) -> None:
         self._checkpoint = checkpoint
@@ -59,7 +55,6 @@ class BatchLogs:
         self._kept: dict[int, dict[str, bytes]] = {}  # by batch, the content of its source files
 
     def read(self, batch: int) -> LoggedBatch:
-        """Return the logs of a batch that is planned, and about to run."""
         self._put_back()
         path = f"offsets/{batch}"
         data = self._logs.offsets_bytes(batch)
@@ -86,7 +81,6 @@ class BatchLogs:
         return dict(self._source_files(lines, before)) if lines and before is not None else {}
 
     def _lines_of(self, batch: int) -> tuple[str, ...] | None:
-        """Return a batch's lines of the offset log; None for one that a copy omits."""
         if batch in self._lines or batch < 0:
             return self._lines.get(batch, ())
         try:

@@ -72,7 +72,6 @@ class OffsetEntry:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OffsetEntry:
-        """Read an entry's bytes; raise CorruptDocumentError for any others."""
         lines = data.decode(errors="replace").rstrip("\n").split("\n")
         if lines[0] not in _VERSIONS:
             msg = f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
@@ -96,27 +95,22 @@ class OffsetEntry:
 
     @property
     def conf(self) -> dict[str, str]:
-        """The settings that Spark keeps from the first batch on."""
         return dict(self.metadata.get("conf") or {})
 
     @property
     def partitions(self) -> int | None:
-        """The number of partitions of state; None when the entry does not tell."""
         setting = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
         return int(setting) if setting and setting.isdecimal() else None
 
     def with_watermark(self, watermark_ms: int) -> OffsetEntry:
-        """Return the same offsets with another watermark."""
         metadata = {**self.metadata, "batchWatermarkMs": watermark_ms}
         return dataclasses.replace(self, metadata=metadata)
 
     def with_positions(self, lines: Mapping[int, str]) -> OffsetEntry:
-        """Return the entry with other lines for some of its sources, by their places."""
         sources = tuple(lines.get(place, line) for place, line in enumerate(self.sources))
         return dataclasses.replace(self, sources=sources)
 
     def to_bytes(self) -> bytes:
-        """Return the entry as Spark writes it."""
         metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
         return "\n".join([self.version, metadata, *self.sources]).encode(errors="surrogatepass")
 
@@ -127,12 +121,7 @@ class OffsetEntry:
 
 @dataclasses.dataclass(frozen=True)
 class CommitEntry:
-    """One entry of the commit log.
-
-    Attributes:
-        state_ids: the ids of the states that the batch led to; empty in checkpoint format 1.
-        watermark_ms: the watermark after the batch; 0 for none.
-    """
+    """One entry of the commit log."""
 
     version: str
     state_ids: StateIds
@@ -140,7 +129,6 @@ class CommitEntry:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> CommitEntry:
-        """Read an entry's bytes; raise CorruptDocumentError for any others."""
         version, _, text = data.decode(errors="replace").rstrip("\n").partition("\n")
         if version not in _COMMIT_VERSIONS:
             msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
@@ -168,26 +156,20 @@ def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
 
 
 def _agree(last_offsets: int, last_commit: int) -> bool:
-    """Whether the last batch of both logs is the same, or one is open."""
     return last_commit <= last_offsets <= last_commit + 1
 
 
 class CheckpointLogs:
-    """The logs of one query's checkpoint, given its root.
-
-    Methods raise CheckpointError if an entry is missing or the logs contradict each other.
-    """
+    """The logs of one query's checkpoint, given its root."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.url = storage.url
 
     def exists(self) -> bool:
-        """Whether there is a checkpoint."""
         return self._storage.exists("metadata") or self._storage.exists("offsets")
 
     def query_id(self) -> str | None:
-        """Return the id that Spark gave the query of this checkpoint; None before it started."""
         try:
             query_id = str(read_json(self._storage.read("metadata").decode().split("\n")[-1])["id"])
         except FileNotFoundError:
@@ -205,7 +187,6 @@ class CheckpointLogs:
         return numbers_in(self._storage.list(log))
 
     def position(self) -> LogPosition:
-        """Return the last batches of the logs, also while the query runs."""
         found, before = self._last_batches(), None
         while not _agree(*found) and found != before:
             # A batch may have ended between the two listings: what is so stays so.
@@ -239,21 +220,17 @@ class CheckpointLogs:
         return max(offsets, default=-1), max(commits, default=-1)
 
     def offsets(self, batch: int) -> OffsetEntry:
-        """Return the entry of a planned batch."""
         data, where = self._read(f"offsets/{batch}", "offset log")
         return OffsetEntry.parse(data, where=where)
 
     def offsets_bytes(self, batch: int) -> bytes:
-        """Return a planned batch's entry, as Spark has written it."""
         return self._read(f"offsets/{batch}", "offset log")[0]
 
     def commit_digest(self, batch: int) -> str:
-        """Return the SHA-256 of a committed batch's entry."""
         return sha256(self._read(f"commits/{batch}", "commit log")[0])
 
     @property
     def checkpoint(self) -> Storage:
-        """Return the checkpoint's root."""
         return self._storage
 
     def remove_torn(self) -> None:
@@ -286,12 +263,10 @@ class CheckpointLogs:
         self._storage.put(f"offsets/{batch}", data)
 
     def commit(self, batch: int) -> CommitEntry:
-        """Return the entry of a committed batch."""
         data, where = self._read(f"commits/{batch}", "commit log")
         return CommitEntry.parse(data, where=where)
 
     def _read(self, path: str, log: str) -> tuple[bytes, str]:
-        """Return an entry's bytes and its address."""
         where = f"{self.url}/{path}"
         try:
             return self._storage.read(path), where
@@ -300,11 +275,9 @@ class CheckpointLogs:
             raise CheckpointError(msg) from error
 
     def is_committed(self, batch: int) -> bool:
-        """Whether the batch has a commit."""
         return self._storage.exists(f"commits/{batch}")
 
     def is_stateful(self) -> bool:
-        """Whether any batch has written state."""
         return bool(numbers_in(self._storage.list("state")))
 
 
@@ -342,11 +315,7 @@ _SHOWN_BATCHES = 10
 
 
 def describe_checkpoint(storage: Storage) -> dict[str, Any]:
-    """Return a description of any query's checkpoint, as plain JSON values.
-
-    Raises:
-        UnknownJobError: there is no checkpoint.
-    """
+    """Return a description of any query's checkpoint, as plain JSON values."""
     logs = CheckpointLogs(storage)
     if not logs.exists():
         msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"

@@ -1,7 +1,4 @@
-"""Changes of a stopped query's offset log: the drain batch, reset positions, ends of its sources.
-
-Spark runs a planned, uncommitted batch exactly as its offset entry says.
-"""
+"""Changes of a stopped query's offset log: drain batch, reset positions, ends of sources."""
 
 from __future__ import annotations
 
@@ -43,11 +40,7 @@ _BY_PLACE: Final = "v1"
 
 
 def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
-    """Whether the folders in which the sources at these places store their progress are known.
-
-    A source that is read at several places of the plan has a line for each, and one folder or
-    several; so the numbers of its folders are unknown, unless all of them are removed.
-    """
+    """Whether the folders in which the sources at these places store their progress are known."""
     known = [name for name in names if name is not None]
     return len(set(known)) == len(known) or set(places) in (set(), set(range(len(names))))
 
@@ -160,7 +153,6 @@ class PlannedEnds:
         self._files = [_FilesEnd(checkpoint, end) for end in ends if end.log is not None]
 
     def is_within(self, batch: int) -> bool:
-        """Whether a planned batch reads nothing beyond the ends."""
         planned, before = self._entries(batch)
         return self._limited(planned, before) == planned and all(
             not files.beyond(_numbers(files.end, planned, before)) for files in self._files
@@ -185,11 +177,7 @@ class PlannedEnds:
         )
 
     def unread(self, batch: int) -> dict[str, list[str]]:
-        """Return by source what is not read up to its end after *batch*, -1 for none.
-
-        Returns:
-            For files their addresses, for other sources their position and their end.
-        """
+        """Return by source what is not read up to its end after *batch*, -1 for none."""
         lines = self._logs.offsets(batch).sources if batch >= 0 else None
         found: dict[str, list[str]] = {}
         for end in self._offsets:
@@ -248,10 +236,6 @@ class _FilesEnd:
         return any(self._within(number)[1] for number in numbers)
 
     def limit(self, numbers: range) -> bool:
-        """Keep only files of the end in the positions; return whether they have any.
-
-        Where none would remain, the last position gets all unread files of the end.
-        """
         within = {number: self._within(number) for number in numbers}
         kept = {number: files for number, (files, _) in within.items()}
         others = [number for number, (_, beyond) in within.items() if beyond]
@@ -263,13 +247,11 @@ class _FilesEnd:
         return any(kept.values())
 
     def unread(self, number: int) -> list[LoggedFile]:
-        """Return the files that no position up to *number* has, the oldest first."""
         read = {self.end.key_of(file.path) for file in self._log.read_through(number)}
         left = (file for key, file in self._recorded.items() if key not in read)
         return sorted(left, key=lambda file: (file.modified_ms, file.path))
 
     def _within(self, number: int) -> tuple[list[LoggedFile], bool]:
-        """Return the files of a position that the end has, and whether there are others."""
         files = self._log.files(number)
         known = [file for file in files if self.end.key_of(file.path) in self._recorded]
         return known, len(known) < len(files)

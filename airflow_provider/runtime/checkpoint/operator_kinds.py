@@ -1,8 +1,4 @@
-"""Kinds of stateful operators: a row for each one of Spark's, with all that depends on it. Pure.
-
-A kind goes by the name that Spark writes in metadata and progress; in a logical plan by the class
-of its node. An operator without a row is read as keyed state, and nothing else is expected of it.
-"""
+"""Kinds of stateful operators: a row for each one of Spark's, with all that depends on it. Pure."""
 
 from __future__ import annotations
 
@@ -59,16 +55,7 @@ class InBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OperatorKind:
-    """A kind of stateful operators, by Spark's name in a checkpoint.
-
-    Attributes:
-        is_repartitionable: whether Spark can repartition its state and write rows of it.
-        setting: the part of its physical node that decides which rows wait; None where the query's
-            output mode does.
-        waiting: the rows that a drain leaves, by that setting.
-        node: the class of its node in an analyzed plan; empty where nothing depends on it.
-        in_batch: by time mode, the reason against BATCH; by "" where the node has none.
-    """
+    """A kind of stateful operators, by Spark's name in a checkpoint."""
 
     name: str
     does: str

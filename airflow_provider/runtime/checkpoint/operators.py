@@ -53,14 +53,7 @@ class StateVariable:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorMetadata:
-    """One stateful operator, as Spark describes it.
-
-    Attributes:
-        stores: the names of its state stores; a join may have four.
-        partitions: the number of partitions that it was planned with.
-        schema_files: the schema files that it names, relative to the checkpoint.
-        roots: the checkpoints of those schema files, as Spark names them.
-    """
+    """One stateful operator, as Spark describes it."""
 
     id: int
     name: str
@@ -72,7 +65,6 @@ class OperatorMetadata:
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OperatorMetadata:
-        """Read the metadata's bytes; raise CorruptDocumentError for any others."""
         document = _read(data, where=where)
         try:
             info, stores = document["operatorInfo"], document["stateStoreInfo"]
@@ -107,10 +99,7 @@ def _variables(properties: str | None) -> tuple[StateVariable, ...]:
 
 
 def infer_operator(number: int, folders: Collection[str], partitions: int) -> OperatorMetadata:
-    """Return the metadata of an operator that no Spark has described.
-
-    *folders* are the stores that have files; all of a kind's stores are expected.
-    """
+    """Return the metadata of an operator that no Spark has described."""
     is_join = not set(_JOIN_STORES).isdisjoint(folders)
     expected = _JOIN_STORES if is_join else (DEFAULT_STORE,)
     return OperatorMetadata(
@@ -204,11 +193,7 @@ Field = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class StateSchema:
-    """The columns of one column family, or of a whole store.
-
-    Attributes:
-        user_key: the fields of a map's own keys; empty for anything else.
-    """
+    """The columns of one column family, or of a whole store."""
 
     key: tuple[Field, ...]
     value: tuple[Field, ...]
@@ -277,8 +262,6 @@ _SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "
 
 
 class _Reader:
-    """Java's ``DataInputStream``."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0

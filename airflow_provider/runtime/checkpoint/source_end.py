@@ -1,10 +1,4 @@
-"""The end of a source, up to which a run reads it, and Spark's log of the files that it has read.
-
-For files the end is the files themselves, for any other source an offset, as Spark writes it. Two
-kinds of offsets have a known order: a number, and numbers by topic and partition, as Kafka's source
-and its imitators write them. Any other can only be compared with the end, so a batch of such a
-source ends there or is beyond it.
-"""
+"""The end of a source, up to which a run reads it, and Spark's log of the files it has read."""
 
 from __future__ import annotations
 
@@ -57,11 +51,9 @@ class SourceEnd:
     by_name: bool = False
 
     def key_of(self, address: str) -> str:
-        """Return the part of an address by which Spark identifies a file."""
         return address.rpartition("/")[2] if self.by_name else address
 
     def addresses(self) -> dict[str, int]:
-        """Return the modification times of the files by their addresses."""
         return {
             f"{folder}{name}": modified_ms
             for folder, names in self.files.items()
@@ -143,7 +135,6 @@ def is_by_partition(value: Any) -> TypeGuard[PartitionOffsets]:
 def _limited_partitions(
     plan: PartitionOffsets, before: PartitionOffsets, last: PartitionOffsets
 ) -> PartitionOffsets:
-    """Return *plan* without what lies beyond *last*; partitions that it lacks are new."""
     ends: PartitionOffsets = {}
     for topic, partitions in plan.items():
         for partition in partitions:
@@ -229,11 +220,9 @@ class SourceLog:
         self._url = f"{checkpoint.url}/{self._folder}"
 
     def files(self, number: int) -> list[LoggedFile]:
-        """Return the files of one position; raise CorruptDocumentError if it has none."""
         return [file for batch, file in self._entries(number)[1] if batch == number]
 
     def read_through(self, number: int) -> list[LoggedFile]:
-        """Return the files of all positions up to this one; none for -1."""
         if number < 0:
             return []
         names = self._storage.list(self._folder)

@@ -56,7 +56,6 @@ class StoreFiles:
     others: list[str] = dataclasses.field(default_factory=list)
 
     def is_rocksdb(self) -> bool:
-        """Whether the files are those of the RocksDB provider."""
         return any(
             path.rpartition(".")[2] in ROCKSDB
             for paths in (self.snapshots, self.changes)
@@ -81,7 +80,6 @@ class OperatorFiles:
     stores: dict[tuple[int, str], StoreFiles] = dataclasses.field(default_factory=dict)
 
     def partitions_with(self, version: int) -> set[int]:
-        """Return the partitions that have a file of a version."""
         return {
             partition
             for (partition, _), files in self.stores.items()
@@ -90,10 +88,7 @@ class OperatorFiles:
 
 
 def sort_files(paths: Iterable[str]) -> tuple[list[str], dict[int, OperatorFiles]]:
-    """Return the files of no stateful operator, and those of each operator.
-
-    The two logs and temporary files are left out.
-    """
+    """Return the files of no stateful operator, and those of each operator."""
     plain: list[str] = []
     operators: dict[int, OperatorFiles] = {}
     for path in paths:
@@ -119,12 +114,7 @@ def find_chain(
 ) -> Chain:
     """Find the files from which Spark restores a state.
 
-    Args:
-        files: the store's.
-        state: the state.
-        folder: the store's folder, which names a missing file.
-        writer_before: gives the id of the writer of a version, from the version and the change that
-            follows it.
+    *writer_before* returns the id of a version's writer, given the version and the change after it.
     """
     version, writer = state
     changes: list[str] = []

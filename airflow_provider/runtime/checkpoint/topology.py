@@ -42,7 +42,6 @@ class OperatorShape(NamedTuple):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], *, kind: str = "kind", name: str = "name") -> OperatorShape:
-        """Return the operator from plain JSON values, also of older versions of this package."""
         sources, keys = raw.get("sources"), raw.get("keys")
         return cls(
             raw["id"],
@@ -234,12 +233,7 @@ class Change(NamedTuple):
 
 
 def changes_between(kept: Fingerprint, now: Fingerprint) -> list[Change]:
-    """Return the changes of a query since its state was made, in the order of its operators.
-
-    Operators that differ in number or kind are left to :func:`mismatches`. Words are compared only
-    if the same version of Spark has chosen them; windows, watermarks and the columns of the state
-    always.
-    """
+    """Return the changes of a query since its state was made, in the order of its operators."""
     if not kept.operators or _numbered(kept) != _numbered(now):
         return []
     pairs = zip(kept.operators, now.operators, strict=True)
@@ -316,7 +310,6 @@ def _types(columns: Sequence[StateColumn] | None) -> tuple[str, ...] | None:
 
 
 def _fit(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> bool:
-    """Whether Spark accepts the columns; their names do not matter to it."""
     return before is None or now is None or before == now
 
 
@@ -345,7 +338,6 @@ def side_by_side(changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _cut_pair(before: str, now: str) -> tuple[str, str]:
-    """Return two different texts, short enough for two columns, with their first difference."""
     if max(len(before), len(now)) <= _WIDTH:
         return before, now
     same = next(

@@ -1,8 +1,4 @@
-"""Bootstrap requests: what was requested, and how far it is; without Spark.
-
-:mod:`airflow_provider.runtime.bootstrap` carries them out. Callers that only submit and watch one
-need this module alone.
-"""
+"""Bootstrap requests: what was requested, and how far it is; without Spark."""
 
 from __future__ import annotations
 
@@ -119,15 +115,11 @@ class BootstrapSpec(DriverSpec):
 
     @property
     def target(self) -> str:
-        """The savepoint's folder."""
         return self.to or f"{self.job_dir.rstrip('/')}/savepoints/{ORIGIN}"
 
     @property
     def digest(self) -> str:
-        """What distinguishes it from a bootstrap of another history to the same place.
-
-        A fixed program may have another path, so the entry point is not in it.
-        """
+        """What distinguishes it from a bootstrap of another history to the same place."""
         asked = [
             sorted(self.params.items()),
             self.output,
@@ -202,11 +194,7 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
 
 
 def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str) -> None:
-    """Refuse history that has no row for a query, once it is read.
-
-    What was read is removed, so that a command with other parameters can start. If other queries
-    have written their output, only the scratch directory knows that, so it stays.
-    """
+    """Refuse history that has no row for a query, once it is read."""
     batches = {name: CheckpointLogs(scratch.checkpoint(name)).position() for name in queries}
     empty = [name for name, position in batches.items() if position.last_commit < 0]
     if not empty:
@@ -233,13 +221,7 @@ def remove_scratch(scratch: JobDirectory) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class BootstrapSnapshot(RunSnapshot):
-    """The state of a bootstrap at one poll.
-
-    Attributes:
-        made: whether its savepoint exists.
-        has_read: whether all history is read; the savepoint is about to be taken.
-        reader_gone: whether its reader has certainly ended.
-    """
+    """The state of a bootstrap at one poll."""
 
     made: bool = False
     has_read: bool = False
@@ -247,10 +229,7 @@ class BootstrapSnapshot(RunSnapshot):
 
 
 def assess_bootstrap(snapshot: BootstrapSnapshot) -> Assessment:
-    """Return the state of a bootstrap.
-
-    A driver gives its lease up when it has read all history, and then takes the savepoint.
-    """
+    """Return the state of a bootstrap."""
     if snapshot.made:
         return Assessment(RunState.FINISHED)
     assessment = assess(snapshot)
@@ -264,11 +243,7 @@ def assess_bootstrap(snapshot: BootstrapSnapshot) -> Assessment:
 
 
 class BootstrapWatcher(RunWatcher):
-    """Watches one bootstrap, of a *target* savepoint and the *digest* of its request.
-
-    Submissions are in the live job's directory, where they outlast the scratch directory; lease,
-    attempts and requests are those of the job that reads the history.
-    """
+    """Watches one bootstrap, of a *target* savepoint and the *digest* of its request."""
 
     def __init__(
         self,
@@ -298,7 +273,6 @@ class BootstrapWatcher(RunWatcher):
         return self._scratch.run(RUN_ID).final() is not None
 
     def poll(self) -> BootstrapSnapshot:
-        """Read the documents of the bootstrap once."""
         seen = super().poll()
         # A driver puts the final checkpoint, gives its lease up, puts the savepoint, and ends: what
         # comes first is read last, or a driver would be taken for one that has ended in vain.
@@ -312,10 +286,7 @@ class BootstrapWatcher(RunWatcher):
         return BootstrapSnapshot(**facts, made=self.made() is not None)
 
     def decide(self, snapshot: RunSnapshot) -> Assessment:
-        """Decide from one snapshot.
-
-        A savepoint takes no lease, so only a timeout shows that the machine which takes it is gone.
-        """
+        """Decide from one snapshot."""
         assessment = (
             assess_bootstrap(snapshot)
             if isinstance(snapshot, BootstrapSnapshot)

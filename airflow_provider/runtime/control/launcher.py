@@ -178,12 +178,6 @@ def _is_local(command: Sequence[str]) -> bool:
 
 
 def _wait_for_slot(submission: _Submission, output: IO[bytes]) -> DriverSlot | None:
-    """Return the slot of a driver; None where nothing limits local drivers.
-
-    Raises:
-        RunCancelledError: the driver got a request to end while it waited.
-        ConfigError, OSError: the slots cannot be used.
-    """
     limits = machine_limits()
     if limits is None:
         return None
@@ -259,22 +253,14 @@ _LIFE, _WORK = "life", "work"
 
 @dataclasses.dataclass(frozen=True)
 class SlotLimits:
-    """How many local drivers a machine runs.
-
-    Attributes:
-        work: drivers that start, or read bounded input.
-        life: drivers in all.
-    """
+    """How many local drivers a machine runs."""
 
     work: int
     life: int
 
     @classmethod
     def parse(cls, text: str, *, cores: int, memory_bytes: int) -> SlotLimits | None:
-        """Return the limits that a setting means; None for no limit.
-
-        *text* is a number, ``off``, or empty for as many as the machine has room for.
-        """
+        """Return the limits that a setting means; None for no limit."""
         life = max(_LEAST, memory_bytes // _DRIVER_BYTES)
         if text == OFF:
             return None
@@ -323,7 +309,6 @@ class DriverSlot:
 
     @property
     def files(self) -> Sequence[int]:
-        """The open files."""
         return self.life, self.work
 
     def stop_working(self) -> None:
@@ -368,7 +353,6 @@ class SlotQueue:
         return DriverSlot(life, work)
 
     def describe(self) -> str:
-        """Return what the driver waits for, in one line."""
         living = self._holders(_LIFE, self._limits.life)
         is_full = len(living) == self._limits.life
         kind, limit = (_LIFE, self._limits.life) if is_full else (_WORK, self._limits.work)

@@ -1,9 +1,4 @@
-"""Launcher ``spark-submit``: a detached process of this machine, for each master that Spark knows.
-
-The process (:mod:`~airflow_provider.runtime.control.launcher`) runs the command, or gives the run
-to a warm driver, and records its processes and its exit code. Those records are the handle.
-Launchers of services share the reading of answers below.
-"""
+"""Launcher ``spark-submit``: a detached process on this machine, for any of Spark's masters."""
 
 from __future__ import annotations
 
@@ -40,16 +35,7 @@ _PART_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSubmitLauncher:
-    """Runs ``spark-submit`` on this machine, whatever the master and the deploy mode.
-
-    Attributes:
-        job_dir: URL of the job directory, as the process opens it.
-        log_file: where the output of the process goes.
-        command: makes the command that starts an application.
-        standby: the settings that a warm driver must have been started with, to be given the run in
-            place of the command; None for no warm driver.
-        environment: the driver's.
-    """
+    """Runs ``spark-submit`` on this machine, whatever the master and the deploy mode."""
 
     run: RunDirectory
     job_dir: str
@@ -78,7 +64,6 @@ class SparkSubmitLauncher:
         return handle
 
     def poll(self, handle: Handle) -> LaunchStatus:
-        """Return the process's status, by the records that it has left."""
         try:
             ended = self.run.exit_of(handle.driver_id)
             process = self.run.process_of(handle.driver_id)
@@ -171,20 +156,11 @@ def is_transient(status: int) -> bool:
 
 
 class WrongAnswerError(LauncherAwayError):
-    """A service's answer does not match its documentation.
-
-    Whether it carried out the request is not known, as after no answer at all.
-    """
+    """A service's answer does not match its documentation."""
 
 
 def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
-    """Return an answer of a service as *kind*, a type that :mod:`~.base.typed_json` reads.
-
-    *where* names the service and the request, without a secret.
-
-    Raises:
-        WrongAnswerError: it is something else; one line names the member.
-    """
+    """Return an answer of a service as *kind*, a type that :mod:`~.base.typed_json` reads."""
     try:
         found: T = decode(kind, raw)
     except Mismatch as problem:

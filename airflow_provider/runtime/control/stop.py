@@ -50,10 +50,7 @@ class StopCall:
     token: int
 
     def poll(self, observer: LeaseObserver) -> ReplyRecord | None:
-        """Return the driver's answer, as :meth:`answer_within`; None while it is at work.
-
-        *observer* watches the job's lease, from one call to the next.
-        """
+        """Return the driver's answer, as :meth:`answer_within`; None while it is at work."""
         held, liveness = observer.look()
         # Read after the lease: a driver answers before it gives the lease up.
         answer = read_reply(open_storage(self.job_dir), self.request_id)
@@ -64,11 +61,7 @@ class StopCall:
         return None
 
     def wait(self, clock: Clock, timeout_s: float) -> ReplyRecord:
-        """Return the driver's answer, as :meth:`answer_within`.
-
-        Raises:
-            StopNotYetError: also if the driver gave none in *timeout_s* seconds; the request stays.
-        """
+        """Return the driver's answer, as :meth:`answer_within`."""
         answer = self.answer_within(timeout_s, clock)
         if answer is None:
             raise self.timed_out(timeout_s)
@@ -92,7 +85,6 @@ class StopCall:
         return None
 
     def timed_out(self, timeout_s: float) -> StopNotYetError:
-        """Return the error for an answer that did not come in time."""
         msg = (
             f"{self.job_dir}: run {self.run_id!r} has not stopped in {timeout_s:g} seconds; it "
             "still will when its batch ends. Give it more time, or 'spark-stream cancel' it: what "
@@ -178,11 +170,6 @@ def request_stop(
 def _standing(
     directory: JobDirectory, request_id: str, lease: LeaseRecord | None, liveness: Liveness
 ) -> tuple[str, RequestRecord | None]:
-    """Return the id of the request, and the request with it that is still open, if any.
-
-    What a driver could not do, and what it left unanswered when it ended and another driver took
-    over, is requested again under the next number.
-    """
     for number in itertools.count(1):
         name = request_id if number == 1 else f"{request_id}.{number}"
         before = find_request(directory.storage, name)

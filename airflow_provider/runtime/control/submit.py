@@ -64,11 +64,7 @@ def submit_driver(
     standby: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> None:
-    """Submit a driver with ``spark-submit``, and return immediately; see the table above.
-
-    *standby* has the master and configuration that a warm driver must have been started with, to be
-    given the run in place of the command; None for no warm driver.
-    """
+    """Submit a driver with ``spark-submit``, and return immediately; see the table above."""
     launcher = SparkSubmitLauncher(
         run=run,
         job_dir=job_dir,
@@ -125,11 +121,7 @@ def _intend(run: RunDirectory, record: SubmissionRecord, spec: DriverSpec) -> No
 
 
 def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRecord | None:
-    """Return the last intent to submit again with its token; None for another submission.
-
-    It is for the launcher *kind*, it is not known whether it began, and its request is *spec*, but
-    for the driver id.
-    """
+    """Return the last intent to submit again with its token; None for another submission."""
     submissions = run.submissions()
     last = submissions[-1] if submissions else None
     if last is None or last.launcher != kind or last.driver_id not in run.unstarted():
@@ -170,10 +162,7 @@ def revoke_unstarted(run: RunDirectory) -> bool:
 
 
 def revoke_others(run: RunDirectory, driver_id: str) -> None:
-    """Revoke the intents for clusters of which no handle is known, but for one. Idempotent.
-
-    Their drivers end when they find that out; see :func:`check_not_revoked`.
-    """
+    """Revoke the intents for clusters of which no handle is known, but for one. Idempotent."""
     for other in run.unstarted():
         if other != driver_id:
             _revoke(run, other)
@@ -210,13 +199,7 @@ class Action(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """An action, and the driver it is about.
-
-    Attributes:
-        driver_id: of ADOPT, the driver; of WAIT, the one that ends, if it is this run's.
-        reason: of REFUSE.
-        ends_replaced: whether the driver of the run that is replaced gets a request to end.
-    """
+    """An action, and the driver it is about."""
 
     action: Action
     driver_id: str | None = None

@@ -1,7 +1,4 @@
-"""An attempt at a run, until the run has its final checkpoint.
-
-:mod:`~.driver.lifecycle` decides; this module carries out its instructions and feeds it events.
-"""
+"""An attempt at a run, until the run has its final checkpoint."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ OnProgress = Callable[[ProgressRecord], None]
 
 
 class Attempt:
-    """One driver's work on one run, from the lease to its release.
-
-    The driver sets ``stop`` to cancel the attempt, and gets ``on_progress`` about once a second.
-    """
+    """One driver's work on one run, from the lease to its release."""
 
     def __init__(
         self,
@@ -144,7 +138,6 @@ class Attempt:
         }
 
     def run(self) -> FinalCheckpoint:
-        """Run until the run has its final checkpoint; see :func:`.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)

@@ -35,13 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class StoredQuery:
-    """The stored facts of a query that was started before.
-
-    Attributes:
-        ended: whether it has read its last row: no source of it is read again.
-        fingerprint: what made its state; None if unknown.
-        has_results: whether a batch of it has committed.
-    """
+    """The stored facts of a query that was started before."""
 
     topology: Topology
     ended: bool
@@ -51,13 +45,7 @@ class StoredQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a job declares about its queries.
-
-    Attributes:
-        topologies: needed for stored queries only.
-        upstream: for each query that reads other queries' output: those queries.
-        unfit: why a query with the same kinds of operators cannot continue with its state.
-    """
+    """What a job declares about its queries."""
 
     names: Sequence[str]
     topologies: Mapping[str, Topology]
@@ -68,11 +56,7 @@ class Declared:
 def find_incompatible(
     kept: Mapping[str, StoredQuery], declared: Declared, before: Collection[str]
 ) -> dict[str, str]:
-    """Return for each query that cannot continue the reason, which names both sides.
-
-    Such a query is gone, has changed, or has ended and would get more input. *before* are the
-    queries that the job had in any of its runs.
-    """
+    """Return for each query that cannot continue the reason, which names both sides."""
     incompatible = {
         name: (
             f"query {name!r} is gone: expected the queries {', '.join(kept)}, found "
@@ -155,11 +139,6 @@ class ChangedQueries:
     def compare(
         self, query: str, stored: StoredQuery, now: Fingerprint | None, where: str
     ) -> str | None:
-        """Log what has changed of a query; return why it cannot continue with its state, or None.
-
-        *where* is the job directory or the savepoint that has the state. A query without results
-        has nothing to mix, so only impossible changes count.
-        """
         kept = stored.fingerprint
         changes = changes_between(kept, now) if kept is not None and now is not None else []
         impossible = of_verdict(changes, Verdict.IMPOSSIBLE)
@@ -186,10 +165,7 @@ class ChangedQueries:
         )
 
     def check(self, where: str, besides: Collection[str]) -> None:
-        """Refuse to mix the results of two jobs, unless that is allowed.
-
-        Queries in *besides* start over, and so mix nothing.
-        """
+        """Refuse to mix the results of two jobs, unless that is allowed."""
         mixed = {n: found for n, found in self._mixed.items() if found and n not in besides}
         self._mixed = {}
         if mixed and not self._allow:
@@ -228,8 +204,6 @@ def match_queries(
     savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
 ) -> dict[str, str]:
     """Return for each query of a job the savepoint's query that it resumes from; "" for none.
-
-    A checkpoint of other origin has one query without a name, which matches the job's only one.
 
     Raises:
         ConfigError: the queries are not the same, and *allow_non_restored* is False.

@@ -1,9 +1,4 @@
-"""The mode of a job: streams or batch jobs, decided from its plan alone.
-
-STREAMING and BATCH give the same result wherever both can run. Where a batch job would lose rows,
-or cannot run, BATCH is refused. Where the two may differ in what is not guaranteed, AUTOMATIC
-takes STREAMING, and BATCH has to be requested by name.
-"""
+"""The mode of a job: streams or batch jobs, decided from its plan alone."""
 
 from __future__ import annotations
 
@@ -48,20 +43,14 @@ class Objection:
 
 
 def wanted_mode(mode: str, stored: str | None) -> str | None:
-    """Return the mode that is fixed already; None where the job decides.
-
-    *stored* is the mode of the run's earlier attempts, which stays.
-    """
+    """Return the mode that is fixed already; None where the job decides."""
     return stored if mode == AUTOMATIC else mode.upper()
 
 
 def find_objections(
     queries: Sequence[QueryDefinition], plan: ExecutionPlan, resumed: str | None
 ) -> list[Objection]:
-    """Return all reasons against running the job in BATCH, refusals first.
-
-    *resumed* is the state that the run would continue from; None if there is none.
-    """
+    """Return all reasons against running the job in BATCH, refusals first."""
     found = [*_of_the_ask(plan, resumed), *_of_chains(queries)]
     for query in queries:
         found += _of_query(query)
@@ -146,7 +135,6 @@ class ExecutionPlan:
     mode: str = STREAMING
 
     def trigger(self, every_s: float | None) -> dict[str, bool | str]:
-        """Return the arguments of ``DataStreamWriter.trigger`` for reading input."""
         if self.until == "stopped":
             return {"processingTime": f"{round((every_s or 0.0) * 1000)} milliseconds"}
         return {"availableNow": True}

@@ -1,8 +1,4 @@
-"""Failures of an attempt: its error log, and the restarts of queries.
-
-A record and a screen have what people read first; Spark's plans and traces are kept beside the run,
-in ``runs/<run id>/logs/<driver id>.error.log``, in a folder as in a bucket.
-"""
+"""Failures of an attempt: its error log, and the restarts of queries."""
 
 from __future__ import annotations
 
@@ -121,11 +117,7 @@ class Restarter:
         )
 
     def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
-        """Whether *queries*, which do not run, may start again; False if there are none.
-
-        The delay is over, and Spark runs no more of their tasks, whose output could be taken for
-        the next run's of the same batch.
-        """
+        """Whether *queries*, which do not run, may start again; False if there are none."""
         waiting = list(queries)
         is_over = bool(waiting) and self._clock.monotonic() >= self._due
         return is_over and not any(query.has_tasks() for query in waiting)
@@ -155,10 +147,7 @@ def _may_restart(life: Lifecycle, query: str) -> bool:
 def edges_of(
     queries: Iterable[QueryDefinition], upstream: Mapping[str, Collection[str]]
 ) -> list[Edge]:
-    """Return the pairs of queries of which one reads the other one's output.
-
-    Spark's own sinks show rows before the batch has committed; the others do not.
-    """
+    """Return the pairs of queries of which one reads the other one's output."""
     native = {query.name for query in queries if query.native is not None}
     return [
         Edge(writer, reader, committed=writer not in native)
@@ -178,10 +167,7 @@ def _remembered(run: RunDirectory, attempt: AttemptRecord) -> tuple[float, Resta
 
 
 class ErrorLog:
-    """Turns each error of a driver into a failure, and keeps the newest one whole.
-
-    *run* is the run's folder, *overrides* the exception types whose class the caller has listed.
-    """
+    """Turns each error of a driver into a failure, and keeps the newest one whole."""
 
     def __init__(self, run: Storage, driver_id: str, overrides: FailureOverrides) -> None:
         self._run = run
@@ -196,9 +182,6 @@ class ErrorLog:
         at_work: Iterable[RunningQuery | BatchQuery] = (),
     ) -> Failure:
         """Return the failure for *error*, which may have ended *query* and one of its batches.
-
-        If no query is named, an end of the JVM counts for the first of *at_work* with an open
-        batch.
 
         Crash safety: the file is written whole, before the failure is recorded.
         """
@@ -224,7 +207,6 @@ class ErrorLog:
         return dataclasses.replace(failure, reason=f"{full}: {failure.reason}")
 
     def keep(self, error: BaseException) -> str | None:
-        """Write all of *error* to the file, and return its address; None if that is impossible."""
         text = safe_text("".join(traceback.format_exception(error)))
         try:
             self._run.put(self._path, text.encode(errors="backslashreplace"))

@@ -1,7 +1,4 @@
-"""The state that a job begins from.
-
-It is a savepoint, an empty job directory, the job's current state, or checkpoints of plain Spark.
-"""
+"""The state that a job begins from."""
 
 from __future__ import annotations
 
@@ -87,12 +84,7 @@ class StartingPoint:
         self._upstream = upstream or {}
 
     def check(self) -> None:
-        """Refuse what the job cannot begin from, or continue with; nothing is written.
-
-        Raises: JobDrainedError, CheckpointError: the savepoint cannot be restored, or a restore is
-        open. ConfigError: the job has begun already from elsewhere, its queries do not match, or
-        their state cannot be repartitioned.
-        """
+        """Refuse what the job cannot begin from, or continue with; nothing is written."""
         if self._url is None or self._has_begun():
             self._check_open()
             if self._unfinished() is None:
@@ -105,10 +97,7 @@ class StartingPoint:
             self._repartition()
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
-        """Refuse a job that cannot continue from where a rewind will set it; nothing is written.
-
-        *savepoint* is None for the job's very beginning.
-        """
+        """Refuse a job that cannot continue from where a rewind will set it; nothing is written."""
         saved = savepoint.record.queries if savepoint is not None else {}
         self._find_incompatible({name: _as_stored(query) for name, query in saved.items()})
 
@@ -306,7 +295,6 @@ class TakeOver(StartingPoint):
         )
 
     def check(self) -> None:
-        """Refuse checkpoints that do not fit the queries, or cannot be continued exactly."""
         if not self._is_taken:
             for query in self._queries:
                 self._check_in_flight(query)

@@ -1,9 +1,4 @@
-"""Checks of what a job's function does and declares, before anything is written.
-
-The function only declares: a query that it starts would write beside the job's sinks. Names,
-addresses and keys of the state cannot be redacted, because a run finds its data again by them, so a
-secret in one of them is refused. So is an output that belongs to another job directory.
-"""
+"""Checks of what a job's function does and declares, before anything is written."""
 
 from __future__ import annotations
 
@@ -168,11 +163,7 @@ def _marked(text: str) -> Iterator[str]:
 def check_outputs(
     spec: RunSpec, directory: JobDirectory, queries: Iterable[QueryDefinition]
 ) -> None:
-    """Refuse an output that another job directory has written under this one's address.
-
-    Allowed is the lineage of this directory: its own identity, its predecessors', those of the
-    savepoint that it begins from, and the one that the request gives up.
-    """
+    """Refuse an output that another job directory has written under this one's address."""
     sinks = [s for query in queries for s in query.sinks if isinstance(s, MarkedSink)]
     if not sinks:
         return

@@ -82,13 +82,7 @@ def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -
 
 @dataclasses.dataclass(frozen=True)
 class LoadedJob:
-    """The declarations of the job's function, and the mode in which they run.
-
-    Attributes:
-        queries: as they will run, in the job's order.
-        reason: why AUTOMATIC has not chosen its preferred mode; empty for no reason.
-        declare: calls the function again, with sources bound.
-    """
+    """The declarations of the job's function, and the mode in which they run."""
 
     name: str
     spark: SparkSession
@@ -100,18 +94,12 @@ class LoadedJob:
 
     @functools.cached_property
     def upstream(self) -> Mapping[str, tuple[str, ...]]:
-        """For each query that reads other queries' output: those queries."""
         return upstream_of(self.queries)
 
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """How a job's function is called.
-
-    Attributes:
-        function: the function; None for the one that the entry names.
-        make_context: makes its argument, from the arguments of :class:`JobContext`.
-    """
+    """How a job's function is called."""
 
     function: Callable[[JobContext], None] | None = None
     make_context: Callable[..., JobContext] = JobContext
@@ -129,10 +117,7 @@ def load_job_in(
     *,
     declaration: Declaration = AS_IN_A_RUN,
 ) -> LoadedJob:
-    """Call the job's function once, for a fixed mode; nothing is written.
-
-    *kept* are Spark's settings at the beginning of an earlier attempt of the run.
-    """
+    """Call the job's function once, for a fixed mode; nothing is written."""
     from pyspark.errors import IllegalArgumentException
 
     is_on_disk = local_path_of(spec.job_dir) is not None
@@ -270,9 +255,6 @@ def load_job(
 ) -> LoadedJob:
     """Call the job's function, which only declares, and settle the mode; nothing is written.
 
-    An AUTOMATIC run that can be had in BATCH calls the function a second time. It is BATCH where
-    Spark cannot run the job as a stream; a file of SQL is BATCH only then, a script never.
-
     Raises:
         ConfigError: the function does not exist, failed, or declared what cannot run.
     """
@@ -366,7 +348,6 @@ def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
 
 
 def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
-    """Refuse to resume a BATCH run whose queries have changed: they commit together."""
     before = stored.query_ids if stored is not None else None
     now = {query.name for query in job.queries}
     if before is not None and set(before) != now:

@@ -192,11 +192,7 @@ class QueryOpener:
 def close_quietly(
     queries: Iterable[RunningQuery | BatchQuery], context: JobContext, lease: Lease
 ) -> None:
-    """Stop the queries and call the job's ``close()`` callbacks, whatever they raise.
-
-    A query that could not be stopped may still commit a batch, so the release of the lease will not
-    say that this driver has certainly ended.
-    """
+    """Stop the queries and call the job's ``close()`` callbacks, whatever they raise."""
     for query in queries:
         try:
             query.stop()

@@ -71,11 +71,7 @@ _QUERY_PHASES: Final[Mapping[QueryPhase, ShownPhase]] = {
 
 
 def shown_phase(life: Lifecycle) -> ShownPhase:
-    """Return the phase of an attempt as people see it, in progress and logs.
-
-    While a stop is carried out it is the one that follows: ``draining`` or ``committing``. A
-    closing attempt shows how it ends.
-    """
+    """Return the phase of an attempt as people see it, in progress and logs."""
     if life.phase not in {JobPhase.CLOSING, JobPhase.ENDED}:
         return _JOB_PHASES.get(life.phase, _next_phase(life))
     if life.failure is not None:
@@ -115,12 +111,7 @@ class ProgressMeter:
     def report(
         self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
     ) -> ProgressRecord:
-        """Return the current progress; write it as the run's ``progress.json`` if it is new.
-
-        Unchanged progress is written every :data:`~.run_records.REPORT_S` seconds, which shows that
-        the driver's loop is alive. The histories of the queries' batches are written as they become
-        due.
-        """
+        """Return the current progress; write it as the run's ``progress.json`` if it is new."""
         queries = list(queries)
         record = self.read(life, queries)
         self._put(storage, record)
@@ -128,7 +119,6 @@ class ProgressMeter:
         return record
 
     def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
-        """Write the rest of the histories; the queries have ended."""
         self._history.write(storage, queries, at_end=True)
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
@@ -148,7 +138,6 @@ class ProgressMeter:
             self._last_put = record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
-        """Return the current progress."""
         queries = list(queries)
         parts = {query.name: _query_progress(life, query) for query in queries}
         rows = sum(part["rows_read"] or 0 for part in parts.values())
@@ -237,11 +226,6 @@ class HistoryWriter:
         *,
         at_end: bool = False,
     ) -> None:
-        """Collect the batches that have ended; write the histories that are due, *at_end* all.
-
-        Crash safety: a stored history has the new batches, or does not.
-        Idempotent: each batch is taken once.
-        """
         for query in queries:
             self._write(storage, query, at_end=at_end)
 
@@ -328,7 +312,6 @@ def _rate(value: float | None) -> float | None:
 
 
 def _lag_s(watermark: str | None, ended: dt.datetime) -> float | None:
-    """Return a watermark's lag; None for that of a drain, which is at the end of time."""
     if watermark is None or watermark == NO_WATERMARK or not watermark.startswith(("1", "2")):
         return None
     return round((ended - from_iso(watermark)).total_seconds(), 1)

@@ -198,11 +198,7 @@ def end_attempt(
     outcome: str,
     failure: Failure | None = None,
 ) -> Failure | None:
-    """Record how the attempt ended, which has no other effect.
-
-    Returns:
-        The failure; when it could not be recorded, its reason says so, and why.
-    """
+    """Record how the attempt ended, which has no other effect."""
     raw = failure.to_dict() if failure else None
     ended = dataclasses.replace(attempt, ended=to_iso(now), outcome=outcome, failure=raw)
     try:

@@ -200,14 +200,7 @@ def rewind_job(
 
 @dataclasses.dataclass(frozen=True)
 class RewoundRun:
-    """The result of rewinding a run.
-
-    Attributes:
-        reverted: what this call has removed from every sink.
-        before: what had been removed before.
-        standing: what is still visible, if a restore has rewound the run in part.
-        by: what had rewound it before this call.
-    """
+    """The result of rewinding a run."""
 
     run_id: str
     reverted: Written
@@ -290,7 +283,6 @@ def _leased(
     observer: LeaseObserver,
     clock: Clock,
 ) -> Iterator[Fence]:
-    """Hold the job's lease on behalf of *what*, as a driver would."""
     with refusing(directory.url, "written"):
         begin_identity(directory.storage, clock)
         lease = acquire_lease(
@@ -316,7 +308,6 @@ def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecor
 def _last_request(
     directory: JobDirectory, entry: str | None, conf: Mapping[str, str] | None
 ) -> tuple[RunRecord, RunSpec]:
-    """Return the last run, and the request that declares its queries once more."""
     last = last_run(directory)
     spec = RunSpec(
         job_dir=directory.url,
@@ -406,9 +397,6 @@ def clean_up(
     clock: Clock | None = None,
 ) -> list[str]:
     """Publish what Spark has committed, and remove staged data that nothing will publish.
-
-    The job's function is called as its last run called it, to learn its sinks. Return the queries
-    whose sinks are in order.
 
     Crash safety: calling it again completes it.
     """

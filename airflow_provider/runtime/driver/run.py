@@ -126,14 +126,7 @@ class CheckedQuery:
 
 @dataclasses.dataclass(frozen=True)
 class CheckedJob:
-    """The plan of a run that passed all checks.
-
-    Attributes:
-        what: what would happen to that run, in a few words.
-        mode: BATCH or STREAMING; None without Spark.
-        reason: why AUTOMATIC has not chosen its preferred mode; empty for no reason.
-        queries: what the job's function has declared; empty without Spark.
-    """
+    """The plan of a run that passed all checks."""
 
     run_id: str
     what: str
@@ -190,8 +183,6 @@ def _next_attempt(run: _RequestedRun) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _RequestedRun:
-    """The run that a request means, with its record before this attempt."""
-
     spec: RunSpec
     directory: JobDirectory
     run_id: str
@@ -217,8 +208,6 @@ def check_before_spark(
     spec: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
 ) -> LeaseObserver:
     """Refuse all that can be refused without the seconds that a JVM takes to start.
-
-    Return what has watched the lease meanwhile.
 
     Raises:
         ConfigError: the request cannot be met.

@@ -63,10 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class StopRequestHandler:
-    """Polls for requests to stop one driver, and answers each of them.
-
-    The caller holds the job's lease. A BATCH run cannot be stopped.
-    """
+    """Polls for requests to stop one driver, and answers each of them."""
 
     def __init__(
         self,
@@ -89,17 +86,12 @@ class StopRequestHandler:
         self.aligned_timeout_s: float | None = None
 
     def accepted(self) -> Stop | None:
-        """Return the stop with drain that an earlier attempt has accepted; None for none."""
         self._accepted = self._run.stop()
         if self._accepted is None:
             return None
         return Stop(AtEnd.DRAIN, savepoint=self._accepted.savepoint is not None)
 
     def poll(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
-        """Return the accepted requests to the driver; a cancel is answered.
-
-        If the storage does not answer, the requests stay until it does.
-        """
         events: list[CancelRequested | StopRequested] = []
         try:
             for request in self._inbox.pending():
@@ -115,10 +107,7 @@ class StopRequestHandler:
         return events
 
     def decide(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
-        """Accept a request, refuse it, or let it wait for the end that is near.
-
-        Returns the event for the lifecycle; None for none.
-        """
+        """Accept a request, refuse it, or let it wait for the end that is near."""
         if phase is JobPhase.OPENED:
             return None  # heard again when there is something to stop
         if self._accepted is not None and self._accepted.request_id == request.id:
@@ -213,7 +202,6 @@ class StopRequestHandler:
         )
 
     def resume(self) -> None:
-        """Answer that there is no savepoint, and that the job reads on."""
         if self._accepted is not None:
             refusal = self._refusal
             reason = refusal.reason if refusal is not None else "no savepoint"
@@ -236,11 +224,7 @@ class StopRequestHandler:
         )
 
     def close(self, outcome: str | None, reason: str) -> None:
-        """Answer all callers that have no answer yet; the driver answers nothing after that.
-
-        *outcome* is the final checkpoint's; None when the attempt ended without one, for *reason*.
-        Never raises: where nothing can be answered, the caller sees that the driver has ended.
-        """
+        """Answer all callers that have no answer yet; the driver answers nothing after that."""
         try:
             self._answer_all(outcome, reason)
         except OSError as error:

@@ -1,7 +1,4 @@
-"""A small real job, with which a JVM loads and compiles the classes that most jobs need.
-
-``python -m`` runs it in a JVM that archives its classes; see :mod:`~.spark.class_archive`.
-"""
+"""A small real job, with which a JVM loads and compiles the classes that most jobs need."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def windows(ctx: JobContext) -> None:
 
 
 def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
-    """Run the job as a stream that is drained, and in BATCH; no file is left.
-
-    The more *rounds*, the more is compiled.
-    """
+    """Run the job as a stream that is drained, and in BATCH; no file is left."""
     spark_log = SparkLog.of(spark)
     home = spark_log.path if spark_log is not None else None
     with tempfile.TemporaryDirectory(prefix="spark-stream-") as folder:

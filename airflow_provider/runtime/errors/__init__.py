@@ -29,13 +29,7 @@ _LINE_ENDS: Final = {ord(end): repr(end)[1:-1] for end in "\n\r\v\f\x1c\x1d\x1e\
 
 
 class SparkStreamError(Exception):
-    """Root of all errors that the runtime raises on purpose; as text each is one line.
-
-    Attributes:
-        exit_code: the exit code of a command that ends with this error.
-        explanation: the parts of the message; None for the message alone.
-        details: the file with the stack traces; None where none was written.
-    """
+    """Root of all errors that the runtime raises on purpose; as text each is one line."""
 
     exit_code: int = EXIT_RETRY
     explanation: Explanation | None = None
@@ -55,7 +49,6 @@ class SparkStreamError(Exception):
 
     @property
     def parts(self) -> Explanation:
-        """The message, in parts."""
         return self.explanation or Explanation(what=self._message().translate(_LINE_ENDS))
 
 
@@ -194,10 +187,7 @@ class MissingInputError(SparkStreamError):
 
 
 class UnreachedEndError(SparkStreamError):
-    """A query has no more input, and has not reached the end that its run has recorded.
-
-    *left* says by source what is missing: addresses of files, or how far it was read.
-    """
+    """A query has no more input, and has not reached the end that its run has recorded."""
 
     def __init__(self, query: str, left: Mapping[str, Sequence[str]]) -> None:
         super().__init__(query, left)
@@ -212,11 +202,7 @@ class UnreachedEndError(SparkStreamError):
 
 
 class LateRowsError(SparkStreamError):
-    """A query has dropped more late rows than its run accepts; the batch is not published.
-
-    *late* has the run's late rows so far by stateful operator, *read* the rows read so far, None if
-    unknown, and *limit* how many are accepted, in words; None where the watermark was held back.
-    """
+    """A query has dropped more late rows than its run accepts; the batch is not published."""
 
     exit_code = EXIT_FATAL
 
@@ -298,7 +284,6 @@ class RunFailedError(SparkStreamError):
 
     @property
     def parts(self) -> Explanation:
-        """The failure, in parts."""
         return self.failure.explanation
 
 
@@ -314,10 +299,7 @@ class IllegalTransitionError(SparkStreamError):
 
 @contextlib.contextmanager
 def refusing(where: str, doing: str) -> Iterator[None]:
-    """Turn errors about a requested checkpoint into ConfigErrors: it is damaged, or not permitted.
-
-    *where* is named in errors that name no place; *doing* is ``read`` or ``written``.
-    """
+    """Turn errors about a requested checkpoint (damaged, not permitted) into ConfigErrors."""
     try:
         yield
     except ConfigError:

@@ -44,13 +44,7 @@ _PACKAGE: Final = re.compile(r"^(?:[a-z_][\w$]*\.)+(?:\w+\$)?(?=[A-Z])")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """An error, in parts for people; an empty part adds nothing.
-
-    Attributes:
-        place: the line of the job, such as ``sessions.py:42``.
-        host: the machine where it happened, if that is another one.
-        why: the message of the library behind it.
-    """
+    """An error, in parts for people; an empty part adds nothing."""
 
     what: str
     place: str = ""
@@ -64,7 +58,6 @@ class Explanation:
 
     @property
     def where(self) -> str:
-        """The known facts of the place that *what* does not mention, in one text."""
         source = f"source {self.source!r}" if self.source is not None else ""
         parts = [
             self.place,
@@ -78,16 +71,13 @@ class Explanation:
 
     @property
     def line(self) -> str:
-        """All parts in one line."""
         return _join(self.what, self.where, self.why, self.remedy)
 
     @property
     def is_one_line(self) -> bool:
-        """Whether all parts but *what* are empty."""
         return not (self.where or self.why or self.remedy)
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:
-        """Return the lines that a terminal and a log get, a dozen at most."""
         lines = _folded(HEADING, self.what, _LONG)
         parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.remedy, _SHORT))
         for label, text, most in parts:
@@ -109,10 +99,7 @@ def safe_text(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text that every terminal, log and answer can encode.
-
-    Names of files may have single surrogates in Python, which UTF-8 has not.
-    """
+    """Return a text that every terminal, log and answer can encode."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -242,7 +229,6 @@ class Failure:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the same command would fail again."""
         return self.failure_class is FailureClass.NON_RECOVERABLE
 
     @property
@@ -262,19 +248,14 @@ class Failure:
         )
 
     def describe(self) -> str:
-        """Return the class and :attr:`explanation` in one line."""
         return f"{self.failure_class.value}: {self.explanation.line}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Failure:
-        """Return what :meth:`to_dict` has written, also in another version.
-
-        A class of a newer version is read as RECOVERABLE, which promises the least.
-        """
+        """Return what :meth:`to_dict` has written, also in another version."""
         known = {field.name for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {"reason": "", "condition": "", "query": None, "host": ""}
         values |= {name: value for name, value in raw.items() if name in known}

@@ -42,7 +42,6 @@ class Secrets:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> Secrets:
-        """Return the secrets of one request."""
         return cls({}).with_values(values)
 
     def __bool__(self) -> bool:
@@ -58,22 +57,16 @@ class Secrets:
         return Secrets(merged)
 
     def redact(self, text: str) -> str:
-        """Return *text* with the name of the parameter in place of each value."""
         return self._replaced(self._everywhere, text)
 
     def redact_strong(self, text: str) -> str:
-        """Return *text* without the strong values."""
         return self._replaced(self._strong, text)
 
     def redact_tree(self, value: Any) -> Any:
-        """Return plain JSON values without the strong values."""
         return _mapped(value, self.redact_strong) if self._strong.names else value
 
     def redact_plan(self, plan: Any) -> Any:
-        """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets.
-
-        A literal that equals a value, whatever its type, becomes the name of the parameter.
-        """
+        """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets."""
         if isinstance(plan, list):
             return [self.redact_plan(each) for each in plan]
         if not isinstance(plan, dict):
@@ -84,7 +77,6 @@ class Secrets:
         return redacted
 
     def find(self, text: str) -> str | None:
-        """Return a parameter whose strong value is in *text*, or None."""
         search = self._strong
         found = search.pattern.search(text) if search.may_find(text) else None
         return None if found is None else search.names[(found.lastindex or 1) - 1]
@@ -119,7 +111,6 @@ class Secrets:
     def _patterns(
         self, quoted: Callable[[str], str], *, only_strong: bool = False
     ) -> list[tuple[str, str]]:
-        """Return for each value its parameter and its pattern, the longest value first."""
         pairs = [(name, value) for name, values in self.values.items() for value in values]
         pairs.sort(key=lambda pair: -len(pair[1]))
         if only_strong:
@@ -186,7 +177,6 @@ def _pattern_of(value: str, quoted: Callable[[str], str]) -> str:
 
 
 def _escaped(value: str) -> list[str]:
-    """Return the forms that a value has inside strings of other languages, the longest first."""
     found = [
         value,
         json.dumps(value)[1:-1],
@@ -278,12 +268,10 @@ class RedactedStream:
         self._name = name
 
     def write(self, text: str) -> int:
-        """Write *text* without secrets; return the length of *text*."""
         self._stream.write(redact(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write lines without secrets."""
         for line in lines:
             self.write(line)
 
@@ -328,11 +316,7 @@ _IN_TEXT: Final = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/@'\"]*:[^\s/@'\"]*)@"
 
 
 def shown_address(address: str) -> str:
-    """Return a URL or a DSN for messages: without user, password and the values of its options.
-
-    A password may have any character, so everything before the last ``@`` is left out unless it is
-    certainly a part of a path.
-    """
+    """Return a URL or a DSN for messages: without user, password and the values of its options."""
     if _CONTAINERS.match(address):
         return _without_options(address)
     scheme = _SCHEME.match(address)[0]  # type: ignore[index]  # none is a match, too

@@ -1,9 +1,4 @@
-"""Ways out of an error, worded for its reader: the caller of the run, and the form of the job.
-
-The command line takes ``--param NAME=VALUE``, an operator ``params={'NAME': …}``; a function calls
-``ctx.read``, a script ``spark.readStream``, a file of SQL has ``CREATE TEMPORARY VIEW``. Every
-message that names one of these takes the words from here.
-"""
+"""Ways out of an error, worded for its reader: the caller of the run, and the form of the job."""
 
 from __future__ import annotations
 

@@ -26,19 +26,7 @@ _JVM_NAME: Final = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$.]*")
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One error in the chain that led to a failure.
-
-    Attributes:
-        name: its type, with module or package.
-        bases: its type and the types above it, each with and without module or package.
-        words: its own message, without stack traces.
-        conditions: Spark's error conditions in it, its own first.
-        type: its type, if this process knows it.
-        in_worker: whether Python that Spark called has raised it.
-        at_start: whether the query has not begun its first batch.
-        from_py4j: whether it was raised on the way to the JVM.
-        parameters: the parameters of Spark's message.
-    """
+    """One error in the chain that led to a failure."""
 
     name: str
     bases: frozenset[str]
@@ -54,16 +42,13 @@ class Cause:
 
     @property
     def simple_name(self) -> str:
-        """The type's name without module or package."""
         return _simple(self.name)
 
     def describe(self) -> str:
-        """Return type and message."""
         return f"{self.name}: {self.essence.strip()}" if self.words else self.name
 
     @property
     def essence(self) -> str:
-        """The message without the stage in which the error happened."""
         return essence_of(self.words)
 
 
@@ -128,7 +113,6 @@ def _live(error: BaseException) -> Cause:
 
 
 def _converted(error: BaseException, text: str) -> Cause | None:
-    """Return a JVM exception for which PySpark has no type, parsed from its text."""
     if type(error).__name__ != _UNKNOWN:
         return None
     name, _, words = message_in(text).strip().partition(": ")
@@ -157,7 +141,6 @@ def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_cut_off(error: BaseException, text: str) -> bool:
-    """Whether a call of the JVM ended in the middle of its answer."""
     return _is_from_py4j(error) and _UNANSWERED.fullmatch(text.strip()) is not None
 
 
@@ -251,7 +234,6 @@ def _simple(name: str) -> str:
 
 
 def _without_repeats(causes: list[Cause]) -> list[Cause]:
-    """Return *causes* without what only tells again of one that is there."""
     kept: list[Cause] = []
     for cause in causes:
         again = any(
@@ -370,7 +352,6 @@ def message_in(text: str) -> str:
 
 
 def _split(text: str) -> tuple[list[str], list[re.Match[str]]]:
-    """Return the lines outside of tracebacks, and the last line of each traceback."""
     outside: list[str] = []
     ends: list[re.Match[str]] = []
     inside = False

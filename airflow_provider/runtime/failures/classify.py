@@ -59,11 +59,7 @@ def classify(
     batch: int | None = None,
     marks: FailureOverrides | None = None,
 ) -> Failure:
-    """Classify *error* for the next attempt; an unknown error is RECOVERABLE.
-
-    The classes that the job's author sets (*marks*) come first, then the table in
-    :mod:`.failures.rules`. Never raises, also when the JVM is gone.
-    """
+    """Classify *error* for the next attempt; an unknown error is RECOVERABLE."""
     if isinstance(error, RunFailedError):
         return error.failure
     causes = causes_of(error)
@@ -102,12 +98,6 @@ def refusal_of(
 
     It is an :class:`OutageError` for what may pass, such as a server that does not answer, an
     :class:`AbsentInputError` for input that may be delivered, else a *mistake*.
-
-    Args:
-        error: what a library or the job's function raised.
-        message: what is wrong; None for the error's own text.
-        source: the source that it is about.
-        place: the line of the job, if its traceback has none.
         mistake: the class for what no retry helps against.
     """
     found = classify(error)
@@ -142,7 +132,6 @@ def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
 
 
 def _most_telling(causes: list[Cause]) -> Cause:
-    """Return the outermost cause that does not only wrap another one."""
     telling = (cause for cause in causes if cause.simple_name not in WRAPPERS)
     return next(telling, causes[-1])
 
@@ -161,7 +150,6 @@ def _root_cause(deciding: Cause, causes: list[Cause], words: Wording) -> Cause:
 
 
 def _wording(deciding: Cause, causes: list[Cause]) -> Wording:
-    """Return the words for the deciding cause, else for one that says more about it."""
     found = wording_of(deciding)
     if found is not None or deciding.in_worker:
         return found or Wording("", "")
@@ -224,10 +212,7 @@ def fails_as(failure_class: FailureClass) -> Callable[[_E], _E]:
 
 @dataclasses.dataclass(frozen=True)
 class FailureOverrides:
-    """Classes of exception types by name, with or without module; they precede decorators.
-
-    Derived types are meant as well, where the driver knows them.
-    """
+    """Classes of exception types by name, with or without module; they precede decorators."""
 
     listed: Mapping[str, FailureClass] = dataclasses.field(default_factory=dict)
 
@@ -238,11 +223,9 @@ class FailureOverrides:
         return cls({_name(name): _class(name, value) for name, value in pairs})
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as :meth:`parse` reads it."""
         return {name: listed.value for name, listed in self.listed.items()}
 
     def class_of(self, causes: Iterable[Cause]) -> tuple[FailureClass, Cause] | None:
-        """Return the class of the outermost cause that has one, and that cause."""
         for cause in causes:
             found = self._listed_class(cause) or getattr(cause.type, _ATTRIBUTE, None)
             if found is not None:

@@ -1,8 +1,4 @@
-"""Messages for failures: Spark's error conditions in a newcomer's words, and next steps by class.
-
-Spark's own message is never lost: a record keeps it as the root cause. A condition that is not here
-speaks for itself.
-"""
+"""Messages for failures: Spark's error conditions in plain words, and next steps by class."""
 
 from __future__ import annotations
 
@@ -57,8 +53,6 @@ def without_marks(message: str) -> str:
 
 
 def _said(what: str, remedy: str) -> _Word:
-    """Make a wording of templates with Spark's parameters, and ways out in capitals."""
-
     def word(given: Mapping[str, str]) -> Wording:
         known = {**ways_out.words(), **given}
         return Wording(what.format_map(known), remedy.format_map(known))

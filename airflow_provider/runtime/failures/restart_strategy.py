@@ -1,7 +1,4 @@
-"""Restart strategies and failover regions, as in Flink: when a failed query is restarted. Pure.
-
-Moments are seconds of the run's working time, see :class:`RestartState`.
-"""
+"""Restart strategies and failover regions, as in Flink: when a failed query is restarted. Pure."""
 
 from __future__ import annotations
 
@@ -43,12 +40,10 @@ class RestartState:
     failures_s: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {**dataclasses.asdict(self), "failures_s": list(self.failures_s)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> RestartState:
-        """Return what :meth:`to_dict` has written."""
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in raw.items() if name in known}
         return cls(**{**values, "failures_s": tuple(raw.get("failures_s", ()))})
@@ -56,13 +51,7 @@ class RestartState:
 
 @dataclasses.dataclass(frozen=True)
 class RestartDecision:
-    """The consequence of a failure.
-
-    Attributes:
-        delay_s: seconds until the restart; None for no restart.
-        reason: why a strategy grants no restart, for people; else empty.
-        is_new: whether the failure counts by itself, and not as part of a pending restart.
-    """
+    """The consequence of a failure."""
 
     state: RestartState
     delay_s: float | None
@@ -71,7 +60,6 @@ class RestartDecision:
 
     @property
     def restarts(self) -> bool:
-        """Whether there is a restart."""
         return self.delay_s is not None
 
 
@@ -82,17 +70,12 @@ class RestartStrategy(abc.ABC):
     kind: ClassVar[str]
 
     def to_text(self) -> str:
-        """Return the form that :func:`parse_restart` reads, with all parameters, in seconds."""
         values = {key: getattr(self, field) for key, (field, _) in _PARAMETERS[self.kind].items()}
         texts = [f"{key}={INFINITE if v is None else v}" for key, v in values.items()]
         return f"{self.kind}({', '.join(texts)})" if texts else self.kind
 
     def decide(self, state: RestartState, now_s: float, *, dice: random.Random) -> RestartDecision:
-        """Decide about a failure at *now_s* of the run's working time; *dice* are for jitter.
-
-        A failure before a granted restart belongs to that restart: it gets the rest of the delay,
-        and does not count.
-        """
+        """Decide about a failure at *now_s* of the run's working time; *dice* are for jitter."""
         pending_s = state.restart_at_s
         if pending_s is not None and now_s < pending_s:
             return RestartDecision(state, pending_s - now_s, is_new=False)
@@ -242,11 +225,7 @@ def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
 
 
 def default_restart(until: str) -> RestartStrategy:
-    """Return the strategy of a run for which none is configured.
-
-    A run until ``stopped`` has Flink's default, which restarts any number of times. A run that ends
-    by itself has none: the task that started it waits for its end, and has retries.
-    """
+    """Return the strategy of a run for which none is configured."""
     return ExponentialDelay() if until == _UNTIL_STOPPED else NoRestart()
 
 
@@ -415,7 +394,6 @@ def queries_to_restart(
 
 
 def _regions_of(queries: Sequence[str], edges: Collection[Edge]) -> dict[str, frozenset[str]]:
-    """Return for each query all queries that tables without commits connect with it."""
     regions = {query: frozenset({query}) for query in queries}
     for edge in edges:
         if not edge.committed:

@@ -46,11 +46,9 @@ class Rule:
 
     @property
     def restartable(self) -> bool:
-        """Whether a restart of the query in the same driver may help."""
         return is_restartable(self.failure_class) if self.restarts is None else self.restarts
 
     def matches(self, cause: Cause) -> bool:
-        """Whether *cause* has one of the signs."""
         return (
             not cause.bases.isdisjoint(self.types)
             or (cause.in_worker and not cause.bases.isdisjoint(self.worker_types))
@@ -63,7 +61,6 @@ class Rule:
         )
 
     def is_about(self, condition: str) -> bool:
-        """Whether the rule names a Spark error condition."""
         return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
 
 

@@ -67,7 +67,6 @@ class BatchTasks:
         self._stages: dict[int, tuple[int, int]] = {}
 
     def count(self) -> dict[str, int] | None:
-        """Return the counts; None before the first stage, and without an answer."""
         from py4j.protocol import Py4JError
 
         try:
@@ -134,11 +133,9 @@ class BatchQuery:
         log.info("query=%s started as one batch job (%s)", self.name, how.value)
 
     def has_ended(self) -> bool:
-        """Whether a started job no longer runs."""
         return self._thread is not None and not self._thread.is_alive()
 
     def has_more(self) -> bool:
-        """False: a batch job reads all of its sources."""
         return False
 
     def error(self) -> BaseException | None:
@@ -156,11 +153,9 @@ class BatchQuery:
         """Do nothing: the job reads everything, or is cancelled."""
 
     def settle(self) -> None:
-        """Drop a job that has ended."""
         self._thread = None
 
     def stop(self) -> None:
-        """Cancel the job. Idempotent."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             return
@@ -171,11 +166,9 @@ class BatchQuery:
             raise TimeoutError(msg)
 
     def last_progress(self) -> dict[str, Any] | None:
-        """Return None: Spark reports no progress of a batch job."""
         return None
 
     def new_batches(self) -> list[BatchReport]:
-        """Return the whole job as one batch, once, when it has ended."""
         new, self._reports = self._reports, []
         return new
 
@@ -183,27 +176,21 @@ class BatchQuery:
         """Do nothing: no time passes in a batch job."""
 
     def idle_sources(self) -> list[str]:
-        """Return none: no time passes in a batch job."""
         return []
 
     def reached(self) -> dict[str, int]:
-        """Return nothing: no time passes in a batch job."""
         return {}
 
     def replace_definition(self, definition: QueryDefinition) -> None:
-        """Replace the query's definition."""
         self.definition = definition
 
     def pacing(self) -> dict[str, Any] | None:
-        """Return None: there is one batch of all input."""
         return None
 
     def unread_files(self) -> int | None:
-        """Return None: a batch job reads all files at once."""
         return None
 
     def tasks(self) -> dict[str, Any] | None:
-        """Return the counts of its stages and tasks; None before the first stage."""
         return self._tasks.count() if self._tasks is not None else None
 
     def _run(self) -> None:
@@ -274,11 +261,7 @@ class BatchExecution:
         self._execution = df._jdf.queryExecution()
 
     def rows(self) -> DataFrame:
-        """Return the rows as a stream's batch has them, for one action.
-
-        The frame is detached from its plan and has a session of its own, so that its writer can
-        change settings; its scans are those of this execution.
-        """
+        """Return the rows as a stream's batch has them, for one action."""
         from pyspark.sql import DataFrame, SparkSession
 
         session = self._df.sparkSession._jsparkSession.cloneSession()
@@ -291,7 +274,6 @@ class BatchExecution:
 
     @property
     def planned(self) -> Any:
-        """Return the JVM's execution."""
         return self._execution
 
     def count_input_rows(self) -> int | None:
@@ -322,11 +304,7 @@ _PUSHES: Final = {  # which readers leave rows out, and the setting that lets th
 
 
 def count_input_rows(stream_execution: Any) -> int | None:
-    """Count the rows that the finished batch has read from named sources; None if unknown.
-
-    Spark reports them only after the batch has committed; the scans' own metrics are final when the
-    batch's job has ended, so the count can be stored with the epoch.
-    """
+    """Count the rows that the finished batch has read from named sources; None if unknown."""
     from py4j.protocol import Py4JError
 
     try:
@@ -452,11 +430,6 @@ def _file_sources(execution: Any) -> Iterator[_FileSource]:
 
 
 def _unseen(listed: Any, seen: Any) -> int:
-    """Return how many of the listed files Spark has not seen, in a constant number of calls.
-
-    Spark keeps what it has seen by path, or by name where the source goes by names; it counts files
-    older than its last purge as seen.
-    """
     purged_ms = int(private_value(seen, "lastPurgeTimestamp"))
     known = set(private_value(seen, "map").keySet().toString().strip("[]").split(", "))
     return sum(

@@ -35,14 +35,11 @@ class BatchReport(NamedTuple):
     late_rows: int | None = None
 
     def backlog(self) -> dict[str, int] | None:
-        """Return the unread input of its sources, by measure; None if no source tells."""
         return backlog_of(self.progress.get("sources", []), self.unread_files)
 
 
 class BatchReports:
     """Collects the reports of one query, over all its starts.
-
-    Spark keeps the last hundred, so a caller that polls every second misses none.
 
     Thread safety: :meth:`staged` and :meth:`note` are called in Spark's callback thread.
     """
@@ -54,22 +51,15 @@ class BatchReports:
         self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
-        """Expect the batches after *committed*; reports of an earlier start stay."""
         self._seen = committed
 
     def staged(self, report: BatchReport) -> None:
-        """Note the runtime's own report of a batch that Spark has yet to commit."""
         self._staged = report
 
     def note(self, batch: int, **known: Any) -> None:
-        """Note the ``pacing``, ``unread_files`` or ``late_rows`` of a batch."""
         self._notes.setdefault(batch, {}).update(known)
 
     def collect(self, query: StreamingQuery) -> list[dict[str, Any]]:
-        """Collect the batches that have ended since the last call; return Spark's reports of them.
-
-        It never raises if Spark does not answer.
-        """
         from py4j.protocol import Py4JError
 
         found: list[dict[str, Any]] = []
@@ -83,10 +73,7 @@ class BatchReports:
         return found
 
     def end(self, is_committed: Callable[[int], bool]) -> None:
-        """Collect a last batch that was stopped between its commit and Spark's report of it.
-
-        The query has stopped; *is_committed* is called at most once.
-        """
+        """Collect a last batch that was stopped between its commit and Spark's report of it."""
         staged, self._staged = self._staged, None
         batch = staged.progress["batchId"] if staged is not None else -1
         if staged is None or batch <= self._seen:
@@ -99,7 +86,6 @@ class BatchReports:
             log.debug("whether a last batch was committed is not known: %s", error)
 
     def take(self) -> list[BatchReport]:
-        """Return the collected reports, oldest first, and drop them."""
         new, self._new = self._new, []
         return new
 
@@ -118,7 +104,6 @@ class BatchReports:
         return list(self._recent(query))[::-1] if missing else []
 
     def _recent(self, query: StreamingQuery) -> Iterator[dict[str, Any]]:
-        """Yield unseen reports, newest first; the others are not converted to JSON."""
         recent = query._jsq.recentProgress()
         for place in reversed(range(len(recent))):
             progress = recent[place]
@@ -152,10 +137,7 @@ def backlog_of(
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
-    """Return how far a source in Python is behind Kafka; nothing if its offsets do not say.
-
-    Spark reports no metrics of a source in Python, only offsets.
-    """
+    """Return how far a source in Python is behind Kafka; nothing if its offsets do not say."""
     try:
         read, latest = from_json(source.get("endOffset")), from_json(source.get("latestOffset"))
     except ValueError:

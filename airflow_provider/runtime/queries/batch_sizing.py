@@ -1,8 +1,4 @@
-"""Batch sizing: how large the next batch may be so that it takes about a target time.
-
-A batch takes a fixed time, and a time that grows with what it reads. Both are learnt from the last
-batches.
-"""
+"""Batch sizing: how large the next batch may be so that it takes about a target time."""
 
 from __future__ import annotations
 
@@ -69,11 +65,9 @@ class BatchSizeController:
 
     @property
     def fixed_s(self) -> float:
-        """Return the known part of a batch's time that does not depend on its size."""
         return self._fixed_s
 
     def predict(self, size: float) -> float:
-        """Return how long a batch of *size* should take; 0 before the first one."""
         return self._fixed_s + self._per_unit_s * size
 
     def observe(self, size: float, seconds: float, *, limited: bool) -> Step:
@@ -96,17 +90,9 @@ class BatchSizeController:
         return Step(PacingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
 
     def _is_stuck(self, size: float) -> bool:
-        """Whether a batch should have grown and did not, as with large files.
-
-        Its fixed part then stays unknown, and with it whether twice the size fits.
-        """
         return size <= self._outgrown and not self._is_spread()
 
     def _aim_s(self) -> float:
-        """Return the target, or more where less than half of it would be left for the rows.
-
-        Smaller batches would hardly be faster, and the query would fall behind.
-        """
         return max(self._target_s, self._fixed_s + self._target_s / 2)
 
     def _why(self, how: str) -> str:
@@ -153,7 +139,6 @@ class BatchSizeController:
 
 
 def _fading(by: float, count: int) -> list[float]:
-    """Return *count* weights, the last the heaviest, that sum to 1."""
     weights = [by ** (count - 1 - position) for position in range(count)]
     return [weight / sum(weights) for weight in weights]
 
@@ -175,7 +160,6 @@ class Limit:
 
     @property
     def is_ignored(self) -> bool:
-        """Whether the source exceeds its limit, or does not report in its unit."""
         return self.ignored >= IGNORED
 
 
@@ -188,11 +172,9 @@ class Load:
     files: int | None = None
 
     def measure(self, unit: str) -> int | None:
-        """Return the amount in *unit*."""
         return {"rows": self.rows, "bytes": self.bytes, "files": self.files}[unit]
 
     def __add__(self, other: Load) -> Load:
-        """Return the sum: a source may be scanned twice."""
         return Load(
             self.rows + other.rows,
             _sum(self.bytes, other.bytes),
@@ -335,11 +317,7 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
 
 
 def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
-    """Return the sources whose end Spark asks for once, at the start.
-
-    Under ``availableNow`` those are the ones that do not support it; all of them where that is
-    unknown. The execution may have ended.
-    """
+    """Return the sources whose end Spark asks for once, at the start."""
     from py4j.protocol import Py4JError
 
     try:
@@ -427,16 +405,11 @@ class BatchSizer:
             self._said = self._say(LEFT, "Spark's own sinks do not tell when a batch ends", None)
 
     def starts(self) -> None:
-        """Drop the streams of an earlier start of the query; what was learnt stays."""
         self._found = None
 
     def batch_ran(
         self, begun: float, execution: Any, jvm: Any, progress: Mapping[str, Any] | None
     ) -> None:
-        """Choose the limits of the next batch, and set them.
-
-        *begun* is on the monotonic clock; *progress* is Spark's last one, of an earlier batch.
-        """
         from py4j.protocol import Py4JError
 
         self._learn_around(progress)
@@ -457,7 +430,6 @@ class BatchSizer:
             log.warning("query=%s has no adaptive batches: %s", self._query, error)
 
     def describe(self) -> dict[str, Any]:
-        """Return its part of ``progress.json``."""
         return self._said
 
     def _pace(self, seconds: float, found: FoundLimits, execution: Any, jvm: Any) -> None:
@@ -473,7 +445,6 @@ class BatchSizer:
         self._said = self._say(pace.decision.value, pace.reason, seconds)
 
     def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: BatchLimits) -> None:
-        """Stop sizing sources that read more than their limit."""
         kept = {source.name for source in obeying}
         why = "it reads more than its limit, or does not report in its unit what it reads"
         deaf = {source.name: why for source in found.paced if source.name not in kept}

@@ -194,7 +194,6 @@ class JobContext:
         return self._table(name, file_format=format, path=path, schema=schema, options=options)
 
     def _source(self, declared: SourceDefinition) -> SourceDefinition:
-        """Return the source that is read; a run on samples has its own."""
         return declared
 
     def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
@@ -267,15 +266,11 @@ class JobContext:
         self._queries.append(query)
 
     def _sinks(self, name: str, given: Sinks) -> Sinks:
-        """Return the sinks that are written; a run on samples has its own."""
         del name
         return tuple(DiscardSink(sink) for sink in given) if self._discards_output else given
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:
-        """Declare whether the sources that *df* reads end, for later writes.
-
-        For programs that decide it only when they write.
-        """
+        """Declare whether the sources that *df* reads end, for later writes."""
         read = {source.name for source in sources_of(df, self._sources)}
         self._sources = [
             dataclasses.replace(source, bounded=bounded) if source.name in read else source
@@ -284,7 +279,6 @@ class JobContext:
 
     @property
     def source_names(self) -> Collection[str]:
-        """Return the names of the sources declared so far."""
         return [source.name for source in self._sources]
 
     def _written(self) -> set[str]:
@@ -319,18 +313,15 @@ class JobContext:
         self._on_close.append(callback)
 
     def finish(self) -> None:
-        """Call the ``on_finish`` callbacks in order; for the driver."""
         for callback in self._on_finish:
             callback()
 
     def published(self, *, by_itself: bool) -> None:
-        """Call the ``on_published`` callbacks in order, unless the run was stopped."""
         for callback in self._on_published if by_itself else ():
             callback()
         self.poll()
 
     def poll(self) -> None:
-        """Call the ``on_poll`` callbacks in order; for the driver."""
         for callback in self._on_poll:
             callback()
 
@@ -350,7 +341,6 @@ class JobContext:
 
     @property
     def queries(self) -> tuple[QueryDefinition, ...]:
-        """Return the queries declared so far."""
         return tuple(self._queries)
 
 
@@ -434,7 +424,6 @@ class Params(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a parameter, or *default*."""
         self._looked_for(name)
         return super().get(name, default)
 
@@ -447,27 +436,19 @@ class Params(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]  # a view of this class has no other
-        """Return all names."""
         self._unread.clear()
         return super().keys()
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # the same
-        """Return all parameters."""
         self._unread.clear()
         return super().items()
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]  # the same
-        """Return all values."""
         self._unread.clear()
         return super().values()
 
     def check_read(self) -> None:
-        """Check for parameters that the job's function, which has returned, has not read.
-
-        A name similar to one that the function has looked for in vain is refused: it is mistyped,
-        and the job would use its default. Others are logged: a function may read a parameter in one
-        mode only, or in Spark's tasks.
-        """
+        """Check for parameters that the job's function, which has returned, has not read."""
         for name in sorted(self._unread):
             meant = difflib.get_close_matches(name, sorted(self._absent), n=1)
             if meant:

@@ -5,10 +5,6 @@ compared with them before any of its rows is staged. A batch beyond them ends th
 nothing of it has run. The next start replaces it by what is within the ends
 (:class:`~.checkpoint.offsets.PlannedEnds`), runs that batch alone, and starts the query again
 while something is left.
-
-A source in Python has no known end, unless ``ends`` says that its answer counts; it ends when a
-start commits no batch. A source that another query writes ends with that query. Queries of Spark's
-own sinks have no callback, so each attempt ends where it finds the sources.
 """
 
 from __future__ import annotations
@@ -109,10 +105,7 @@ class FixedEnds:
         self._left: bool | None = None  # the batch that this start runs alone has input
 
     def begin(self, how: StartMode, *, reads_available: bool) -> StartMode | None:
-        """Return how to start the query, or None if everything is read.
-
-        A batch that was planned beyond its ends is replaced first.
-        """
+        """Return how to start the query, or None if everything is read."""
         self._is_past, self._left = False, None
         self._is_on = reads_available and bool(self._targets())
         if not self._is_on and how is not StartMode.ONE_BATCH:
@@ -167,11 +160,9 @@ class FixedEnds:
         return None
 
     def names(self) -> Collection[str]:
-        """Return the sources whose ends are known."""
         return {end.source for end in self._record.ends} if self._record is not None else ()
 
     def replace_definition(self, query: QueryDefinition) -> None:
-        """Replace the query's definition when some of its sources have ended."""
         self._query = query
 
     def _is_within(self, plan: PlannedEnds, batch: int) -> bool:
@@ -193,7 +184,6 @@ class FixedEnds:
         return self._plan
 
     def _put(self, batch: int, execution: Any) -> bool:
-        """Write the ends; return False where none is known."""
         self._is_on = False  # until they are
         planned = self._logs.offsets(batch)
         if planned.version != _VERSION:
@@ -244,7 +234,6 @@ class FixedEnds:
         }
 
     def _is_read(self, plan: PlannedEnds) -> bool:
-        """Whether the query has read every source that ends by itself."""
         query = self._query
         ending = {s.name for s in query.sources} if query.bounded else set(query.yet_to_end)
         if not ending or not ending <= set(self.names()):

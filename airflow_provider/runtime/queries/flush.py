@@ -45,13 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Unflushed:
-    """The rows that a stateful operator still keeps after a drain batch.
-
-    Attributes:
-        rows: those that wait for a later watermark; None where they cannot be counted.
-        way_out: what the job may lack for a watermark to flush them; empty if unknown.
-        ignored: the timers that callbacks registered in the drain batch, which the drain ignores.
-    """
+    """The rows that a stateful operator still keeps after a drain batch."""
 
     id: int
     kind: str
@@ -61,15 +55,12 @@ class Unflushed:
     ignored: int = 0
 
     def describe(self) -> str:
-        """Return a description for people."""
         rows = "an unknown number of" if self.rows is None else str(self.rows)
         return f"stateful operator {self.id} ({self.kind}) keeps {rows} {self.what}"
 
 
 def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> DrainStep:
     """Return the next step in draining a query that does not run.
-
-    It is not DONE while rows wait for a watermark: then the next drain batch has a later one.
 
     Raises:
         CheckpointError: rows wait for a later watermark than any that Spark can count with.
@@ -100,10 +91,7 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
 
 
 def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dict[int, int | None]:
-    """Return, by operator, the timers that callbacks registered in the drain of a query.
-
-    They never fire. Operators without any are missing; None where they cannot be counted.
-    """
+    """Return, by operator, the timers that callbacks registered in the drain of a query."""
     position = query.logs.position()
     if not is_of_drain(position.watermark_ms):
         return {}
@@ -120,7 +108,6 @@ class _DrainReader:
         self._plan = {each.shape.id: each for each in query.definition.planned or ()}
 
     def left_after(self, batch: int) -> list[Unflushed]:
-        """Return the rows that a drain batch has left, if they may wait for a later watermark."""
         operators = self._operators(batch)
         if not any(self._may_wait(operator) for operator in operators):
             return []
@@ -146,7 +133,6 @@ class _DrainReader:
         return _by_origin(found, timers, fed=self._fed(timers, batch))
 
     def can_run_in_batch(self) -> bool:
-        """Whether no operator of the query speaks against BATCH."""
         return not any(
             (reason := kind.in_batch.get(placed.setting) or kind.in_batch.get("")) is not None
             and reason.refuses
@@ -181,10 +167,6 @@ class _DrainReader:
         return frozenset(operator for operator in later if self._is_fed(operator, batch))
 
     def _is_fed(self, operator: int, batch: int) -> bool:
-        """Whether an operator below had rows to flush in a drain batch, which has no other input.
-
-        Rows emitted for renewed timers alone do not count.
-        """
         below = self._plan[operator].below
         if not below:
             return False
@@ -194,7 +176,6 @@ class _DrainReader:
         return any(self._waiting_parts(each, self._plan[each].shape.kind) for each in below)
 
     def _waiting_parts(self, operator: int, name: str) -> Sequence[WaitingRows]:
-        """Return the parts of an operator's state whose rows may wait for a watermark."""
         kind, placed = kind_named(name), self._plan.get(operator)
         by_default = "" if kind.setting else self._definition.output_mode
         return kind.waiting.get(placed.setting if placed else by_default, ())
@@ -203,10 +184,6 @@ class _DrainReader:
 def _by_origin(
     found: Sequence[Unflushed], timers: Mapping[int, TimersAfter], *, fed: frozenset[int]
 ) -> list[Unflushed]:
-    """Return what is left, with the timers that wait and those that the drain ignores.
-
-    Of *fed* operators a row may have registered the later ones of the new timers.
-    """
     has_renewals = any(
         each.newer_due or (each.newer_later and operator not in fed)
         for operator, each in timers.items()

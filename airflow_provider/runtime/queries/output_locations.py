@@ -31,11 +31,7 @@ _ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
 
 
 def location_key(path: str) -> str:
-    """Return the one form of a folder's address, or pattern, by which it is compared.
-
-    For a local path that is the path without symbolic links; for a store the bucket without the
-    scheme's spelling. Two names of one server, or mounts of one disk, stay two locations.
-    """
+    """Return the one form of a folder's address, or pattern, by which it is compared."""
     local = local_path_of(path)
     if local is not None:
         return os.path.realpath(local).rstrip("/")
@@ -59,14 +55,12 @@ class OutputLocation:
 
     @classmethod
     def of(cls, query: str, sink: NamedSink) -> OutputLocation | None:
-        """Return the folder of a sink; None if it writes elsewhere, such as to a database."""
         if not isinstance(sink, LocatedSink) or sink.location is None:
             return None
         return cls(query, sink.name, sink.location, sink.holds_files)
 
     @property
     def place(self) -> str:
-        """Return its comparable form."""
         return location_key(self.location)
 
 
@@ -81,11 +75,6 @@ class OutputLocations:
     def add(
         self, query: str, sinks: Sequence[NamedSink], sources: Sequence[SourceDefinition]
     ) -> None:
-        """Add what a query writes and reads.
-
-        Refuse one that writes where it reads files, into the job directory, or where another sink
-        or query of the job writes or reads files.
-        """
         found = [place for sink in sinks if (place := OutputLocation.of(query, sink)) is not None]
         for output in found:
             self._check_job_dir(output)
@@ -180,7 +169,6 @@ def _is_hidden(name: str) -> bool:
 
 
 def _reads(pattern: str, place: str) -> bool:
-    """Whether a source of that path or pattern may read files in the folder *place*."""
     wanted, there = pattern.rstrip("/").split("/"), place.rstrip("/").split("/")
     if any(not _matches(a, b) for a, b in zip(wanted, there, strict=False)):
         return False

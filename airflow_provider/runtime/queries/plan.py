@@ -70,10 +70,7 @@ def operator_id(node: Any) -> int:
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
-    """Return the state store provider that the user has configured; None without one.
-
-    The driver's own choice does not count: a savepoint with another provider keeps its own.
-    """
+    """Return the state store provider that the user has configured; None without one."""
     conf = df.sparkSession._jsparkSession.sessionState().conf()
     asked = str(conf.getConfString(PROVIDER)) if conf.contains(PROVIDER) else None
     return None if asked == str(conf.getConfString(CHOSEN_PROVIDER, "")) else asked
@@ -90,7 +87,6 @@ def watermark_delays(df: DataFrame) -> list[str]:
 
 
 def _analyzed(df: DataFrame) -> Iterator[tuple[str, Any]]:
-    """Yield the nodes of the analyzed plan with their kinds, each before its children."""
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
@@ -108,11 +104,7 @@ def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
 
 
 def operations(df: DataFrame) -> tuple[str, ...]:
-    """Return Spark's names of the operations in *df*'s plan, each once, sorted.
-
-    A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``. The
-    timeout of groups with state is a name of its own: ``ProcessingTimeTimeout``.
-    """
+    """Return Spark's names of the operations in *df*'s plan, each once, sorted."""
     found: set[str] = set()
     for kind, node in _analyzed(df):
         stateful = kind_of_node(kind)
@@ -124,10 +116,7 @@ def operations(df: DataFrame) -> tuple[str, ...]:
 
 
 def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
-    """Return Spark's reason to refuse *df*, a stream or not; None when there is none.
-
-    For a stream, Spark itself refuses only after it has written a checkpoint.
-    """
+    """Return Spark's reason to refuse *df*, a stream or not; None when there is none."""
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
 
@@ -309,12 +298,7 @@ def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
 def plan_operators(
     df: DataFrame, output_mode: str, names: Sequence[str]
 ) -> tuple[PlannedOperator, ...] | None:
-    """Return the stateful operators of *df* as a query, without starting it; lower ones first.
-
-    Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
-    None where that is impossible (another version of Spark); Spark itself compares them with
-    the checkpoint's when the query starts.
-    """
+    """Return the stateful operators of *df* as a query, without starting it; lower ones first."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -343,7 +327,6 @@ def _state_writer(df: DataFrame) -> Any:
 
 
 def _under(node: Any) -> Iterator[Any]:
-    """Yield the nodes under one of a physical plan, including those behind wrappers."""
     kind = node.getClass().getSimpleName()
     if kind == ADAPTIVE:
         yield node.inputPlan()
@@ -402,14 +385,6 @@ def _singleton(jvm: Any, name: str) -> Any:
 
 
 class _PhysicalWalk:
-    """A walk through a physical plan.
-
-    Args:
-        writer: the class of nodes that write state.
-        names: the source that gives each column, by the column's id.
-        output_mode: the query's.
-    """
-
     def __init__(self, writer: Any, names: Mapping[int, str], output_mode: str) -> None:
         self.found: list[PlannedOperator] = []
         self._writer = writer
@@ -417,7 +392,6 @@ class _PhysicalWalk:
         self._output_mode = output_mode
 
     def visit(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:
-        """Note the operators at and under a node; return them and the sources, None for unknown."""
         if plan.getClass().getSimpleName() in {_STREAM, _REUSED}:
             return self._read(plan)
         sources: dict[str | None, None] = {}
@@ -453,7 +427,6 @@ class _PhysicalWalk:
 def _state_of(
     node: Any, kind: str
 ) -> tuple[tuple[str, ...] | None, tuple[StateColumn, ...] | None]:
-    """Return the types of the key and the stored columns; None where unknown."""
     from py4j.protocol import Py4JError
 
     try:
@@ -494,6 +467,5 @@ def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _column_name(expression: Any) -> str | None:
-    """Return a column's name; None for a computed one, whose values may differ."""
     is_column = expression.getClass().getSimpleName() == "AttributeReference"
     return str(expression.name()) if is_column else None

@@ -1,10 +1,4 @@
-"""Query definition: one streaming query as the job declares it.
-
-A query some of whose sources end, or fall silent, while others continue has markers for its
-sources. The sources that end do so together, when the query has read all that they had at the
-run's first attempt. That is recorded before a marker says it, so a later attempt only repeats the
-markers.
-"""
+"""Query definition: one streaming query as the job declares it."""
 
 from __future__ import annotations
 
@@ -65,15 +59,7 @@ _BY_CLOCK: Final = ("ProcessingTimeTimeout", ":ProcessingTime")
 
 @dataclasses.dataclass(frozen=True)
 class QueryDefinition:
-    """What ``ctx.write`` was called with.
-
-    Attributes:
-        sinks: the two-phase sinks that share its epochs; none if it has a native one, Spark's own.
-        sources: in the order in which Spark logs their offsets.
-        operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
-        operations: Spark's names of what its plan does.
-        takes_over: a checkpoint of plain Spark's that the job begins from, or None.
-    """
+    """What ``ctx.write`` was called with."""
 
     name: str
     df: DataFrame
@@ -92,25 +78,19 @@ class QueryDefinition:
 
     @property
     def all_sinks(self) -> tuple[Sink | OnePhaseSink, ...]:
-        """Its two-phase sinks, or Spark's own."""
         return self.sinks if self.native is None else (*self.sinks, self.native)
 
     @property
     def sink_names(self) -> tuple[str, ...]:
-        """The names of all its sinks."""
         return tuple(sink.name for sink in self.all_sinks)
 
     @property
     def written_places(self) -> set[str]:
-        """Return the folders that its sinks write, as :func:`location_key` names them."""
         found = [sink.location for sink in self.all_sinks if isinstance(sink, LocatedSink)]
         return {location_key(location) for location in found if location is not None}
 
     def datasets(self) -> dict[str, Any]:
-        """Return the datasets that it reads and writes, by source and sink, as plain JSON values.
-
-        Sources and sinks without a location have none; nothing depends on them.
-        """
+        """Return the datasets that it reads and writes, by source and sink, as JSON values."""
         return {
             "sources": {
                 source.name: _plain(datasets_of(source.format, source.path, source.options))
@@ -121,15 +101,11 @@ class QueryDefinition:
 
     @property
     def bounded(self) -> bool:
-        """Whether all its sources end."""
         return all(source.bounded for source in self.sources)
 
     @property
     def ending(self) -> tuple[str, ...]:
-        """Return the sources that end while others of the query continue (a mixed query).
-
-        A source that another query of the job writes ends with that query.
-        """
+        """Return the sources that end while others of the query continue (a mixed query)."""
         if self.bounded:
             return ()
         own = [source for source in self._sources_of_rows if not source.is_internal]
@@ -137,7 +113,6 @@ class QueryDefinition:
 
     @property
     def ended(self) -> tuple[str, ...]:
-        """Return the sources that have ended, and are read no more."""
         return tuple(dict.fromkeys(s.name for s in self._sources_of_rows if s.ended))
 
     @property
@@ -162,7 +137,6 @@ class QueryDefinition:
 
     @functools.cached_property
     def topology(self) -> Topology:
-        """The query's sources and operators, from a plan of the stream, which takes a moment."""
         names = tuple(source.name for source in self.sources)
         if not is_streaming(self.df):
             return Topology(sources=names, operators=())  # a batch job keeps no state
@@ -189,13 +163,11 @@ class QueryDefinition:
 
     @functools.cached_property
     def planned(self) -> tuple[PlannedOperator, ...] | None:
-        """Its stateful operators, lower ones first; None where Spark does not tell."""
         names = tuple(source.name for source in self.sources)
         return plan_operators(self.df, self.output_mode, names)
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint | None:
-        """The query's fingerprint; None when Spark's plan cannot be read."""
         if not is_streaming(self.df):
             return None
         found: Fingerprint | None = load_known(FINGERPRINTS, "plan")(
@@ -216,10 +188,7 @@ def name_operators(
 
 
 def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[SourceDefinition, ...]:
-    """Return the sources that *df* reads, in plan order.
-
-    A stream that the job opened without ``ctx.read`` counts as an unbounded source.
-    """
+    """Return the sources that *df* reads, in plan order."""
     by_name = {source.name: source for source in known}
     by_name |= {marker_name(s.name): s.of_its_markers() for s in known if s.markers is not None}
     found = []
@@ -230,10 +199,7 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
 
 
 def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]]:
-    """Return for each query the queries of the job whose output it reads, in the job's order.
-
-    A source reads what a sink writes when it names the same folder, or one inside of it.
-    """
+    """Return for each query the queries of the job whose output it reads, in the job's order."""
     upstream = {query.name: found for query in queries if (found := _writers_for(query, queries))}
     ended: set[str] = set()
     while ended != {query.name for query in queries}:

@@ -1,9 +1,4 @@
-"""Checks of ``ctx.read``'s options, and the order in which a bounded file source is read.
-
-Spark sorts files by modification time alone, and under ``availableNow`` lists them once. To read
-by name, a thread holds the lock under which Spark plans a batch until the list is sorted again. So
-what Spark plans and logs is a batch like any other, and a resumed query continues by name.
-"""
+"""Checks of ``ctx.read``'s options, and the order in which a bounded file source is read."""
 
 from __future__ import annotations
 
@@ -48,10 +43,7 @@ _MOST_FILES: Final = 100_000  # the names of so many are 15 MB
 
 
 def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]) -> None:
-    """Refuse an order by name with until='stopped', where Spark lists files before each batch.
-
-    Queries in *alone* end by themselves while others continue.
-    """
+    """Refuse an order by name with until='stopped', where Spark lists files before each batch."""
     for query in queries:
         if query.name in alone or query.ending:
             continue
@@ -127,7 +119,6 @@ class _Sorting:
         self._is_done = False
 
     def begin(self, query_id: str, name: str) -> None:
-        """Hold the lock until the files are sorted; return when it is held."""
         if name != self._definition.name or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._sort, args=(query_id,), daemon=True)
@@ -195,10 +186,7 @@ def _sorted_by_path(files: Any, jvm: Any) -> Any:
 
 
 def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
-    """Warn of files with one modification time, whose order is undefined, below a watermark.
-
-    Called in the first batch of a start. The order of files within one batch does not matter.
-    """
+    """Warn of files with one modification time, whose order is undefined, below a watermark."""
     from py4j.protocol import Py4JError
 
     if "EventTimeWatermark" not in definition.operations:
@@ -317,10 +305,7 @@ def _refused(kind: str, ends: object) -> str | None:
 
 
 def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
-    """Whether the end that a source reports is the end of all its input.
-
-    A source in Python may report the end of its next read only; it ends when it has no more.
-    """
+    """Whether the end that a source reports is the end of all its input."""
     return ends is not None or source_format.lower() in _TELL_THEIR_END
 
 

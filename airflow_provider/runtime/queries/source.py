@@ -67,16 +67,7 @@ class SourceBinding:
 
 @dataclasses.dataclass(frozen=True)
 class SourceDefinition:
-    """A source as ``ctx.read`` was called.
-
-    Attributes:
-        watermark: event-time column and the delay after which rows are late, or None.
-        is_internal: whether another query of the job writes its files.
-        idle_timeout_s: the silence after which the others continue without it; None for no limit.
-        markers: the folder of its markers in the query that reads it, or None.
-        ended: whether all of it has been read, so that it is read no more.
-        ends: the end that the job wants; None for the end at the first attempt.
-    """
+    """A source as ``ctx.read`` was called."""
 
     name: str
     format: str
@@ -96,17 +87,14 @@ class SourceDefinition:
 
     @property
     def has_first_limit(self) -> bool:
-        """Whether its first batch has a limit that the runtime has chosen."""
         return bool(self._first_limit())
 
     @property
     def is_known(self) -> bool:
-        """Whether ``ctx.read`` has opened the source."""
         return self.format != UNKNOWN_FORMAT
 
     @property
     def reads(self) -> ReadLocation:
-        """Return the location that the source reads, for comparison."""
         return ReadLocation.of(self.name, self.format, self.path, self.options)
 
     def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
@@ -168,12 +156,10 @@ class SourceDefinition:
 
     @property
     def known_format(self) -> Any:
-        """The format's :class:`~.api.sources.Source`; None for a format that only Spark knows."""
         kind = self.format.lower()
         return load_known(SOURCES, kind) if kind in SOURCES else None
 
     def timed_end(self) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the offsets at which it ends, where ``ends`` is a moment; None for other ends."""
         known = self.known_format
         if not isinstance(self.ends, dt.datetime) or not isinstance(known, TimedSource):
             return None
@@ -187,7 +173,6 @@ class SourceDefinition:
         return self.path
 
     def of_its_markers(self) -> SourceDefinition:
-        """Return the stream of its markers as a source of the query."""
         return dataclasses.replace(
             self,
             name=marker_name(self.name),
@@ -197,11 +182,6 @@ class SourceDefinition:
         )
 
     def _first_limit(self) -> dict[str, str]:
-        """Return the option that limits the first batch, where batches take a target time.
-
-        None where the job has a limit of its own, or reads files newest first: with a limit Spark
-        no longer ignores files that are too old.
-        """
         if not self.target_s or not self.adaptive_batches:
             return {}
         given = {
@@ -262,10 +242,7 @@ def with_markers(
     folder: str,
     watermark: tuple[str, str],
 ) -> DataFrame:
-    """Return *df* with its watermark, which the markers in *folder* advance as well.
-
-    The folder need not exist.
-    """
+    """Return *df* with its watermark, which the markers in *folder* advance as well."""
     from pyspark.sql import functions as sf
 
     column = watermark[0].lower()

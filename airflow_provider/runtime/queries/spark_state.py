@@ -1,7 +1,4 @@
-"""A checkpoint's state as Spark reads and repartitions it: rows by operator, and partitions.
-
-Repartitioning needs Spark 4.2 or later.
-"""
+"""A checkpoint's state as Spark reads and repartitions it: rows by operator, and partitions."""
 
 from __future__ import annotations
 
@@ -63,11 +60,7 @@ def read_state_operators(
     *,
     batch: int | None = None,
 ) -> list[OperatorRows]:
-    """Read the state of the operators after a batch, by default the last one, in plan order.
-
-    Rows are counted as Spark reports them: those of a job or an operator, without Spark's indexes,
-    timers and numbers of values. Where this Spark cannot read state, *planned* is uncounted.
-    """
+    """Read the state of the operators after a batch, by default the last one, in plan order."""
     if not can(spark, Ability.READ_STATE):
         return [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
     prepare_state(spark)
@@ -166,10 +159,6 @@ def count_timers(
 
 
 def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> DataFrame:
-    """Return what a join keeps in state format 4: all rows of a key and a moment are one.
-
-    Keys are compared as stored, because Spark 4.3 decodes the moment differently.
-    """
     from pyspark.sql import functions as sf
 
     where = {name: options[name] for name in ("operatorId", "batchId") if name in options}

@@ -74,10 +74,7 @@ class _HaltedError(Exception):
 
 
 class RunningQuery:
-    """Starts a query as often as the lifecycle asks and reports how it ended.
-
-    *batch_sizer*, *event_times* and *ends* are None where the query needs none of them.
-    """
+    """Starts a query as often as the lifecycle asks and reports how it ended."""
 
     def __init__(
         self,
@@ -124,7 +121,6 @@ class RunningQuery:
         self._batch_logs = BatchLogs(logs.checkpoint)
 
     def start(self, how: StartMode) -> None:
-        """Start the query; returns when Spark has begun to run it, or when all is read."""
         self._started.clear()
         self._callback_error = None
         self._batch_logs = BatchLogs(self.logs.checkpoint)  # a plan beyond the ends is replaced
@@ -184,11 +180,7 @@ class RunningQuery:
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
-        """Whether Spark still runs tasks of the last start, which are stopping.
-
-        A task ends some time after its query has failed; a task on a lost executor ends when Spark
-        has noticed the loss.
-        """
+        """Whether Spark still runs tasks of the last start, which are stopping."""
         tracker = self.definition.df.sparkSession.sparkContext.statusTracker()
         jobs = sorted(tracker.getJobIdsForGroup(self._group))[-_JOBS_OF_A_BATCH:]
         known = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
@@ -205,7 +197,6 @@ class RunningQuery:
         self._halt = StopReason(self.logs.position().last_offsets, deadline)
 
     def halt_in_time(self) -> None:
-        """Stop a query that halts, if its batch has ended or its time is over."""
         halt = self._halt
         if halt is None or halt.stopped or not self._is_active():
             return
@@ -218,7 +209,6 @@ class RunningQuery:
         return self._query is not None and self._query.isActive
 
     def error(self) -> BaseException | None:
-        """Return why the query ended; None when it ended by itself, or on request."""
         ended = isinstance(self._callback_error, _HaltedError | PastEndError)
         if ended or (self._halt and self._halt.stopped):
             return None
@@ -247,7 +237,6 @@ class RunningQuery:
         return not bounded.isdisjoint(single_admission(execution, jvm, self.definition.sources))
 
     def settle(self) -> None:
-        """Drop a query that has ended; its reports stay."""
         self._collect()
         self._progress = self.last_progress()
         if self._query is not None:
@@ -272,7 +261,6 @@ class RunningQuery:
                 self._query.stop()
 
     def last_progress(self) -> dict[str, Any] | None:
-        """Return Spark's last progress of the query; None before the first."""
         progress = last_progress_of(self._query) if self._query is not None else None
         return progress if progress is not None else self._progress
 
@@ -281,11 +269,9 @@ class RunningQuery:
         return None
 
     def unread_files(self) -> int | None:
-        """Return the number of unread files after the last batch; None if unknown."""
         return self._unread
 
     def new_batches(self) -> list[BatchReport]:
-        """Return the batches that have ended since the last call, each once."""
         self._collect()
         return self._reports.take()
 
@@ -300,20 +286,16 @@ class RunningQuery:
             self._reports.end(self.logs.is_committed)
 
     def move_idle_sources(self) -> None:
-        """Keep silent sources from holding the others back; call it regularly."""
         if self._event_times is not None and self._is_active():
             self._event_times.move_idle()
 
     def idle_sources(self) -> list[str]:
-        """Return the sources that are idle now."""
         return self._event_times.idle() if self._event_times is not None else []
 
     def reached(self) -> dict[str, int]:
-        """Return the known event times of its sources, in milliseconds."""
         return self._event_times.reached() if self._event_times is not None else {}
 
     def replace_definition(self, definition: QueryDefinition) -> None:
-        """Replace the query's definition when some of its sources have ended."""
         self.definition = definition
         if self._ends is not None:
             self._ends.replace_definition(definition)
@@ -321,15 +303,10 @@ class RunningQuery:
             self._event_times.replace_definition(definition)
 
     def pacing(self) -> dict[str, Any] | None:
-        """Return how its batches are sized; None if they are not."""
         return self._batch_sizer.describe() if self._batch_sizer is not None else None
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:
-        """Let a query that reads available data run no empty batch where it is useless.
-
-        A query on processing time would run them endlessly; a drained one flushes all in one.
-        """
         if not self._reads_available or not (self.definition.goes_by_clock or self._is_drained):
             yield
             return

@@ -61,7 +61,6 @@ class SourceTime:
 
     @property
     def watermark_ms(self) -> int | None:
-        """Return its watermark; None before it has any."""
         return None if self.latest_ms is None else self.latest_ms - self.delay_ms
 
     def is_idle(self, now_s: float) -> bool:
@@ -70,10 +69,7 @@ class SourceTime:
 
 
 def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
-    """Return for each idle source that is behind the event time in milliseconds that it moves to.
-
-    None moves while all are idle, or while one that is not idle has had no row.
-    """
+    """Return the event time in milliseconds that each lagging idle source moves to."""
     awake = [time.watermark_ms for time in times.values() if not time.is_idle(now_s)]
     known = [watermark for watermark in awake if watermark is not None]
     if not known or len(known) < len(awake):
@@ -102,7 +98,6 @@ class EventTimes:
         self._times: Mapping[str, SourceTime] = {}
 
     def replace_definition(self, definition: QueryDefinition) -> None:
-        """Replace the query's definition when some of its sources have ended."""
         self._definition = definition
         self._reached = self.reached()
 
@@ -123,12 +118,10 @@ class EventTimes:
         self._times = times
 
     def reached(self) -> dict[str, int]:
-        """Return the latest event time of each source that has had one, in milliseconds."""
         known = {name: time.latest_ms for name, time in self._times.items()}
         return {name: latest for name, latest in known.items() if latest is not None}
 
     def batch_ran(self, execution: Any) -> None:
-        """Update the watermarks from a finished batch."""
         from py4j.protocol import Py4JError
 
         if not self._is_wanted():
@@ -155,7 +148,6 @@ class EventTimes:
         return bool(ends) or any(time.idle_timeout_s is not None for time in self._times.values())
 
     def move_idle(self) -> None:
-        """Move the idle sources to the event time of the others."""
         moves = move_along(self._times, self._clock.monotonic())
         if not moves:
             return
@@ -170,13 +162,11 @@ class EventTimes:
         self._times = times
 
     def idle(self) -> list[str]:
-        """Return the sources that are idle now."""
         now = self._clock.monotonic()
         return sorted(name for name, time in self._times.items() if time.is_idle(now))
 
 
 def _delay_ms(source: SourceDefinition) -> int:
-    """Return the watermark's delay in milliseconds; 0 while only Spark can parse it."""
     _, delay = source.watermark or ("", "0")
     try:
         return round(parse_duration(delay) * 1000)
@@ -187,7 +177,6 @@ def _delay_ms(source: SourceDefinition) -> int:
 def _event_times(
     execution: Any, sources: Iterable[SourceDefinition]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield the sources with rows in the finished batch, their latest event time and delay."""
     names = [source.name for source in sources]
     streams = list(zip(items(execution.sources()), names, strict=True))
     for node in executed(execution.lastExecution().executedPlan()):
@@ -231,7 +220,6 @@ class LatePolicy:
 
     @property
     def waits(self) -> bool:
-        """Whether the watermark waits for the end of the data."""
         return self._late == WAIT
 
     def check(self, record: EpochRecord) -> None:
@@ -251,9 +239,6 @@ class LatePolicy:
 
         Such a sink is ``for_each_batch``. The batch then runs before its function is called, and
         the output is cached until the function has read it.
-
-        Raises:
-            LateRowsError, CheckpointError: as :meth:`check`; no sink has got the rows.
         """
         is_shown = any(isinstance(sink, VisibleSink) for sink in self._query.sinks)
         if self._limit is None or not is_shown:
@@ -386,7 +371,6 @@ def _late_rows_of(partial: Any, rows: Any, late: Any, jvm: Any) -> Any:
 
 
 def _sliding(partial: Any) -> tuple[list[Any], Any | None]:
-    """Find the ``Expand`` node that assigns rows to sliding windows, and the nodes above it."""
     above, node = [], partial.child()
     while _kind(node) != _EXPAND:
         above.append(node)
@@ -397,10 +381,6 @@ def _sliding(partial: Any) -> tuple[list[Any], Any | None]:
 
 
 def _inputs(partial: Any, above: list[Any], expand: Any | None, jvm: Any) -> Iterator[Any]:
-    """Yield the input of an aggregation; for sliding windows once per window of a row.
-
-    The first of a row's windows is late if any is, so the highest of these counts is that of rows.
-    """
     if expand is None:
         yield partial.child().clone()
         return

@@ -32,15 +32,7 @@ if TYPE_CHECKING:
 
 
 class SampleContext(JobContext):
-    """The context of a job's function in a run on samples; it checks declarations as in a run.
-
-    A query that reads the files of another query reads them from the temporary folder.
-
-    Args:
-        spark: a Spark session of this job alone.
-        samples: the rows of its sources.
-        of_run: the other arguments of :class:`JobContext`.
-    """
+    """The context of a job's function in a run on samples; it checks declarations as in a run."""
 
     def __init__(self, spark: SparkSession, *, samples: Samples, **of_run: Any) -> None:
         super().__init__(spark, **of_run)
@@ -97,12 +89,7 @@ class SampleContext(JobContext):
 
 
 class CollectorSink:
-    """Takes the place of a query's sinks, and keeps the rows of each epoch.
-
-    Args:
-        query: the query's name.
-        replaced: the sinks that the job names; their places are neither written nor read.
-    """
+    """Takes the place of a query's sinks, and keeps the rows of each epoch."""
 
     api_version = 1
 
@@ -127,22 +114,18 @@ class CollectorSink:
         """Do nothing: staged rows end with the process."""
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
-        """Execute *df* and keep its rows, in the JVM."""
         rows = self._staged[epoch.epoch] = df._jdf.collectAsList()
         return Staged(data={}, rows=rows.size())
 
     def commit(self, committable: Committable, fence: Fence) -> None:
-        """Add the staged rows to the result."""
         del fence
         epoch = committable.epoch.epoch
         self._committed[epoch] = self._staged.pop(epoch)
 
     def abort(self, committable: Committable) -> None:
-        """Forget the staged rows."""
         self._staged.pop(committable.epoch.epoch, None)
 
     def epochs(self, spark: SparkSession) -> Mapping[int, DataFrame]:
-        """Return the rows of each epoch, as tables of *spark*."""
         return {
             epoch: table_of(spark, rows, self._schema)
             for epoch, rows in sorted(self._committed.items())

@@ -151,8 +151,6 @@ def run_in_memory(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SampleOptions(RunOptions):
-    """The options of a run that ends with its samples, without those that this decides."""
-
     until: str | None = "end"
     trigger_s: Seconds | None = None
     replayable_runs: NonNegative = 0
@@ -263,34 +261,25 @@ def _collect(
 
 
 class _NearClock(SystemClock):
-    """A clock for a run that is over in a moment: a query's end is noticed sooner."""
-
     def sleep(self, seconds: float) -> None:
         super().sleep(min(seconds, _POLL_S))
 
 
 class SampleDirectory(JobDirectory):
-    """A job directory in memory, with a folder for the files that Spark reads and writes.
-
-    On a disk, whose writes are flushed, a run takes a fifth longer.
-    """
+    """A job directory in memory, with a folder for the files that Spark reads and writes."""
 
     def __init__(self, storage: Storage, folder: Storage) -> None:
         super().__init__(storage)
         self._folder = folder
 
     def checkpoint(self, query: str) -> Storage:
-        """Return the place of Spark's checkpoint of *query*."""
         return self._folder.at(f"checkpoints/{query}")
 
     def markers(self, query: str, source: str) -> str:
-        """Return the folder of the markers of a source that *query* reads."""
         return self._folder.at(f"markers/{query}/{source}").url
 
 
 class _History:
-    """The batches of a query, from its epochs' records and its checkpoint."""
-
     def __init__(self, directory: JobDirectory, query: str, final: FinalCheckpoint) -> None:
         query_id = str(final.queries[query]["query_id"])
         self._records = EpochRecords(directory.committables(query), query_id)
@@ -333,7 +322,6 @@ def _iso(watermark_ms: int) -> str | None:
 
 @contextlib.contextmanager
 def _temporary(spark: SparkSession, folder: str | None) -> Iterator[tuple[SampleDirectory, Path]]:
-    """Yield the job directory and a temporary folder; both are removed."""
     if folder is None and not str(spark.sparkContext.master).startswith("local"):
         msg = (
             f"Spark runs on {spark.sparkContext.master}, whose executors may not see a temporary "
@@ -350,7 +338,6 @@ def _temporary(spark: SparkSession, folder: str | None) -> Iterator[tuple[Sample
 
 
 def _entry_of(job: object) -> tuple[str, Job | None]:
-    """Return the job's name in errors, and its function; None for one that must be loaded."""
     if isinstance(job, str) and is_program(job):
         msg = f"{job}: a script or a file of SQL is tried with spark-stream run; give a function"
         raise ConfigError(msg)
@@ -364,12 +351,6 @@ def _entry_of(job: object) -> tuple[str, Job | None]:
 
 
 def _warm_session(spark: SparkSession | None) -> SparkSession:
-    """Return the caller's session, or the active one, or a new one.
-
-    Raises:
-        ConfigError: it is of Spark Connect, or of a version that is not supported; or there is no
-            Java to start one.
-    """
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.getActiveSession()

@@ -1,7 +1,4 @@
-"""Input of a run on samples: the caller's rows, as files in a temporary folder.
-
-Each batch is one file, and a stream reads one file at a time.
-"""
+"""Input of a run on samples: the caller's rows, as files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -34,13 +31,7 @@ _FIRST_S: Final = 1_000_000_000  # the files' modification times, which are thei
 
 
 class Samples:
-    """The samples of one run; each is written when the job first reads its source.
-
-    Args:
-        folder: a temporary folder, which the caller removes.
-        inputs: the caller's rows, by source.
-        rows: how many rows to take of a source that has no sample; None to refuse it.
-    """
+    """The samples of one run; each is written when the job first reads its source."""
 
     def __init__(self, folder: Path, inputs: Mapping[str, Any], rows: int | None = None) -> None:
         self.folder = folder
@@ -51,12 +42,10 @@ class Samples:
         self._numbers = itertools.count()
 
     def find(self, name: str) -> Any:
-        """Return the caller's rows for a source that the job reads; None for none."""
         self._read[name] = None
         return self._inputs.get(name)
 
     def check_all_read(self) -> None:
-        """Refuse a sample that the job does not read; the message names the job's sources."""
         for name in self._inputs:
             if name not in self._read:
                 known = ", ".join(self._read) or "none"
@@ -65,10 +54,6 @@ class Samples:
 
     def source(self, declared: SourceDefinition, session: SparkSession) -> tuple[str, StructType]:
         """Return the folder and the columns of a source's sample.
-
-        Args:
-            declared: the source as the job declares it.
-            session: the job's; its time zone is that of times in text.
 
         Raises:
             ConfigError: there is no sample, or it does not fit the source.
@@ -89,11 +74,6 @@ class Samples:
     def table(
         self, name: str, schema: StructType | str | None, session: SparkSession
     ) -> DataFrame | None:
-        """Return the sample of an initial state as a table of *session*; None for no sample.
-
-        Raises:
-            ConfigError: it does not fit.
-        """
         given = self.find(name)
         if given is None:
             return None
@@ -148,10 +128,7 @@ class Samples:
 
 
 def batches_of(given: Any, where: str) -> list[Any]:
-    """Return the batches: each a DataFrame, Spark's or pandas', or a list of rows.
-
-    *where* names the source, for errors.
-    """
+    """Return the batches: each a DataFrame, Spark's or pandas', or a list of rows."""
     if _is_frame(given):
         return [given]
     if not isinstance(given, list | tuple) or hasattr(given, "__fields__"):
@@ -168,10 +145,7 @@ def batches_of(given: Any, where: str) -> list[Any]:
 
 
 def values_of(row: Any, names: Sequence[str], where: str) -> tuple[Any, ...]:
-    """Return a row's values in the order of the columns; None for a column that it does not name.
-
-    A row is a mapping, a Row with names, or a tuple with a value for each column.
-    """
+    """Return a row's values in the order of the columns; None for a column that it lacks."""
     if hasattr(row, "__fields__"):
         row = row.asDict()
     unknown = [name for name in row if name not in names] if isinstance(row, Mapping) else []
@@ -190,11 +164,7 @@ def values_of(row: Any, names: Sequence[str], where: str) -> tuple[Any, ...]:
 
 
 def plain_values(values: Sequence[Any], column: DataType) -> tuple[list[Any], DataType]:
-    """Return a column's values as PySpark takes them, and the type to give them.
-
-    That is text, which Spark casts, where one of them is text: ``2026-01-01 05:30`` is a time in
-    the session's time zone.
-    """
+    """Return a column's values as PySpark takes them, and the type to give them."""
     from pyspark.sql import types
 
     cast = (types.NumericType, types.BooleanType, types.DateType)
@@ -230,7 +200,6 @@ def _is_frame(given: Any) -> bool:
 
 
 def _inferred(session: SparkSession, batches: Sequence[Any], where: str) -> StructType:
-    """Return the columns of the sample, where neither the job nor the format says them."""
     for batch in batches:
         if not isinstance(batch, list):
             return _as_frame(session, batch).schema
@@ -246,7 +215,6 @@ def _as_frame(session: SparkSession, batch: Any) -> DataFrame:
 
 
 def _frame(session: SparkSession, batch: Any, columns: StructType, where: str) -> DataFrame:
-    """Return a batch with the source's columns in their order, NULL for those that it lacks."""
     from pyspark.sql import functions as sf
 
     if isinstance(batch, list):
@@ -271,7 +239,6 @@ def _frame(session: SparkSession, batch: Any, columns: StructType, where: str) -
 def _from_rows(
     session: SparkSession, rows: Sequence[Any], columns: StructType, where: str
 ) -> DataFrame:
-    """Return rows as a DataFrame, with text in the columns that Spark is to cast."""
     from pyspark.sql.types import StructField, StructType
 
     values = [values_of(row, columns.names, where) for row in rows]
@@ -285,7 +252,6 @@ def _from_rows(
 
 
 def _write_batches(session: SparkSession, batches: Sequence[DataFrame], folder: Path) -> None:
-    """Write each batch as one file, in the order in which a stream reads them; in one Spark job."""
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as sf
 

@@ -63,7 +63,6 @@ class Savepoint:
 
     @property
     def folder(self) -> str:
-        """The folder's name."""
         return self.url.rstrip("/").rpartition("/")[2]
 
 
@@ -83,7 +82,6 @@ class IncompleteSavepoint:
 
     @property
     def folder(self) -> str:
-        """The folder's name."""
         return self.place.url.rpartition("/")[2]
 
 
@@ -147,10 +145,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
 
 
 def last_of_each_origin(names: Iterable[str]) -> list[str]:
-    """Return of sorted names the last one of each origin, one of which is the newest savepoint.
-
-    Names of one origin end with a time.
-    """
+    """Return of sorted names the last one of each origin, one of which is the newest savepoint."""
     last: dict[str, str] = {}
     for name in names:
         last[re.split(r"\d", name, maxsplit=1)[0]] = name
@@ -191,10 +186,7 @@ def _is_strange(error: OSError) -> bool:
 
 
 def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
-    """Return the folder of a query's files.
-
-    *holder* is the older savepoint that holds them; None for the savepoint in *place*.
-    """
+    """Return the folder of a query's files."""
     if holder is None:
         return place.at(f"queries/{name}")
     return open_storage(place.url.rpartition("/")[0]).at(f"{holder}/queries/{name}")
@@ -276,11 +268,7 @@ def find_damage(
     *,
     just_copied: bool = False,
 ) -> list[str]:
-    """Compare one query's files with the savepoint's record; return a line for each damage.
-
-    At most *verified_bytes* are read and compared with checksums, the smallest files first; None
-    for all. If *just_copied*, the sizes of the savepoint's own files are known to be right.
-    """
+    """Compare one query's files with the savepoint's record; return a line for each damage."""
     folders = _Folders(place, name, {file.holder for file in query.files})
     unsized = [file for file in query.files if file.holder or not just_copied]
     wrong = list(folders.without_right_size(unsized))
@@ -369,12 +357,7 @@ PROVIDER: Final = "rocksdb"
 def check_repartitionable(
     savepoint: Savepoint, names: Iterable[str], *, skip_in_flight: bool = False
 ) -> None:
-    """Refuse a savepoint whose state Spark's offline repartitioning cannot spread.
-
-    Spark appends a batch without input to a checkpoint, with the state of the batch before it
-    spread over another number of partitions. A restore does that in its copy, before the copy has
-    the id that makes it a checkpoint; so an interrupted one is copied again.
-    """
+    """Refuse a savepoint whose state Spark's offline repartitioning cannot spread."""
     stateful = {
         name: query
         for name, query in savepoint.record.queries.items()

@@ -38,15 +38,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SourceQuery:
-    """One query's checkpoint.
-
-    Attributes:
-        directory: the job's directory; None for a checkpoint of other origin.
-        administrative: see :class:`~.record.QuerySavepoint`.
-        history: the same.
-        is_as_run: whether Spark's logs are those that its batches ran with; a bootstrap changes
-            them.
-    """
+    """One query's checkpoint."""
 
     name: str
     checkpoint: Storage
@@ -57,11 +49,9 @@ class SourceQuery:
 
     @property
     def logs(self) -> CheckpointLogs:
-        """The checkpoint's logs."""
         return CheckpointLogs(self.checkpoint)
 
     def published(self) -> int | None:
-        """Return the newest epoch that every sink has published; None if unknown."""
         records = self._records()
         if records is None:
             return None
@@ -71,10 +61,7 @@ class SourceQuery:
         return records.find().newest
 
     def replaced_logs(self, batch: int) -> dict[str, bytes]:
-        """Return the files of Spark's logs that a late write has replaced, as first written.
-
-        *batch* is the last one that counts.
-        """
+        """Return the files of Spark's logs that a late write has replaced, as first written."""
         records = self._records() if self.is_as_run else None
         replaced = replaced_offsets(records, self.checkpoint, batch) if records is not None else {}
         return {f"offsets/{each}": data for each, data in replaced.items()}
@@ -93,7 +80,6 @@ class SourceQuery:
         return ended if ended is not None and ended.batch <= batch else None
 
     def has_ended(self, batch: int) -> bool:
-        """Whether it has read its last row, in this batch or one before."""
         intent = drain_intent(self.directory, self.name) if self.directory is not None else None
         return intent is not None and intent.batch <= batch
 
@@ -112,16 +98,11 @@ class SourceQuery:
         return marks_of(topology, gone, drained=drained or finished)
 
     def fingerprint(self, batch: int) -> Fingerprint | None:
-        """Return the fingerprint of its state after a batch; None if unknown."""
         if self.directory is None:
             return None
         return kept_fingerprint(self.directory, self.name, batch)
 
     def topology(self, lines: int) -> Topology:
-        """Return its sources and operators, as far as they are known without Spark.
-
-        *lines* is the number of sources in Spark's log.
-        """
         kept = kept_topology(self.directory, self.name) if self.directory is not None else None
         if kept is None or len(kept.sources) != lines:
             return Topology((None,) * lines, None)
@@ -130,17 +111,7 @@ class SourceQuery:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The source of a savepoint: checkpoints, and what the job directory says of them.
-
-    Attributes:
-        job: the job's name; None for a checkpoint of other origin.
-        run_id: the last run; None when there was none.
-        queries: in the order of the job: upstream before downstream.
-        is_driven: returns whether a driver may be alive.
-        check_current: raises SavepointError if the job was restored or rewound meanwhile.
-        restores: see :class:`~.record.SavepointRecord`.
-        token: the same.
-    """
+    """The source of a savepoint: checkpoints, and what the job directory says of them."""
 
     url: str
     job: str | None
@@ -152,7 +123,6 @@ class Source:
     token: int = 0
 
     def poll(self, query: SourceQuery) -> CheckpointSample:
-        """Read a query's position once."""
         return CheckpointSample(query.logs.position(), query.published(), self.is_driven())
 
 
@@ -264,7 +234,6 @@ class CheckpointSample:
 
     @property
     def complete(self) -> int:
-        """The newest batch whose output is committed and published; -1 for none."""
         last = self.position.last_commit
         return last if self.published is None else min(last, self.published)
 
@@ -293,11 +262,7 @@ Choice = Take | Wait | NothingYet
 def choose(
     first: CheckpointSample, now: CheckpointSample, *, waited_s: float, aligned_timeout_s: float
 ) -> Choice:
-    """Choose the next step after *waited_s* seconds.
-
-    An aligned savepoint waits for the batch that was in flight at the *first* poll, for at most
-    *aligned_timeout_s*.
-    """
+    """Choose the next step after *waited_s* seconds."""
     in_flight = first.position.open_batch
     wanted = first.position.last_commit if in_flight is None else in_flight
     if now.complete >= max(wanted, 0):

@@ -140,23 +140,19 @@ class QuerySavepoint:
 
     @property
     def epoch(self) -> int:
-        """The last batch that may have written something."""
         return self.batch - self.administrative
 
     @property
     def has_ended(self) -> bool:
-        """Whether it had read its last row, drained or not."""
         marks = {each["mark"] for each in self.source_marks}
         return self.finished or marks == {Mark.FINISHED.value}
 
     @property
     def bytes(self) -> int:
-        """The size of its files."""
         return sum(file.size for file in self.files)
 
     @property
     def topology(self) -> Topology:
-        """The sources and operators that a query must have to continue from it."""
         shapes = tuple(
             OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
         )
@@ -228,27 +224,22 @@ class SavepointRecord(Document):
 
     @property
     def aligned(self) -> bool:
-        """Whether no batch was in flight, in any query."""
         return not any(query.planned for query in self.queries.values())
 
     @property
     def drained(self) -> bool:
-        """Whether the job had ended permanently, with every query."""
         return all(query.drained or query.finished for query in self.queries.values())
 
     @property
     def bytes(self) -> int:
-        """Its size, including the files that older savepoints hold."""
         return sum(query.bytes for query in self.queries.values())
 
     def files(self) -> Iterator[tuple[str, SavedFile]]:
-        """Yield each file with its path relative to the savepoint."""
         for name, query in self.queries.items():
             for file in query.files:
                 yield f"queries/{name}/{file.path}", file
 
     def problem(self) -> str | None:
-        """Return which file is to be rewritten, and does not exist."""
         for name, query in self.queries.items():
             strange = sorted(set(query.addressed) - {file.path for file in query.files})
             if strange:
@@ -256,18 +247,11 @@ class SavepointRecord(Document):
         return None
 
     def to_bytes(self) -> builtins.bytes:  # `bytes` is a property here
-        """Return the document as it is stored: one line.
-
-        Indenting is done in Python, and takes as long for thousands of files as linking them.
-        """
         return json.dumps(self.to_dict()).encode() + b"\n"
 
 
 def without_checksums(paths: Iterable[str]) -> set[str]:
-    """Return *paths* and the names of the checksums that may exist beside them.
-
-    Code that rewrites one of these files leaves the checksums of the old content out.
-    """
+    """Return *paths* and the names of the checksums that may exist beside them."""
     found = set()
     for path in paths:
         folder, slash, name = path.rpartition("/")
@@ -303,7 +287,6 @@ class ReaderRecord(Document):
     began: IsoTime
 
     def has_ended(self, clock: Clock) -> bool:
-        """Whether its process has ended, or must be presumed dead."""
         if self.owner.is_gone():
             return True
         if self.owner.space is not None and self.owner.space == identify_this().space:
@@ -330,7 +313,6 @@ class SavepointClaimRecord(ReaderRecord):
     ended: bool = False
 
     def has_ended(self, clock: Clock) -> bool:
-        """Whether its process has ended, or must be presumed dead."""
         return self.ended or super().has_ended(clock)
 
 

@@ -236,11 +236,6 @@ def _plan(
     query: QuerySavepoint | None,
     before: RestoreRecord | None,
 ) -> dict[str, Any]:
-    """Choose what happens to one query, and check that its outputs repeat nothing.
-
-    *query* is the saved state of *theirs*, the savepoint's query; None to start over. *before* is
-    the open restore that this one replaces; it may not have retired the query's id.
-    """
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
     if replaces is None and before is not None:
         replaces = before.queries.get(name, {}).get("replaces")
@@ -352,7 +347,6 @@ def _restore_query(
 def _put_ends(
     directory: JobDirectory, name: str, record: RestoreRecord, savepoint: Savepoint, batch: int
 ) -> None:
-    """Record which sources of a query had ended when the savepoint was taken."""
     plan = record.queries[name]
     query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
     # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
@@ -378,7 +372,6 @@ def _is_repartitioned(savepoint: Savepoint, theirs: str, partitions: int | None)
 
 
 def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped: bool) -> None:
-    """Copy all files of a query except those that are rewritten."""
     query = savepoint.record.queries[theirs]
     rewritten = [_METADATA, *query.addressed]
     if is_skipped:

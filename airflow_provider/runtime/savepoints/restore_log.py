@@ -80,7 +80,6 @@ class Restores:
         self._rewinds = f"{directory.url}/savepoints/{REWIND_PREFIX}"
 
     def last(self) -> RestoreRecord | None:
-        """Return the newest one, done or not."""
         return next(self.newest_first(), None)
 
     def start(self) -> RestoreRecord | None:
@@ -92,16 +91,9 @@ class Restores:
         return None
 
     def newest_first(self) -> Iterator[RestoreRecord]:
-        """Yield them all."""
         return restore_records(self._storage)
 
     def begin(self, record: RestoreRecord, fence: Fence) -> RestoreRecord:
-        """Store the intent under the next number, and return it as it was stored.
-
-        The record's number, locations and token are chosen here; *fence* is the caller's lease.
-
-        Crash safety: the intent is stored or not.
-        """
         number = next_number(self._storage)
         made = dict.fromkeys(record.queries, number)
         kept = {name: at for name, at in record.places.items() if name in record.queries}
@@ -124,21 +116,16 @@ class Restores:
         return record
 
     def put_rewound(self, run_id: str, fence: Fence, at: str) -> None:
-        """Record that a run that has written nothing no longer counts: no query is restored."""
         nothing = dataclasses.replace(_empty_record(self._directory, at), undoes=[run_id])
         self.begin(nothing, fence)
 
     def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
-        """Record that every query is restored."""
         done = dataclasses.replace(record, done=at)
         done.put(self._storage, record_path(record.number))
         return done
 
     def remove_left(self) -> None:
-        """Remove the checkpoints that the queries have left. Idempotent.
-
-        No driver reads them; one that still writes there was presumed dead.
-        """
+        """Remove the checkpoints that the queries have left. Idempotent."""
         last, newest = self.last(), newest_record(self._storage)
         if newest is None or (last is not None and last.done is None):
             return
@@ -291,11 +278,7 @@ def copy_needed(
     *,
     batch: int,
 ) -> None:
-    """Copy files of a checkpoint to a folder; *changed* has the files with another content there.
-
-    Raises:
-        MissingStateError: Spark has removed or replaced a file meanwhile.
-    """
+    """Copy checkpoint files to a folder; *changed* has the files whose content differs there."""
     try:
         copy_files(checkpoint, folder, list(files))
     except (FileNotFoundError, WrongSizeError) as error:
@@ -375,7 +358,6 @@ def _move(directory: JobDirectory, record: RestoreRecord, lease: Lease) -> None:
 
 
 def _copy(old: Storage, new: Storage) -> None:
-    """Copy what a restart needs; of a newer batch where Spark has removed files meanwhile."""
     for left in reversed(range(_TRIES)):
         remove_tree(new)
         try:

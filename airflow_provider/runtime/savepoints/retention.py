@@ -137,12 +137,7 @@ class RetentionRule(Protocol):
 
 
 def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
-    """Return the savepoints by series, each in the order in which they were taken.
-
-    The order is that of :attr:`~.record.SavepointRecord.history`: the job's restores, its lease,
-    its batches. It is the same for several while the job does not run; then the later one has seen
-    more of the existing savepoints.
-    """
+    """Return the savepoints by series, each in the order in which they were taken."""
     there = list(savepoints)
     folders = {s.folder for s in there}
 
@@ -262,7 +257,6 @@ def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
 
 
 def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
-    """Remove one folder's garbage; False when it is in use, or all of it is shared."""
     place, before = incomplete.place, incomplete.claim
     if incomplete.damage is not None or before is None or not before.has_ended(clock):
         return False
@@ -337,10 +331,6 @@ class SharedFiles:
     def where(
         self, query_id: str, needed: Iterable[NeededFile], found: Mapping[str, FileFacts]
     ) -> list[SavedFile]:
-        """Return the savepoint's record of each needed file of a query.
-
-        *found* are the files of the checkpoint.
-        """
         files: list[SavedFile] = []
         for file in needed:
             tag = found[file.path].tag

@@ -106,9 +106,6 @@ def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:
     """Take the savepoint to which the run can be rewound, unless it exists or there is no state.
 
-    A run that has written something cannot become replayable; that is logged. The caller holds the
-    lease, has published what Spark has committed, and has started no query of the run.
-
     Crash safety: calling it again takes it, or finds it. Idempotent: by run id.
     """
     found = starting_savepoint(directory, record.run_id)
@@ -150,10 +147,7 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
 
 
 def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
-    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*.
-
-    Crash safety: calling it again completes it; a savepoint is complete, or garbage.
-    """
+    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*."""
     rule = _Older(frozenset(kept))
     root = directory.storage.at("savepoints")
     if not any(rule.is_about(name) for name in root.list("")):
@@ -244,11 +238,7 @@ def reverts_of(
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """Rewinds one run; the caller holds the lease *fence*.
-
-    Attributes:
-        by: the requester, for people.
-    """
+    """Rewinds one run; the caller holds the lease *fence*."""
 
     directory: JobDirectory
     run_id: str
@@ -274,11 +264,7 @@ class Rewind:
         return savepoint
 
     def rewind(self) -> None:
-        """Revert what the run has committed, and set the queries to their state before it.
-
-        Crash safety: see the table above; calling it again completes it.
-        Idempotent: by run id.
-        """
+        """Revert what the run has committed, and set the queries to their state before it."""
         run = self.directory.run(self.run_id)
         with contextlib.ExitStack() as holding:  # the savepoint, from the intent to the end
             savepoint = None
@@ -385,7 +371,6 @@ def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
 
 
 def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
-    """Whether the run has written; for Spark's own sinks, whether any run has since."""
     for name, before in record.starting.items():
         place = directory.committables(name)
         if has_written(place, record.run_id):

@@ -131,12 +131,7 @@ def take_savepoint(
 
 
 def describe_source(source: Source, clock: Clock) -> SavepointRecord:
-    """Return the record of a savepoint of *source* taken now, without its files. Only reads.
-
-    Raises:
-        ConfigError: no batch has committed yet.
-        RefusedCheckpointError: the checkpoint lacks files.
-    """
+    """Return the record of a savepoint of *source* taken now, without its files. Only reads."""
     with refusing(source.url, "read"):
         queries = _Taker(source, open_storage(source.url), clock, 0.0, 0).describe()
     return _record(source, queries, clock)
@@ -176,12 +171,6 @@ def _taken(target: Storage) -> ConfigError:
 
 
 def _complete(target: Storage, mine: SavepointClaimRecord, record: SavepointRecord) -> None:
-    """Write the record, if the files that it names exist before and after.
-
-    Raises:
-        SavepointError: another process presumed this one dead; the record is not written.
-        CheckpointError: a file is gone; the record is not written.
-    """
     if not is_held(target, mine) or not record.put_if_absent(target, MANIFEST):
         raise _overtaken(target)
     try:

@@ -65,18 +65,6 @@ class EpochCommitter:
     """Takes the epochs of one query through both phases.
 
     Thread safety: :meth:`pre_commit` runs in Spark's callback thread, the rest in the driver's.
-
-    Args:
-        query: the query's name.
-        storage: its ``committables`` folder.
-        logs: its checkpoint in STREAMING, which knows the committed batches.
-        sinks: they share every epoch.
-        lease: the right to commit.
-        run_id: the run that the epochs are written for.
-        clock: for the records' times.
-        keep_runs: the runs whose epochs all keep their records, so that they can be reverted; None
-            for this one. Other runs keep the newest records.
-        writer: the job directory, which sinks record with what they publish.
     """
 
     def __init__(
@@ -313,11 +301,7 @@ class EpochCommitter:
             self._last = self._record_of(records, self._logs.position().last_commit)
 
     def begin_again(self) -> None:
-        """Stage under the driver's next token from now on; the query must not run.
-
-        A batch that runs again is then staged beside its first run's data, as if another driver had
-        taken over.
-        """
+        """Stage under the driver's next token from now on; the query must not run."""
         self.give_up_open()
         self._lease.renew()
         self._token = self._lease.token
@@ -332,7 +316,6 @@ class EpochCommitter:
             self.commit_through(epoch)
 
     def has_pending(self) -> bool:
-        """Whether an epoch that Spark has committed waits to be published."""
         return any(self._logs.is_committed(epoch) for epoch in self._epochs_waiting())
 
     def commit_through(self, last_commit: int) -> None:
@@ -445,27 +428,21 @@ class EpochCommitter:
     # --- what is known --------------------------------------------------------------------------
 
     def last_record(self) -> EpochRecord | None:
-        """Return the newest epoch's record that holds; None before the first epoch."""
         return self._last
 
     def run_rows(self, sink_name: str) -> int | None:
-        """Return how many rows the run has given the sink so far, None if unknown."""
         return self._run_rows(sink_name, self._last)
 
     def rows_read(self) -> int | None:
-        """Return how many input rows the run has read so far, None if unknown."""
         return self._last.rows_read if self._is_ours(self._last) else 0
 
     def late_rows(self) -> LateRows | None:
-        """Return the rows of the run that were dropped as late, None if unknown."""
         return self._last.late_rows if self._is_ours(self._last) else {}
 
     def late_is_minimum(self) -> bool:
-        """Whether more rows may have been late."""
         return self._is_ours(self._last) and self._last.late_minimum
 
     def lost_rows(self) -> int | None:
-        """Return the rows that expired in the run's sources before they were read."""
         return self._last.lost_rows if self._is_ours(self._last) else 0
 
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:

@@ -114,30 +114,24 @@ class FilesSink:
 
     @property
     def name(self) -> str:
-        """Its kind and its folder."""
         return f"files:{self._folder or self._url}"
 
     @property
     def location(self) -> str:
-        """The folder, by which a query of the same job that reads it is known."""
         return str(self._folder or self._url)
 
     @property
     def holds_files(self) -> bool:
-        """True: every file in the folder is read as rows."""
         return True
 
     @property
     def layout(self) -> FileLayout:
-        """How it writes its files."""
         return FileLayout(self._format, self._partition_by, self._options)
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the dataset that it writes."""
         return (folder_dataset(self.location),)
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse an unknown format, another output mode than append, or an unwritable folder."""
         self.check_shape(df, output_mode)
         if self._folder is None:
             msg = (
@@ -148,7 +142,6 @@ class FilesSink:
         _check_writable(self._folder, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse what no folder could take."""
         missing = [column for column in self._partition_by if column not in df.columns]
         if missing:
             msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
@@ -173,7 +166,6 @@ class FilesSink:
         self._remove_if_empty(staging)
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
-        """Write the rows with Spark into the hidden folder and flush them to the disk."""
         staged = stage_files(
             df,
             str(self._folder_of(epoch)),
@@ -187,7 +179,6 @@ class FilesSink:
         return Staged({"files": moves}, staged.rows)
 
     def commit(self, committable: Committable, fence: Fence) -> None:
-        """Rename the staged files into the folder, one by one."""
         folders: set[Path] = set()
         moves = self._moves(committable)
         if moves:
@@ -203,11 +194,6 @@ class FilesSink:
         self._remove_staging(self._folder_of(committable.epoch))
 
     def _moves(self, committable: Committable) -> list[tuple[Path, Path]]:
-        """Return each staged file's path, and the path that it is published at.
-
-        Raises:
-            CorruptDocumentError: one of them is not the sink's, or reached by a symbolic link.
-        """
         staging, epoch = self._folder_of(committable.epoch), committable.epoch
         moves = []
         with reading(self.name, committable):
@@ -231,7 +217,6 @@ class FilesSink:
         return last_marked(self._marks, query_id)
 
     def abort(self, committable: Committable) -> None:
-        """Remove the epoch's hidden folder."""
         self._remove_staging(self._folder_of(committable.epoch))
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
@@ -354,11 +339,7 @@ _SPARK_NAME: Final = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)
 
 
 def final_name(staged: str, number: int, epoch: EpochId) -> str:
-    """Return the path of a published file, relative to the output.
-
-    *staged* is its path relative to the epoch's staging folder; its first part is the folder of one
-    staging. *number* is its position among the epoch's files.
-    """
+    """Return the path of a published file, relative to the output."""
     folder, _, name = staged.partition("/")[2].rpartition("/")
     match = _SPARK_NAME.fullmatch(name)
     suffix = match["suffix"] if match else Path(name).suffix
@@ -400,11 +381,7 @@ class WriterMark(Document):
 
 
 def put_mark(marks: Storage, committable: Committable) -> None:
-    """Record the writer of an epoch; nothing of an unknown one.
-
-    Crash safety: one document, put before the epoch's files.
-    Idempotent: by address and query; an older epoch changes nothing.
-    """
+    """Record the writer of an epoch; nothing of an unknown one."""
     writer, epoch = committable.writer, committable.epoch
     if writer is None:
         return

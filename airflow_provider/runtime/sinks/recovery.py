@@ -64,10 +64,7 @@ def plan_recovery(found: EpochListing, published_token: Mapping[int, int | None]
 
 
 def check_complete(found: EpochListing, last_commit: int, *, where: str, log: str) -> int:
-    """Refuse records that contradict Spark's commit log; *where* and *log* are named in errors.
-
-    Return the epoch up to which all are published; those after it, up to *last_commit*, wait.
-    """
+    """Refuse records that contradict Spark's commit log; *where* and *log* are named in errors."""
     _check_not_behind(found.newest, last_commit, log)
     folded = [first for first, _ in (*found.folded, *found.packed)]
     begin = max(min([last_commit, *folded, *found.published, *found.precommitted]), 0)
@@ -79,10 +76,7 @@ def check_complete(found: EpochListing, last_commit: int, *, where: str, log: st
 
 
 def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
-    """Refuse a checkpoint of another query than the one whose epochs are published.
-
-    *query_id* is None before Spark has given the checkpoint one.
-    """
+    """Refuse a checkpoint of another query than the one whose epochs are published."""
     for other in query_ids(storage):
         records = EpochRecords(storage, other)
         taken = records.revert()
@@ -129,10 +123,7 @@ def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
 
 
 def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
-    """Refuse to continue where a sink has epochs that the job directory does not know.
-
-    *known* is the last epoch that the job directory knows, published or not; -1 for none.
-    """
+    """Refuse to continue where a sink has epochs that the job directory does not know."""
     for sink in sinks:
         if not isinstance(sink, MarkedSink) or (last := sink.last_epoch(query_id)) <= known:
             continue

@@ -49,10 +49,7 @@ def revert_after(
 
 
 def check_native(sink: OnePhaseSink | None, *, planned: int, epoch: int) -> None:
-    """Refuse to go back before what one of Spark's own sinks has written, or begun to.
-
-    *planned* is the last batch that Spark has planned, *epoch* the last one that stays.
-    """
+    """Refuse to go back before what one of Spark's own sinks has written, or begun to."""
     if sink is not None and planned > epoch:
         raise _irreversible(sink.name)
 
@@ -82,10 +79,7 @@ def has_written(storage: Storage, run_id: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Revert:
-    """Reverts what was written under one id of a query from *first_epoch* on, whatever its runs.
-
-    No query may run on the checkpoint meanwhile: the caller holds the lease.
-    """
+    """Reverts what was written under one id of a query from *first_epoch* on, whatever its runs."""
 
     query: str
     records: EpochRecords
@@ -145,7 +139,6 @@ class Revert:
         return min((record.epoch for record in chosen), default=self.first_epoch), work
 
     def _chosen(self) -> list[EpochRecord]:
-        """Return the records, newest first, including those of unpublished epochs."""
         found = list(self.records.all())
         self._check_all_recorded()
         chosen = [record for record in found if record.epoch >= self.first_epoch]
@@ -197,13 +190,7 @@ def _irreversible(name: str) -> RevertError:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """Published rows.
-
-    Attributes:
-        epochs: how many, of all queries.
-        rows: in all sinks together.
-        folded: how many of the epochs have no record any more, so that their rows are unknown.
-    """
+    """Published rows."""
 
     epochs: int = 0
     rows: int = 0
@@ -266,7 +253,6 @@ def _under_id(records: EpochRecords, run_id: str) -> Output:
 def _published(
     records: EpochRecords, run_id: str, cut: int | None
 ) -> Iterable[tuple[int, Written]]:
-    """Yield what was published, by first epoch; *cut* divides a stretch of folded epochs."""
     history = records.history()
     for first, last, _, whose in history.ranges:
         if whose == run_id:

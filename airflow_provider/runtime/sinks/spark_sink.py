@@ -1,7 +1,4 @@
-"""Outputs of one phase: ``spark_sink``, ``for_each_batch``, ``foreach``, and tables of a catalog.
-
-:class:`DiscardSink` takes the place of a sink whose rows must not be written.
-"""
+"""One-phase outputs: ``spark_sink``, ``for_each_batch``, ``foreach`` and catalog tables."""
 
 from __future__ import annotations
 
@@ -104,7 +101,6 @@ class SparkSink:
 
     @property
     def name(self) -> str:
-        """Its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
         return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
@@ -114,7 +110,6 @@ class SparkSink:
 
     @property
     def guarantee(self) -> str:
-        """What Spark promises for the format."""
         return GUARANTEES.get(self._format, _UNKNOWN)
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -149,7 +144,6 @@ class SparkSink:
         raise CheckpointError(msg)
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Return *writer* with this sink."""
         writer = writer.format(self._format).options(**self._options)
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
@@ -162,11 +156,7 @@ def _last_listed(path: str) -> int:
 
 
 class SparkSinkEpochs:
-    """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes.
-
-    Its counts are those of Spark's reports in this attempt, so they are minima: no batch is
-    recorded, and Spark counts the groups that an aggregation drops.
-    """
+    """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes."""
 
     def __init__(self, sink: OnePhaseSink) -> None:
         self.sink = sink
@@ -201,11 +191,9 @@ class SparkSinkEpochs:
         return self._late
 
     def late_is_minimum(self) -> bool:
-        """Return True: there may be more."""
         return True
 
     def rows_read(self) -> int:
-        """Return the rows that this attempt has read."""
         return self._read
 
 
@@ -226,27 +214,21 @@ class ForeachSink(SparkSink):
 
     @property
     def name(self) -> str:
-        """Its kind and the function's name."""
         return f"foreach:{self._called}"
 
     @property
     def guarantee(self) -> str:
-        """What Spark promises for it."""
         return _ROWS
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Accept every output mode: it is the function's business."""
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Return *writer* with this sink."""
         return writer.foreach(self._function)
 
 
 class TableSink(SparkSink):
-    """Spark's ``toTable``: a table of the session's catalog, which is made when it is missing.
-
-    *file_format* and *partition_by* are for a table that is made; None for Spark's default.
-    """
+    """Spark's ``toTable``: a table of the session's catalog, which is made when it is missing."""
 
     def __init__(
         self,
@@ -260,19 +242,16 @@ class TableSink(SparkSink):
 
     @property
     def name(self) -> str:
-        """Its kind and the table's name."""
         return f"table:{self._table}"
 
     @property
     def guarantee(self) -> str:
-        """What holds for the rows in it."""
         return _TABLE
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Accept: Spark asks the table when the query starts."""
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Return *writer*, whose ``start`` writes to the table."""
         writer = writer.options(**self._options)
         if self._format:
             writer = writer.format(self._format)
@@ -341,12 +320,10 @@ class ForEachBatchSink(_NothingStaged):
 
     @property
     def name(self) -> str:
-        """Its kind and the function's name."""
         return f"for_each_batch:{self._name}"
 
     @property
     def guarantee(self) -> str:
-        """What holds for the rows that the function writes."""
         return GUARANTEE
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -357,17 +334,13 @@ class ForEachBatchSink(_NothingStaged):
             raise ConfigError(msg)
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
-        """Call the function, which writes the rows permanently."""
         log.debug("query=%s batch=%d sink=%s", epoch.query, epoch.epoch, self.name)
         self._function(df, epoch.epoch)
         return Staged(data={}, rows=None)
 
 
 class DiscardSink(_NothingStaged):
-    """Replaces a sink that must not be written; the query's state advances all the same.
-
-    The replaced sink's folder is kept, by which queries that read it are known.
-    """
+    """Replaces a sink that must not be written; the query's state advances all the same."""
 
     api_version = 1
 
@@ -378,13 +351,11 @@ class DiscardSink(_NothingStaged):
 
     @property
     def name(self) -> str:
-        """The replaced sink's name, marked as discarded."""
         return self._name
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Accept every query."""
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
-        """Execute *df* and count its rows."""
         del epoch
         return Staged(data={}, rows=df.count())

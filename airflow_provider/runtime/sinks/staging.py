@@ -1,7 +1,4 @@
-"""Staging of an epoch's rows with Spark, as data files in a folder that no reader reads.
-
-Table formats stage Parquet that other engines can read, and add its files to their tables.
-"""
+"""Staging of an epoch's rows with Spark, as data files in a folder that no reader reads."""
 
 from __future__ import annotations
 
@@ -83,13 +80,7 @@ def is_inside(path: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class StagedFiles:
-    """Data files in a staging folder.
-
-    Attributes:
-        rows: their rows in total.
-        files: path relative to the folder and bytes of each, sorted by path. The first part of a
-            path is the folder of this staging alone.
-    """
+    """Data files in a staging folder."""
 
     rows: int
     files: tuple[tuple[str, int], ...]

@@ -54,11 +54,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of the archive for this Spark and this Java; None if there can be none.
-
-    The file may not exist. Its name begins with a digest of the Python environment, so that an
-    archive replaces that environment's older ones.
-    """
+    """Return the path of the archive for this Spark and this Java; None if there can be none."""
     if environ.get(_VARIABLE) == _OFF:
         return None
     try:
@@ -112,11 +108,7 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Make the archive unless there is one; None while another process is making it.
-
-    Archives of this environment for other versions are removed. Raises SparkStreamError with the
-    reason.
-    """
+    """Make the archive unless there is one; None while another process is making it."""
     archive = archive_path(environ)
     if archive is None:
         msg = (

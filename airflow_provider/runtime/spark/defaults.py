@@ -152,15 +152,11 @@ def log_options(path: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def local_heap(machine: Machine) -> str:
-    """Return the heap of a local driver, which is its executor as well: an eighth of the memory.
-
-    At least Spark's own default, 1 GiB, and at most 4: several drivers share a worker's machine.
-    """
+    """Return the heap of a local driver, which is its executor as well: an eighth of the memory."""
     return f"{min(4, max(1, machine.memory // 8 // _GIB))}g"
 
 
 def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
-    """Return our options of Java without those that contradict the given ones."""
     taken = [
         (r"-XX:\S*(Tier|Compil)|-Xint|-Xcomp", r"-XX:Tier4.*"),
         (r"-XX:SharedArchiveFile|-Xshare", r"-XX:SharedArchiveFile.*|-Xshare.*|-Xlog:cds.*"),
@@ -172,10 +168,7 @@ def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
 
 
 def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
-    """Return how many tasks an application can run at once with all that it may get.
-
-    *parallelism* is Spark's ``defaultParallelism``. None for dynamic allocation without a limit.
-    """
+    """Return how many tasks an application can run at once with all that it may get."""
     per_executor = int(conf.get("spark.executor.cores", "1"))
     per_task = int(conf.get("spark.task.cpus", "1"))
     if conf.get("spark.master", "local").startswith("local"):
@@ -193,10 +186,7 @@ def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
 def session_defaults(
     cores: int | None, given: Mapping[str, str], *, is_batch: bool = False
 ) -> dict[str, str]:
-    """Return the chosen settings of the session in which a run's queries are executed.
-
-    In BATCH Spark fits the number of partitions to the data, from its own 200 down.
-    """
+    """Return the chosen settings of the session in which a run's queries are executed."""
     chosen = {**STATE, **FILTERS_AFTER_COUNT}
     if cores is not None and not is_batch:
         chosen[PARTITIONS] = str(max(1, cores))
@@ -224,7 +214,6 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
 
 
 def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
-    """Whether a file of Hadoop's settings names an umask."""
     name = UMASK.removeprefix("spark.hadoop.")
     folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
     for file in (folder / name for folder in folders for name in _HADOOP_FILES):
@@ -301,10 +290,7 @@ _MASTER: Final = re.compile(
 
 
 def check_master_and_heap(master: str | None, settings: Mapping[str, str], named: str) -> None:
-    """Refuse a master and a heap with which Spark cannot start, in words of a setting.
-
-    The JVM would only print its own error, and no process would be left to explain it.
-    """
+    """Refuse a master and a heap with which Spark cannot start, in words of a setting."""
     if master is not None and _MASTER.fullmatch(master) is None:
         named_master = f"{of_caller('--master', 'master')} {shown_address(master)}"
         msg = (
@@ -341,6 +327,5 @@ def _known() -> frozenset[str]:
 
 
 def _slips(one: str, other: str) -> int:
-    """Return the number of letters that are missing, extra or different."""
     changes = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
     return sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in changes if tag != "equal")

@@ -59,11 +59,7 @@ _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 
 def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Start Spark, or join the JVM that ``spark-submit`` has started.
-
-    Without *master* it is that of ``spark-submit``, or ``local[*]``. A master or a setting that
-    Spark does not take is a ConfigError, any other failure a SparkStreamError.
-    """
+    """Start Spark, or join the JVM that ``spark-submit`` has started."""
     from pyspark.sql import SparkSession
 
     submitted = is_submitted()
@@ -126,10 +122,7 @@ def _stopped_by_this_process() -> Iterator[None]:
 
 
 def not_started(master: str | None, said: str) -> SparkStreamError:
-    """Return the error for a Spark that did not start, from Spark's own words.
-
-    For a standalone master that does not answer Spark has none: it fails on what it has shut down.
-    """
+    """Return the error for a Spark that did not start, from Spark's own words."""
     shown = None if master is None else shown_address(master)
     if (master or "").startswith("spark://") and "NullPointerException" in said:
         named = of_caller("--master", "the Spark connection of the operator")
@@ -153,7 +146,6 @@ def _import_ahead() -> None:
 
 
 def _new_log_file() -> Path:
-    """Make the file in which Spark's log begins, which other users cannot read."""
     handle, path = tempfile.mkstemp(prefix=TEMPORARY, suffix=".log")
     os.close(handle)
     return Path(path)
@@ -171,10 +163,7 @@ def _jvm_settings(master: str | None, conf: Mapping[str, str], log_file: Path) -
 
 
 def ship_runtime(spark: SparkSession) -> None:
-    """Give executors on other machines the runtime, which need not be installed there.
-
-    A driver that was submitted with it has given it to them already.
-    """
+    """Give executors on other machines the runtime, which need not be installed there."""
     if str(spark.sparkContext.master).startswith("local") or is_packed():
         return
     # Spark's executors fetch it from here for as long as the application lives.
@@ -216,12 +205,7 @@ def job_session(
     is_batch: bool = False,
     on_disk: bool = False,
 ) -> SparkSession:
-    """Return a session of the job's own: jobs in one JVM do not see each other's settings.
-
-    Settings that only a new JVM could get stay as they are in this one. Errors of Python workers
-    come with all their causes, unless Spark is configured otherwise. *kept* are the chosen settings
-    with which an earlier attempt has begun.
-    """
+    """Return a session of the job's own: jobs in one JVM do not see each other's settings."""
     from pyspark.errors import AnalysisException
 
     silence()
@@ -316,11 +300,7 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def check_reaches(spark: SparkSession, url: str, name: str) -> None:
-    """Refuse a job directory in which Spark does not find the document *name*.
-
-    Only an address of an extension's storage may be another one for Spark, which nothing but a look
-    can prove right.
-    """
+    """Refuse a job directory in which Spark does not find the document *name*."""
     kind = storage_kind(url)
     if kind is None:
         return

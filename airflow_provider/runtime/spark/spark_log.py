@@ -40,17 +40,13 @@ _LOGS: WeakKeyDictionary[SparkContext, SparkLog | None] = WeakKeyDictionary()
 
 
 class WarningFilter:
-    """Tells which lines of Spark's log say something new.
-
-    A warning that comes once for each partition, batch or file differs in numbers and ids only.
-    """
+    """Tells which lines of Spark's log say something new."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
         self._hidden = 0
 
     def new(self, line: str) -> str | None:
-        """Return the text to show of a line, or None."""
         found = _LINE.match(line)
         if found is None:
             return None
@@ -63,15 +59,11 @@ class WarningFilter:
         return f"{level} {name}: {message}"
 
     def hidden(self) -> int:
-        """Return how many warnings were not shown."""
         return self._hidden
 
 
 class SparkLog:
-    """The file to which Spark's JVM writes its log.
-
-    It keeps the JVM and no session, for the cache must not keep the application alive.
-    """
+    """The file to which Spark's JVM writes its log."""
 
     def __init__(self, jvm: Any, path: Path) -> None:
         self._jvm = jvm
@@ -91,10 +83,7 @@ class SparkLog:
         return _LOGS[context]
 
     def move(self, path: Path) -> None:
-        """Let the JVM continue in another file, which begins with the content of this one.
-
-        A file that cannot be written leaves the log in its place: no run fails for it.
-        """
+        """Let the JVM continue in another file, which begins with the content of this one."""
         try:
             if path.resolve() != self.path.resolve():
                 self._move(path)
@@ -119,14 +108,12 @@ class SparkLog:
             self.path = path
 
     def clear(self) -> None:
-        """Empty the file; the JVM appends to it."""
         with self._lock:
             os.truncate(self.path, 0)
             self._offset = 0
             self._warnings = WarningFilter()
 
     def remove_temporary(self) -> None:
-        """Remove the file if it is still the temporary one in which the JVM began."""
         if self.path == self._first and self.path.name.startswith(TEMPORARY):
             self.path.unlink(missing_ok=True)
 
@@ -201,11 +188,7 @@ def keep_secrets(spark: SparkSession) -> None:
 
 
 def redact_log(jvm: Any) -> None:
-    """Remove the secrets that this process has read from what the JVM logs from now on.
-
-    The values are in the JVM's memory alone: log4j is changed as it runs. An appender with another
-    layout than a pattern's is a ConfigError.
-    """
+    """Remove the secrets that this process has read from what the JVM logs from now on."""
     secrets = redaction.known()
     if not secrets:
         return

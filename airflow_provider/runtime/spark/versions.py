@@ -1,9 +1,4 @@
-"""Differences between the versions of Spark that the runtime runs on: 3.5 to 4.x.
-
-The one module that knows them; all others ask it. It looks at the present Spark (a class, a method,
-a module) and at the version's number only where nothing else tells. docs/versions.md has the list
-for users. It imports no pyspark: the side that submits drivers asks it, too.
-"""
+"""Differences between the versions of Spark that the runtime runs on: 3.5 to 4.x."""
 
 from __future__ import annotations
 
@@ -116,10 +111,7 @@ def check_can(spark: Any, ability: Ability) -> None:
 
 
 def as_stored_option(spark: Any) -> str:
-    """Return the option with which Spark reads state as it is stored; RocksDB's only.
-
-    Spark ignores an unknown option, so one is named only where it has it; else a ConfigError.
-    """
+    """Return the option with which Spark reads state as it is stored; RocksDB's only."""
     check_can(spark, Ability.REWRITE)  # which is what Spark has it for
     options = spark._jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
     return str(options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES())
@@ -207,11 +199,7 @@ def file_entry(text: str) -> tuple[str, int]:
 
 
 def stream_of(scan: Any) -> Any | None:
-    """Return the stream that a leaf of an executed plan reads, as the JVM's object.
-
-    None for a leaf that reads no stream, and before Spark 4.0 for a scan of files, which only its
-    options tell.
-    """
+    """Return the stream that a leaf of an executed plan reads, as the JVM's object."""
     from py4j.protocol import Py4JError
 
     try:
@@ -233,10 +221,7 @@ def reads_stream(scan: Any) -> bool:
 
 @contextlib.contextmanager
 def jobs_refused(context: Any, group: str) -> Iterator[None]:
-    """Cancel a group of Spark's jobs, and each that is submitted to it while the block runs.
-
-    Spark 4.0 and later refuse those permanently; before, they are cancelled when they have begun.
-    """
+    """Cancel a group of Spark's jobs, and each that is submitted to it while the block runs."""
     from py4j.protocol import Py4JError
 
     jobs = context._jsc.sc()
@@ -266,7 +251,6 @@ def jobs_refused(context: Any, group: str) -> Iterator[None]:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Whether Py4J has found no such method: an error of the JVM's own is another one."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
     return not isinstance(error, (Py4JJavaError, Py4JNetworkError))
@@ -281,10 +265,7 @@ def process_id(jvm: Any) -> int:
 
 
 def describes_operators(settings: Mapping[str, str]) -> bool:
-    """Whether the Spark that has planned a batch describes operators in the checkpoint (from 4.0).
-
-    *settings* are those in its offset log; a log without any is taken for one of such a Spark.
-    """
+    """Whether the Spark that planned a batch describes operators in the checkpoint (from 4.0)."""
     return not settings or _DESCRIBED in settings
 
 
@@ -372,10 +353,7 @@ _SYNTAX: Final = (
 
 
 def explain_syntax(text: str, version: str) -> str:
-    """Return the addition to an error about a statement that a Spark does not read; "" for none.
-
-    Spark before 4.1 may take STREAM for the name of a table.
-    """
+    """Return the addition to an error about a statement that a Spark does not read; "" for none."""
     missing = {
         what: since
         for pattern, what, since in _SYNTAX

@@ -4,10 +4,6 @@ fsspec's filesystems are used for what they do in one request each: reading, wri
 only where no object is. Listing and removing call the stores directly, through the same clients:
 fsspec's own ``ls``, ``find``, ``exists`` and ``rm`` answer from a cache, ask twice, list siblings,
 take ``*`` in a name for a pattern, or (s3fs) hide that objects could not be removed.
-
-Of their copies only Google's is used. s3fs asks for the size of each object first, copies large
-objects part by part, and leaves the finished parts when one fails; adlfs returns when the copy has
-begun. Files are sent and fetched by theirs, set to hold one part at a time.
 """
 
 from __future__ import annotations
@@ -59,7 +55,6 @@ class Bucket:
     gets a client of its own, because the parent's event loop does not run in it.
 
     Attributes:
-        credentials: the name of its credentials in errors.
         proven: the kinds of writes that the store was seen to refuse for their condition.
         parts_from_bytes: the size from which :meth:`create` sends an object in parts, whose last
             request has the condition.
@@ -82,7 +77,6 @@ class Bucket:
 
     @property
     def filesystem(self) -> Any:
-        """This process's filesystem."""
         if self._pid != os.getpid():
             self._filesystem, self._pid = self._connect(), os.getpid()
         return self._filesystem
@@ -125,7 +119,6 @@ class Bucket:
         """End other writers' :meth:`copy_to_free` to wanted keys with this prefix."""
 
     def withdraw(self, key: str) -> None:
-        """Remove an object, if present, and end pending copies to it."""
         self._remove_each([key])
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
@@ -182,7 +175,6 @@ class Bucket:
 
 
 def _watched(go_on: GoOn) -> Callback:
-    """Return the callback of a library's progress, which ends a transfer that was given up."""
     return Callback(hooks={"go on": lambda *_: go_on()})
 
 
@@ -193,13 +185,11 @@ class S3Bucket(Bucket):
     parts_from_bytes = 100 * _MIB  # twice what s3fs sends as a part
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes, of one version; one request."""
         # More than one at a time makes s3fs ask for the size first, and of a large object read
         # pieces that may be of different versions.
         return bytes(self.filesystem.cat_file(self._path(key), max_concurrency=1))
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
-        """List with ListObjectsV2, 1000 names a page."""
         options = {"Bucket": self.name, "Prefix": prefix}
         if not deep:
             options["Delimiter"] = "/"
@@ -215,7 +205,6 @@ class S3Bucket(Bucket):
             options["ContinuationToken"] = page["NextContinuationToken"]
 
     def remove(self, entries: Sequence[Entry]) -> None:
-        """Remove with DeleteObjects, 1000 objects a request."""
         keys = [entry.key for entry in entries]
         for start in range(0, len(keys), _S3_DELETE_LIMIT):
             named = [{"Key": key} for key in keys[start : start + _S3_DELETE_LIMIT]]
@@ -228,7 +217,6 @@ class S3Bucket(Bucket):
                 raise kind(msg)
 
     def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """Copy with CopyObject."""
         go_on()
         origin = {"Bucket": source.name, "Key": source_key}
         self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
@@ -239,11 +227,9 @@ class S3Bucket(Bucket):
         copy_by_upload(self.filesystem, source, target, go_on=go_on)
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
-        """Abort these uploads."""
         end_uploads(self.filesystem, self.name, prefix, is_wanted)
 
     def withdraw(self, key: str) -> None:
-        """Abort the uploads to the key, then remove the object."""
         self.end_copies(key, lambda other: other == key)
         self.remove([Entry(key, 0, is_folder=False)])
 
@@ -263,7 +249,6 @@ class GcsBucket(Bucket):
     parts_from_bytes = 50 * _MIB  # what gcsfs sends as a part
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
-        """List with ``objects.list``, 1000 names a page."""
         options = {
             "prefix": prefix,
             "delimiter": None if deep else "/",
@@ -292,7 +277,6 @@ class GcsBucket(Bucket):
         rewrite_to_free(self.filesystem, source, target, go_on=go_on)
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
-        """Write an object's bytes, of one version, to a local file; one request."""
         # What gcsfs offers for files asks for the size first, and holds many pieces in memory.
         filesystem = self.filesystem
         sync(
@@ -316,11 +300,9 @@ class AzureBucket(Bucket):
 
     @property
     def store(self) -> str:
-        """The storage account: others would need a signature of the source."""
         return str(self.filesystem.service_client.primary_hostname)
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
-        """List with List Blobs, 5000 names a page."""
         filesystem = self.filesystem
 
         async def ask() -> list[Entry]:
@@ -336,7 +318,6 @@ class AzureBucket(Bucket):
         self._copy(source, source_key, key, lambda old, new: copy_blob(old, new, go_on=go_on))
 
     def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
-        """As :meth:`copy_from`, with the condition ``If-None-Match: *``."""
         go_on()
         self._copy(self, source_key, key, copy_blob_to_free)
 
@@ -353,7 +334,6 @@ class AzureBucket(Bucket):
         sync(self.filesystem.loop, run)
 
     def withdraw(self, key: str) -> None:
-        """Abort a copy to the key that is pending, then remove the blob."""
         blob = self.filesystem.service_client.get_blob_client(self.name, key)
 
         async def remove() -> None:
@@ -376,7 +356,6 @@ def _steps_of(file: BinaryIO, go_on: GoOn) -> Iterator[bytes]:
 
 
 def _azure_entry(found: Any) -> Entry:
-    """Read a blob or a prefix; a hierarchical store lists its folders as marked blobs."""
     metadata = {key.lower(): value for key, value in (found.get("metadata") or {}).items()}
     is_folder = found.name.endswith("/") or metadata.get("hdi_isfolder") == "true"
     return Entry(found.name, found.get("size") or 0, is_folder, found.get("etag"))
@@ -412,10 +391,7 @@ def open_gcs(url: str) -> tuple[Bucket, str]:
 
 
 def open_azure(url: str) -> tuple[Bucket, str]:
-    """Return the container and key that *url* names; no request is made.
-
-    The account is the one in the URL, if it names one.
-    """
+    """Return the container and key that *url* names; no request is made."""
 
     def connect() -> Any:
         from adlfs import AzureBlobFileSystem

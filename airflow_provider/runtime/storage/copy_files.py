@@ -392,7 +392,6 @@ def _flush(folder: LocalFolder) -> None:
 
 
 def _is_new(top: LocalFolder, inside: str) -> bool:
-    """Make a folder unless it exists; return whether it was made."""
     above, name = top.split(inside)
     with naming(top.at(inside).path), above.opened() as descriptor:
         try:
@@ -403,14 +402,12 @@ def _is_new(top: LocalFolder, inside: str) -> bool:
 
 
 def _above(folder: str) -> Iterator[str]:
-    """Yield the parents of *folder*, the root, which is empty, last."""
     while folder:
         folder = folder.rpartition("/")[0]
         yield folder
 
 
 def _tidied(folder: LocalFolder, prefix: str) -> Iterator[tuple[str, int]]:
-    """Remove what a dead writer has left unfinished; yield the present files."""
     with folder.opened(to_list=True) as at, os.scandir(at) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(_UNFINISHED):

@@ -65,10 +65,7 @@ class Document:
 
     @classmethod
     def is_placed_at(cls, path: str) -> bool:
-        """Whether a path is a place of this class, and of no class with a longer end.
-
-        A submission ``d.json`` lies beside ``d.exit.json``, so no name of a file has a dot here.
-        """
+        """Whether a path is a place of this class, and of no class with a longer end."""
         dots = path.rpartition("/")[2].count(".")
         return any(
             dots == place.rpartition("/")[2].count(".") and _pattern(place).search(path)
@@ -76,7 +73,6 @@ class Document:
         )
 
     def problem(self) -> str | None:
-        """Return what is wrong between its members, or None."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +90,6 @@ class Document:
         return {"version": self.VERSION, **redacted}
 
     def to_bytes(self) -> bytes:
-        """Return the document as it is stored."""
         return json.dumps(self.to_dict(), indent=1).encode() + b"\n"
 
     @classmethod
@@ -141,7 +136,6 @@ class Document:
         return cls.from_dict(raw, where=where)
 
     def put(self, storage: Storage, path: str) -> None:
-        """Write or replace the document; atomic."""
         storage.put(path, self.to_bytes())
 
     def put_if_absent(self, storage: Storage, path: str) -> bool:
@@ -167,6 +161,5 @@ def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES)
 
 @functools.cache
 def _pattern(place: str) -> re.Pattern[str]:
-    """Return the pattern of a place, such as ``leases/{token}.json``; members are groups."""
     text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place)).replace(r"\*", "[^/]+")
     return re.compile(f"(?:^|/){text}$")

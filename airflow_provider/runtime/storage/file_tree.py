@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def files_under(place: str | Storage) -> list[tuple[str, int]]:
-    """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted.
-
-    An empty object that represents a folder, and a symbolic link, are no files. Below the root of a
-    storage a symbolic link on the way is a CorruptDocumentError.
-    """
+    """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted."""
     remote = open_remote(_url(place))
     if remote is not None:
         return remote.files()
@@ -155,7 +151,6 @@ def flush(url: str, names: Sequence[str]) -> None:
 
 
 def _folders_above(path: Path, root: Path) -> Iterator[Path]:
-    """Yield the parents of *path*, up to the folder in which *root* is a name."""
     for folder in path.parents:
         yield folder
         if folder == root.parent:

@@ -30,8 +30,6 @@ _MOST_BYTES = 1 << 32  # of what is read as a whole, into memory; such as a file
 
 
 class _Written(NamedTuple):
-    """A hidden file with the bytes of a document, in the open folder of the document."""
-
     folder: int
     temporary: str
     name: str
@@ -53,11 +51,9 @@ class LocalStorage:
 
     @property
     def url(self) -> str:
-        """The folder's path."""
         return self.folder.path
 
     def at(self, path: str) -> LocalStorage:
-        """Return the folder *path* under this one."""
         inside = f"{self.folder.inside}/{path}"
         return LocalStorage(self.folder.root, inside, anchor=self._anchor)
 
@@ -85,7 +81,6 @@ class LocalStorage:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), target) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write beside the target, flush to the disk, then rename over it."""
         with self._written(path, data) as file:
             at = file.folder
             try:
@@ -96,11 +91,7 @@ class LocalStorage:
             flush_names(at)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Write beside the target, flush to the disk, then ``link`` it: the name is taken once.
-
-        Raises:
-            OSError: the filesystem did not say whether the name was given, or cannot keep it.
-        """
+        """Write beside the target, flush to the disk, then ``link`` it: the name is taken once."""
         with self._written(path, data) as file:
             at = file.folder
             try:
@@ -125,7 +116,6 @@ class LocalStorage:
         raise UnsupportedStorageError(msg) from error
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
         above, name = self.folder.split(path)
         try:
             with no_links(), naming(self.folder.at(path).path), above.opened() as descriptor:
@@ -135,7 +125,6 @@ class LocalStorage:
         return True
 
     def list(self, path: str) -> list[str]:
-        """Return the names in the folder, without unfinished ones."""
         try:
             folder = self.folder.at(path)
             with no_links(), naming(folder.path), folder.opened(to_list=True) as descriptor:
@@ -150,7 +139,6 @@ class LocalStorage:
             remove_tree_in(self.folder, path)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove the files, one by one."""
         places = (self.folder.split(path) for path in paths)
         suppress_absent = contextlib.suppress(FileNotFoundError)
         for above, names in itertools.groupby(places, key=lambda place: place[0]):

@@ -45,15 +45,12 @@ class LocalFolder(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The folder's path."""
         return f"{self.root.rstrip('/')}/{self.inside}" if self.inside else self.root
 
     def at(self, path: str) -> LocalFolder:
-        """Return the folder *path* under this one."""
         return LocalFolder(self.root, "/".join(_parts(f"{self.inside}/{path}")))
 
     def split(self, path: str) -> tuple[LocalFolder, str]:
-        """Return the parent of *path* under this folder, and its name there."""
         *above, name = _parts(f"{self.inside}/{path}") or [""]
         if name:
             return LocalFolder(self.root, "/".join(above)), name
@@ -100,11 +97,7 @@ class LocalFolder(NamedTuple):
 
 
 def open_file(folder: LocalFolder, path: str, flags: int = _READ) -> int:
-    """Open a regular file below a folder, and return its descriptor.
-
-    Raises:
-        NotAFileError: it is anything else, or a symbolic link is on the way.
-    """
+    """Open a regular file below a folder, and return its descriptor."""
     above, name = folder.split(path)
     with above.opened() as descriptor:
         return open_file_at(descriptor, name, where=f"{above.path}/{name}", flags=flags)

@@ -79,10 +79,7 @@ class MountVerdict(enum.Enum):
 
 
 def find_mount(path: str, mountinfo: str) -> Mount | None:
-    """Return the mount of a path without symbolic links, from :manpage:`proc_pid_mountinfo(5)`.
-
-    Of two mounts at one place the later one covers the other.
-    """
+    """Return the mount of a path without symbolic links, from :manpage:`proc_pid_mountinfo(5)`."""
     best: Mount | None = None
     for line in mountinfo.splitlines():
         mount = _mount_in(line)

@@ -54,11 +54,9 @@ class ObjectStorage:
 
     @property
     def url(self) -> str:
-        """The prefix's address."""
         return self._where("")
 
     def at(self, path: str) -> ObjectStorage:
-        """Return the prefix *path* under this one; the same connections."""
         return ObjectStorage(self._bucket, self._key(path), self._address, clock=self._clock)
 
     def read(self, path: str) -> bytes:
@@ -123,11 +121,7 @@ class ObjectStorage:
         return sorted({name for name, _ in self._children(path)})
 
     def delete(self, path: str) -> None:
-        """Remove the object and all under it.
-
-        One request when there is nothing; for an object two; for a folder two, one per 1000 objects
-        to find them, and one per 1000 (S3) or per object to remove them.
-        """
+        """Remove the object and all under it."""
         key = self._key(path)
         if not key:
             msg = f"{self.url}: this is a whole bucket, which is not removed"
@@ -141,16 +135,13 @@ class ObjectStorage:
             self._bucket.remove(doomed)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove the objects unseen: one request per 1000 (S3), or one each."""
         with self._explained("", "remove"):
             self._bucket.remove([Entry(self._key(path), 0, is_folder=False) for path in paths])
 
     def files(self) -> _Found:
-        """Return the objects under the prefix: relative paths and bytes; sorted."""
         return sorted((path, size_bytes) for path, (size_bytes, _) in self.tags().items())
 
     def tags(self) -> dict[str, tuple[int, str | None]]:
-        """Return bytes and tag of each object under the prefix, by its relative path."""
         start = len(self._prefix(""))
         return {
             entry.key[start:]: (entry.size_bytes, entry.tag)
@@ -159,14 +150,12 @@ class ObjectStorage:
         }
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders directly under the prefix, sorted."""
         return sorted({name for name, is_folder in self._children("") if is_folder})
 
     def remove_if_empty(self) -> None:
         """Do nothing: a prefix without objects does not exist."""
 
     def is_beside(self, other: RemoteStorage) -> bool:
-        """Whether the store itself copies from *other* to this place."""
         return isinstance(other, ObjectStorage) and self._bucket.store == other._bucket.store
 
     @property
@@ -175,11 +164,7 @@ class ObjectStorage:
         return self._bucket.largest_copy_bytes
 
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of the same path from a place with :meth:`is_beside`.
-
-        Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
-        Idempotent: by path.
-        """
+        """Have the store copy an object of the same path from a place with :meth:`is_beside`."""
         if not isinstance(source, ObjectStorage):
             msg = f"{source.url}/{path}: no object store has this, so none copies it"
             raise TypeError(msg)
@@ -223,10 +208,7 @@ class ObjectStorage:
             self.delete_all([path])
 
     def prove_copies(self, folder: str) -> None:
-        """Try whether the store refuses :meth:`copy_if_absent` over an object.
-
-        It is as safe as :meth:`prove_writes`, and raises UnsupportedStorageError if not.
-        """
+        """Try whether the store refuses :meth:`copy_if_absent` over an object."""
         source = f"{folder}/trial-{uuid.uuid4().hex}"
         target = f"{source}.copy"
         self.put(source, b"trial of a copy")
@@ -259,7 +241,6 @@ class ObjectStorage:
             return next((entry.size_bytes for entry in found), None)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
-        """Write the object's bytes to a local file, which the caller flushes and names."""
         with self._explained(path, "read"):
             self._bucket.fetch(self._key(path), file, go_on=go_on)
 
@@ -274,7 +255,6 @@ class ObjectStorage:
             self._bucket.send(file, self._key(path), size_bytes=size_bytes, go_on=go_on)
 
     def _children(self, path: str) -> _Names:
-        """Return the names directly under *path*, and whether they are folders."""
         start = len(self._prefix(path))
         found = [(e.key[start:].rstrip("/"), e.is_folder) for e in self._entries(path, deep=False)]
         return [(name, is_folder) for name, is_folder in found if name]  # not the folder's own mark
@@ -332,28 +312,22 @@ class MemoryStorage:
 
     @property
     def url(self) -> str:
-        """The prefix's address."""
         return f"memory://{self._root}"
 
     def at(self, path: str) -> MemoryStorage:
-        """Return the prefix *path* under this one."""
         return MemoryStorage(self._fs, f"{self._root}/{path}")
 
     def read(self, path: str) -> bytes:
-        """Return the whole object."""
         return bytes(self._fs.cat_file(self._full(path)))
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole object, unless it is larger."""
         return checked_size(self.read(path), at_most_bytes, f"{self.url}/{path}")
 
     def put(self, path: str, data: bytes) -> None:
-        """Replace the object under the lock."""
         with self._lock:
             self._fs.pipe_file(self._full(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Look and write under the lock."""
         with self._lock:
             if self._fs.exists(self._full(path)):
                 return False
@@ -361,11 +335,9 @@ class MemoryStorage:
             return True
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object or a prefix."""
         return bool(self._fs.exists(self._full(path)))
 
     def list(self, path: str) -> list[str]:
-        """Return the names directly under the prefix."""
         try:
             found = self._fs.ls(self._full(path), detail=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -373,13 +345,11 @@ class MemoryStorage:
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
 
     def delete(self, path: str) -> None:
-        """Remove the object or all under the prefix."""
         with self._lock:
             for found in self._fs.find(self._full(path)):  # ``rm`` takes ``*`` for a pattern
                 self._fs.rm_file(found)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove the objects, one by one."""
         for path in paths:
             self.delete(path)
 

@@ -129,11 +129,7 @@ def _objects(url: str) -> ObjectStorage:
 
 
 def storage_kind(url: str) -> StorageKind | None:
-    """Return the extension that opens the address; None for one of the kernel's own schemes.
-
-    Raises:
-        ConfigError: it cannot be imported, or was written for another version of the interface.
-    """
+    """Return the extension that opens the address; None for one of the kernel's own schemes."""
     scheme = scheme_of(url)
     if scheme in _OPENERS:
         return None
@@ -173,10 +169,7 @@ def supported_schemes() -> tuple[str, ...]:
 
 
 def scheme_of(url: str) -> str:
-    """Return the URL's scheme, also with one slash as Hadoop takes it; ``file`` for a plain path.
-
-    A single letter before ``:/`` is a drive of Windows, and no scheme.
-    """
+    """Return the URL's scheme, also with one slash as in Hadoop; ``file`` for a plain path."""
     protocol = None
     if not url.startswith("/"):
         from fsspec.core import split_protocol
@@ -229,10 +222,7 @@ def open_storage(url: str) -> Storage:
 
 
 def check_place(url: str) -> None:
-    """Refuse a place that cannot decide between two drivers, as far as known before writing.
-
-    A store is tested by its first put-if-absent. A folder that cannot be written to is an OSError.
-    """
+    """Refuse a place that cannot decide between two drivers, as far as known before writing."""
     local = local_path_of(url)
     if local is not None:
         for place in (Path(local), *Path(local).parents):
@@ -262,11 +252,7 @@ def local_path_of(url: str) -> str | None:
 
 
 def local_folder_of(place: str | Storage) -> LocalFolder | None:
-    """Return the folder of an address or a storage; None when it is not on this machine.
-
-    All parts of an address are the user's, and links in them are followed; of a storage only its
-    root.
-    """
+    """Return the folder of an address or a storage; None when it is not on this machine."""
     if isinstance(place, LocalStorage):
         return place.folder
     local = local_path_of(place if isinstance(place, str) else place.url)
@@ -281,10 +267,7 @@ def check_room(url: str) -> None:
 
 
 def has_escapes(url: str) -> bool:
-    """Whether an address has letters that a URI must escape.
-
-    Spark's readers and rewriter of state look for the escaped ones, and find nothing (4.3).
-    """
+    """Whether an address has letters that a URI must escape."""
     return re.search(r"""[\s%"<>{}|\\^`\[\]#?]""", url) is not None
 
 
@@ -322,11 +305,7 @@ def spark_url(url: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreCredentials:
-    """Keys for S3, and its region and endpoint; None for those of the environment.
-
-    *named* is the name of the credentials in errors. Without *token* there is none, also if the
-    environment has one.
-    """
+    """Keys for S3, and its region and endpoint; None for those of the environment."""
 
     named: str
     key: str
@@ -336,7 +315,6 @@ class StoreCredentials:
     endpoint: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of ``s3fs.S3FileSystem``."""
         given = {"key": self.key, "secret": self.secret, "token": self.token}
         place = {"region_name": self.region, "endpoint_url": self.endpoint}
         return {**given, "client_kwargs": {name: value for name, value in place.items() if value}}

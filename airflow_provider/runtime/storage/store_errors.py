@@ -1,8 +1,4 @@
-"""Errors of a store's libraries, translated to Python's own and ours.
-
-Three libraries and the three clients under them have some dozens of error classes, few of them
-``OSError``. Callers of a storage need to tell apart only what is here.
-"""
+"""Errors of a store's libraries, translated to Python's own and ours."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Job directories made by hand: the documents that drivers and Airflow leave, without Spark.
-
-:class:`JobDirectoryBuilder` writes them for tests of a command, a sensor, or a tab of the
-page. The functions ``a_run``, ``an_attempt`` … make one document each.
-"""
+"""Job directories made by hand: the documents that drivers and Airflow leave, without Spark."""
 
 from __future__ import annotations
 
@@ -171,11 +167,7 @@ def an_intent(run_id: str) -> DrainIntent:
 
 
 class CheckpointBuilder:
-    """A query's checkpoint, written by hand as Spark writes it.
-
-    Args:
-        root: the checkpoint's folder.
-    """
+    """A query's checkpoint, written by hand as Spark writes it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -183,14 +175,12 @@ class CheckpointBuilder:
         self.logs = CheckpointLogs(self.storage)
 
     def begin(self, query_id: str = QUERY_ID) -> Self:
-        """Write the query's id."""
         self._write("metadata", f'{{"id":"{query_id}"}}'.encode())
         return self
 
     def plan(
         self, batch: int, *, watermark_ms: int = 0, sources: Sequence[str] = ('{"logOffset":0}',)
     ) -> Self:
-        """Write the plan of a batch: where its sources end."""
         metadata = {
             "batchWatermarkMs": watermark_ms,
             "batchTimestampMs": 1_795_230_227_049 + batch,
@@ -201,16 +191,13 @@ class CheckpointBuilder:
         return self
 
     def commit(self, batch: int) -> Self:
-        """Write that the batch has ended."""
         self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
         return self
 
     def run(self, batch: int, *, watermark_ms: int = 0) -> Self:
-        """Write a whole batch."""
         return self.plan(batch, watermark_ms=watermark_ms).commit(batch)
 
     def keep_state(self, *operators: int) -> Self:
-        """Write a file of state in two partitions of each operator."""
         for operator in operators or (0,):
             self._write(f"state/{operator}/0/1.delta", b"state")
             self._write(f"state/{operator}/1/1.delta", b"state")
@@ -223,13 +210,7 @@ class CheckpointBuilder:
 
 
 class JobDirectoryBuilder:
-    """A job directory, put together document by document.
-
-    Args:
-        root: its folder, or URL.
-        run_id: the run that methods mean where they name none.
-        query: the job's only query.
-    """
+    """A job directory, put together document by document."""
 
     def __init__(self, root: Path | str, run_id: str = "r1", query: str = "q") -> None:
         self.root = Path(root)
@@ -242,17 +223,14 @@ class JobDirectoryBuilder:
 
     @property
     def spark(self) -> CheckpointBuilder:
-        """The checkpoint of the query that counts now."""
         return CheckpointBuilder(Path(self.directory.checkpoint(self.query).url))
 
     def begin(self, name: str = "daily_delays") -> Self:
-        """Put the job's record and identity."""
         self.directory.put_job(JobRecord(name=name, created=NOW))
         identified(self.storage)
         return self
 
     def request_run(self, run_id: str | None = None, **values: Any) -> Self:
-        """Put the record of a run."""
         run_id = run_id or self.run_id
         self.directory.run(run_id).put_record(a_run(run_id, **values))
         return self
@@ -265,7 +243,6 @@ class JobDirectoryBuilder:
         watermark_ms: int = 0,
         sources: Sequence[str] = ('{"logOffset":0}',),
     ) -> Self:
-        """Let the query commit a batch, with its epoch."""
         self.spark.plan(batch, watermark_ms=watermark_ms, sources=sources).commit(batch)
         records = EpochRecords(self.directory.committables(self.query), QUERY_ID)
         if published:
@@ -275,25 +252,21 @@ class JobDirectoryBuilder:
         return self
 
     def ran(self, batch: int = 0, *, published: bool = True) -> Self:
-        """Let the query commit all batches up to *batch*."""
         self.spark.begin()
         for each in range(batch + 1):
             self.commit(each, published=published)
         return self
 
     def drains(self, run_id: str | None = None) -> Self:
-        """Put the intent to drain: the query has read its last row."""
         self.spark.begin()
         put_drain_intent(self.directory, self.query, an_intent(run_id or self.run_id))
         return self
 
     def finished(self, run_id: str | None = None) -> Self:
-        """End the run with a drain and a final checkpoint."""
         self.drains(run_id)
         return self._ended(run_id or self.run_id, FINISHED)
 
     def suspended(self, run_id: str | None = None) -> Self:
-        """End the run with a final checkpoint, and without a drain."""
         return self._ended(run_id or self.run_id, SUSPENDED)
 
     def _ended(self, run_id: str, outcome: str) -> Self:
@@ -326,13 +299,11 @@ class JobDirectoryBuilder:
         return driver_id
 
     def end(self, driver_id: str, exit_code: int, *lines: str) -> None:
-        """Put how the driver's process ended."""
         self.run.put_exit(driver_id, an_exit(exit_code, *lines))
 
     def attempt(
         self, driver_id: str, outcome: str, failure: Mapping[str, Any] | None = None
     ) -> None:
-        """Put the driver's own record of its end."""
         number = self.run.attempt_count() + 1
         record = an_attempt(
             number,
@@ -369,10 +340,8 @@ class JobDirectoryBuilder:
             lease.release()
 
     def documents(self) -> list[str]:
-        """Return the path of every file."""
         return sorted(str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file())
 
     def requests(self) -> list[RequestRecord]:
-        """Return the requests to all drivers."""
         drivers = self.storage.list("requests")
         return [request for driver in drivers for request in requests_of(self.storage, driver)]

@@ -199,11 +199,9 @@ class LauncherContract:
         assert ((), offset) == dataclasses.astuple(launcher.log(handle, offset))
 
     def unknown_id(self, handle: Handle) -> str:
-        """Return an id that the cluster has given to no run."""
         return "9" * len(handle.id)
 
     def whole_log(self, launcher: Launcher, handle: Handle) -> tuple[list[str], int]:
-        """Return all lines of a log that is complete, and its end."""
         clock = SystemClock()
         deadline = clock.monotonic() + _DEADLINE_S
         lines: list[str] = []
@@ -220,7 +218,6 @@ class LauncherContract:
         return lines, offset
 
     def end(self, launcher: Launcher, handle: Handle) -> None:
-        """End a run, also one that is just coming up."""
         clock = SystemClock()
         deadline = clock.monotonic() + _DEADLINE_S
         while clock.monotonic() < deadline:

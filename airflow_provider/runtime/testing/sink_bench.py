@@ -1,7 +1,4 @@
-"""The bench for the contract of sinks: cases, fences, and processes that die, stop or race.
-
-A case is the place of a sink under test; the bench stages epochs there and looks at the rows.
-"""
+"""The bench for the contract of sinks: cases, fences, and processes that die, stop or race."""
 
 from __future__ import annotations
 
@@ -69,23 +66,17 @@ class InterruptedFence(OpenFence):
         self._happens = [happens] * times
 
     def check(self) -> None:
-        """Let it happen, if it is to happen again."""
         if self._happens:
             self._happens.pop()()
 
 
 class LosingFence:
-    """A fence that is lost at its n-th check.
-
-    Attributes:
-        checks: how often it was asked.
-    """
+    """A fence that is lost at its n-th check."""
 
     def __init__(self, lost_at: int, token: int = 1) -> None:
         self.token, self.checks, self._lost_at = token, 0, lost_at
 
     def check(self) -> None:
-        """Count, and raise when it is time."""
         self.checks += 1
         if self.checks >= self._lost_at:
             msg = f"lost at check {self.checks}"
@@ -93,16 +84,7 @@ class LosingFence:
 
 
 class Child:
-    """A process of its own that does one thing to a sink.
-
-    Args:
-        sink: a picklable sink.
-        action: ``commit``, ``abort`` or ``revert``.
-        committables: what to do it to; one, but for ``revert``.
-        token: the fencing token it holds.
-        fails_at: the failpoint at which it dies or stops.
-        stops: stop (SIGSTOP) instead of dying.
-    """
+    """A process of its own that does one thing to a sink."""
 
     def __init__(
         self,
@@ -144,7 +126,6 @@ class Child:
         return False
 
     def go_on(self) -> None:
-        """Let a stopped child go on."""
         self._process.send_signal(signal.SIGCONT)
 
 
@@ -183,19 +164,16 @@ class SinkBench:
 
     @property
     def revertible(self) -> RevertibleSink:
-        """The sink as another process opens it."""
         sink = self.case.open()
         assert isinstance(sink, RevertibleSink)
         return sink
 
     def frame(self, *names: str, epoch: int = 0) -> Any:
-        """Return a frame of an epoch's rows, in two partitions."""
         return self._spark.createDataFrame(self.rows(epoch, *names), SCHEMA).repartition(2)
 
     def stage(
         self, epoch: int, *names: str, token: int = 1, query_id: str = QUERY_ID
     ) -> Committable:
-        """Stage an epoch with Spark."""
         made = EpochId("q", query_id, epoch, token)
         staged = self.sink.stage(self.frame(*names, epoch=epoch), made)
         assert len(names) == staged.rows
@@ -203,27 +181,21 @@ class SinkBench:
         return Committable(made, staged.data)
 
     def commit(self, committable: Committable, token: int = 1) -> None:
-        """Commit in this process."""
         self.sink.commit(committable, OpenFence(token))
 
     def rows(self, epoch: int, *names: str) -> list[Row]:
-        """Return an epoch's rows as readers see them, sorted."""
         return sorted((epoch * 1000 + number, name) for number, name in enumerate(names))
 
     def all_rows(self) -> list[Row]:
-        """Return the rows of all epochs staged so far, sorted."""
         return sorted(row for rows in self._staged.values() for row in rows)
 
     def visible(self) -> list[Row]:
-        """Return what an independent reader sees, sorted."""
         return sorted(tuple(row) for row in self.case.visible())
 
     def child(self, action: str, committables: Sequence[Committable], **how: Any) -> Child:
-        """Start a process of its own that acts on the sink."""
         return Child(self.case.open(), action, committables, **how)
 
     def points(self, action: str, committables: Sequence[Committable]) -> list[str]:
-        """Do it here, and return the failpoints that were passed, each once."""
         with _recorded() as points:
             if action == "revert":
                 self.revertible.revert(committables, OpenFence())

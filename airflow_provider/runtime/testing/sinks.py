@@ -53,7 +53,6 @@ class SinkContract:
 
     @pytest.fixture
     def bench(self, case: SinkCase, spark: SparkSession) -> SinkBench:
-        """Return what stages and looks."""
         return SinkBench(case, spark)
 
     # --- staging and publishing -----------------------------------------------------------------

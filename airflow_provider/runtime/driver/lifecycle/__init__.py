@@ -85,20 +85,7 @@ Step = tuple["Lifecycle", Instructions]
 
 @dataclasses.dataclass(frozen=True)
 class Lifecycle:
-    """The state of an attempt.
-
-    Attributes:
-        queries: phase by name, in the job's order.
-        upstream: for each query that reads other queries' output: those queries.
-        continuous: whether the run continues until a caller stops it.
-        bounded: the queries of a continuous run that end by themselves.
-        mixed: the queries some of whose sources have yet to end, while others continue.
-        hows: how each query was started that has read.
-        restarting: the queries that wait for their restart.
-        stop: the requested stop; None for none.
-        failure: why the attempt ends, if it fails.
-        cancelled: whether a caller requested an immediate stop.
-    """
+    """The state of an attempt."""
 
     at_end: AtEnd
     queries: Mapping[str, QueryPhase]
@@ -123,7 +110,6 @@ class Lifecycle:
         continuous: bool = False,
         bounded: Collection[str] = (),
     ) -> Lifecycle:
-        """Return the state before anything has happened."""
         return cls(
             at_end=at_end,
             queries=dict.fromkeys(names, QueryPhase.IDLE),
@@ -134,12 +120,10 @@ class Lifecycle:
 
     @property
     def publishes(self) -> bool:
-        """Whether sinks publish an epoch as soon as Spark has committed it."""
         return self.phase in _PUBLISHING
 
     @property
     def ending(self) -> AtEnd:
-        """How the job ends: as configured, or as a stop request wants."""
         return self.stop.at_end if self.stop is not None else self.at_end
 
     @property
@@ -148,7 +132,6 @@ class Lifecycle:
         return self.stop is not None and self.stop.keeps_run
 
     def handle(self, event: Event) -> Step:
-        """Return the next state and the instructions, in order."""
         if isinstance(event, (events.Failed, events.CancelRequested)):
             return self._on_interruption(event)
         handler = _HANDLERS.get((self.phase, type(event)))
@@ -181,7 +164,6 @@ class Lifecycle:
         return life._advance(instructions)
 
     def _begin(self, query: str) -> Step:
-        """Let a query read; after a permanent stop, only what other queries still send it."""
         side_by_side = self.continuous and self.stop is None and query not in self.bounded
         if self.upstream.get(query) and not side_by_side:
             return self._with({query: QueryPhase.WAITING}), ()

@@ -80,7 +80,6 @@ class Started(Event):
 
     Attributes:
         steps: for each query that has begun to drain before, the next step of its drain.
-        stop: a stop with drain that an earlier attempt has begun.
         mixed: the queries some of whose sources have yet to end, while others continue.
     """
 
@@ -91,10 +90,7 @@ class Started(Event):
 
 @dataclasses.dataclass(frozen=True)
 class QueryEnded(Event):
-    """A query stopped without an error; *next_step* follows from its logs.
-
-    If it *has_more*, another start may read input that this one has not requested.
-    """
+    """A query stopped without an error; *next_step* follows from its logs."""
 
     query: str
     next_step: DrainStep
