@@ -102,11 +102,7 @@ class ParquetFile:
 
 
 def _nullable_within(field: pa.Field) -> pa.Field:
-    """Return the field with null allowed in whatever is within its values.
-
-    Arrow keeps a null within a value that is null itself, and pyarrow refuses to write that for a
-    member that is never null, in a struct that may be.
-    """
+    """Allow nulls within values: pyarrow refuses them in a non-null member of a null struct."""
     import pyarrow as pa
 
     kind = field.type

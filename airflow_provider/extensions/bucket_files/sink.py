@@ -1,4 +1,4 @@
-"""The ``files`` sink in an object store: when what is done, and again after a failure."""
+"""The ``files`` sink in an object store: the order of its steps, and their retries."""
 
 from __future__ import annotations
 
@@ -118,11 +118,7 @@ class BucketFilesSink:
             raise ConfigError(msg) from None
 
     def _check_rights(self) -> None:
-        """See that the bucket may be listed and written to, and heeds the condition of a copy.
-
-        The rights to the output are those to copy what is not there; a trial copy is made beside
-        it, where nobody reads.
-        """
+        """Check the rights to list and write, and the condition of a copy, by a trial copy."""
         parent, folder = self._places()
         absent = uuid.uuid4().hex
         parent.size_of(f"{folder}/{absent}")
@@ -173,7 +169,7 @@ class BucketFilesSink:
     # --- publishing -------------------------------------------------------------------------------
 
     def commit(self, committable: Committable, fence: Fence) -> None:
-        """Let the store copy the staged files to their names, several at once."""
+        """Let the store copy the staged files to their final names, several in parallel."""
         moves = self._moves(committable)
         parent, folder = self._places()
         home = (

@@ -2,7 +2,8 @@
 
 A task may run twice, because Spark repeats it or speculates. Each attempt uploads under names of
 its own, and Spark hands the driver the files of one attempt: only those are published. Each reads
-its input to the end, because that is what moves a stateful query's state on.
+its input to the end, because that advances a stateful query's state. Spark's workers run only this
+module and those of the formats.
 """
 
 from __future__ import annotations

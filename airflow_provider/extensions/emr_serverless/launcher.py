@@ -258,7 +258,7 @@ class EmrServerlessLauncher:
         self._ask("cancel_job_run", dict[str, Any], _place_of(handle))
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
-        """Return what is in S3 of the driver's output, which the service brings there."""
+        """Return the driver's output that the service has stored in S3."""
         if not self._options.log_uri:
             return LogPart((), offset)
         place, run = urlsplit(self._options.log_uri), _place_of(handle)

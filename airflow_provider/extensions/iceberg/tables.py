@@ -70,10 +70,7 @@ class DataFiles:
         return self._made
 
     def _check_partition(self, table: Table, entry: DataFile) -> None:
-        """Refuse a partition value that some row may not have, as far as statistics tell.
-
-        pyiceberg overlooks nulls beside the value, and takes missing statistics for nulls.
-        """
+        """Refuse a partition value that some row may lack: pyiceberg overlooks nulls beside it."""
         for position, field in enumerate(table.spec().fields):
             nulls = (entry.null_value_counts or {}).get(field.source_id)
             expected = entry.record_count if entry.partition[position] is None else 0

@@ -170,12 +170,7 @@ class Connection:
         return Found(partitions.intersection(options.assigned or partitions), missing)
 
     def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
-        """Return an offset for each partition that is there: the first, the next, that of a time.
-
-        Args:
-            wanted: ``EARLIEST``, ``LATEST`` or milliseconds since 1970; -1 is returned where no
-                message is of that time or later.
-        """
+        """Return an offset for each existing partition: the first, the next, or that of a time."""
         from confluent_kafka import TopicPartition
 
         if not wanted:
@@ -185,7 +180,6 @@ class Connection:
         return {Partition(each.topic, each.partition): each.offset for each in answer}
 
     def failure(self, error: Any, where: str) -> SparkStreamError:
-        """Return what an error of the client means, in one line."""
         name, text = error.name(), self._text(error.str())
         servers = self._options.servers
         if name in _REFUSED:

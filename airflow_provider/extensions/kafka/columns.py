@@ -58,7 +58,6 @@ class Columns:
 
     @classmethod
     def of(cls, schema: StructType, *, has_headers: bool) -> Columns:
-        """Return the columns of a schema, which may be fewer than there are."""
         whole = {field.name: field.dataType for field in schema_of(has_headers=has_headers)}
         for field in schema:
             if whole.get(field.name) != field.dataType:

@@ -59,11 +59,11 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._reach if most is None else limited(begin, self._reach, most))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return how far it could have read when it was last asked, which says what is unread."""
+        """Return the offsets available at the last request; Spark derives the backlog from them."""
         return None if self._reach is None else to_json(self._reach)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now, and nothing that comes later."""
+        """Read only the messages available now."""
         planner, end = self._planner(), self._ending()  # an end by time may be the latest offset
         self._available = planner.complete(end or {}, planner.latest())
         if end is not None:

@@ -70,7 +70,7 @@ class Bound:
 
     @property
     def named(self) -> Offsets | None:
-        """Return what is said of single partitions; None when nothing is."""
+        """Return the bounds of single partitions; None if no option sets any."""
         return self.offsets if self.offsets is not None else self.timestamps_ms
 
 
@@ -131,13 +131,13 @@ def has_start(given: Mapping[str, str]) -> bool:
 
 
 def what_is_read(given: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a source's options that say which topics it reads, and how to reach them."""
+    """Return the options that name the source's topics and brokers."""
     known = {name.lower() for name in _SUBSCRIPTIONS}
     return {k: v for k, v in given.items() if k.lower() in known or k.lower().startswith(PREFIX)}
 
 
 def goes_on_after_loss(given: Mapping[str, str]) -> bool:
-    """Whether options let a query go on without messages that are gone."""
+    """Whether options let a query continue although messages have expired."""
     options = {key.lower(): str(value).strip() for key, value in given.items()}
     return not _boolean(options, "failOnDataLoss", default=True)
 

@@ -46,7 +46,6 @@ class KafkaDataSource(DataSource):
         return BatchReader(options, Columns.of(schema, has_headers=options.has_headers))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream, the better one where Spark can use it."""
         options = parse_options(self.options)
         columns = Columns.of(schema, has_headers=options.has_headers)
         try:

@@ -221,10 +221,7 @@ class LivyLauncher:
         return next((batch.id for batch in self._batches() if batch.name == _name(token)), None)
 
     def _batches(self) -> Iterator[_Batch]:
-        """Yield the batches that there were when the first answer came.
-
-        A batch that was made with a token before is one of them; a later one refuses the POST.
-        """
+        """Yield the batches that existed at the first answer; a later one refuses the POST."""
         begin = total = 0
         for number in range(_MOST_PAGES):
             page = self._ask("GET", "batches", _Page, {"from": begin, "size": _PAGE})

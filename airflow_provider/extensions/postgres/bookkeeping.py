@@ -203,7 +203,7 @@ class Books:
             )
 
     def keep_undo_of_last(self, epochs: int) -> None:
-        """Remove from the undo log what is older than the target's last *epochs*."""
+        """Remove undo log rows older than the target's last *epochs*."""
         self._end_undo(
             "UPDATE {schema}.epochs SET has_undo = false"
             " WHERE target = %(target)s AND has_undo AND id <= (SELECT id FROM {schema}.epochs"

@@ -149,7 +149,7 @@ def columns_for(schema: StructType) -> list[TargetColumn]:
 
 
 def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
-    """Whether every value of *wanted* can be stored in *existing* as it is."""
+    """Whether *existing* can store every value of *wanted* unchanged."""
     if wanted.type in (existing.type, "text"):
         return True
     base, _, modifier = existing.type.partition("(")

@@ -214,7 +214,7 @@ def _remove(books: Books, table: TableInfo, epochs: Sequence[Epoch]) -> None:
 
 
 def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
-    """Give the rows that an epoch changed, and nobody since, their values from before it."""
+    """Restore the previous values of rows that only this epoch has changed."""
     from psycopg import sql
 
     keys, logged = _logged_columns(books, table, epoch)

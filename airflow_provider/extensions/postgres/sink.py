@@ -349,10 +349,7 @@ class SqlSink:
         token: int = 0,
         fence: Fence | None = None,
     ) -> T:
-        """Do *work*, which is idempotent, in a session; again if the session was lost.
-
-        Also if it was lost during a commit: the next try finds out whether that happened.
-        """
+        """Run the idempotent *work*; retry it if the session was lost, even during a commit."""
         import psycopg
 
         session = session_name(query_id, token)

@@ -263,7 +263,7 @@ class Declaring:
         self._read.add(query)
 
     def is_polled(self, query: str) -> bool:
-        """Whether the run is over, for a script that looks at a query."""
+        """Whether the run is over, for a script that polls a query."""
         look = (self.sites.instruction(), query)
         if look in self._looked:
             return self.wait(0)
@@ -271,7 +271,7 @@ class Declaring:
         return self._script.is_over()
 
     def looks_at_tables(self) -> None:
-        """Count a look at tables as one at a query, while a refused sink's table stays empty."""
+        """Count a read of tables as a poll of a query while a refused sink's table stays empty."""
         if self._has_empty_table:
             self.is_polled("")
 
@@ -337,7 +337,7 @@ class Declaring:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether Spark finds a class by its name, as it would look for a catalog's."""
+    """Whether Spark can load a class by its name, as for a catalog."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -410,7 +410,6 @@ class Starts:
         return self._last.get(name)
 
     def recent_progress(self, name: str) -> list[Any]:
-        """Return the last progresses of all starts of a query, the newest last."""
         last = self._last.get(name)
         found = [*self._before.get(name, ()), *(last.recentProgress if last is not None else ())]
         return found[-_PROGRESSES:]

@@ -67,7 +67,6 @@ class WriterCalls:
             self.options[key] = value
 
     def of_sink(self) -> WriterCalls:
-        """Return the calls without the trigger and the clustering of a table."""
         return dataclasses.replace(self, trigger=None, cluster_by=())
 
 

@@ -192,7 +192,7 @@ def guarding(session: ScriptSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_work(declaring: Declaring, module: ModuleType, argv: Sequence[str]) -> Iterator[None]:
-    """Make the process the script's during its turn, for which the driver waits."""
+    """Set up the process for the script's turn, during which the driver waits."""
 
     def handle_signal(number: int, _: Any) -> Any:
         name = signal.Signals(number).name

@@ -23,10 +23,7 @@ class ScriptLeftError(BaseException):
 
 
 class _ByDefault(int):
-    """The ``daemon`` flag that the script's threads inherit, so that no process waits for them.
-
-    Its type tells them from threads that the script itself has made daemons.
-    """
+    """The inherited ``daemon`` flag; its type distinguishes it from the script's own daemons."""
 
 
 class _ScriptThread(threading.Thread):

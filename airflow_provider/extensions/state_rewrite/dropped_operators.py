@@ -1,4 +1,4 @@
-"""Stateful operators taken out of a checkpoint, and of what is stored beside it."""
+"""Removal of stateful operators from a checkpoint and its stored topology."""
 
 from __future__ import annotations
 

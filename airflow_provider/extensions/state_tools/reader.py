@@ -85,12 +85,7 @@ class StateReader:
         return other
 
     def table(self, query: str, name: str) -> DataFrame:
-        """Return a table of a query: key columns, then values, then ``partition_id``.
-
-        Raises:
-            ConfigError: no such query or table, or Spark cannot read its files together.
-            RefusedCheckpointError: Spark cannot read the state.
-        """
+        """Return a table of a query: key columns, then values, then ``partition_id``."""
         found = self.state.query(query)
         return self.read(found, found.table(name))
 

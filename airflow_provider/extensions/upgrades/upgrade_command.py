@@ -67,5 +67,5 @@ def upgrade(
 
 
 def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSession | None) -> int:
-    """Carry out the request of a submission."""
+    """Carry out a submitted upgrade."""
     return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)

@@ -172,10 +172,7 @@ class Upgrade(UpgradeSteps):
         return found.url if f"{label}.".startswith(f"{self._id}.") else None
 
     def _save_what_has_ended(self, where: str) -> str:
-        """Publish the last commits of a version that no driver runs, and save it.
-
-        Its lease is taken for that, so that a driver presumed dead writes nothing any more.
-        """
+        """Publish and save an ended version under its lease, which fences its old driver."""
         url, labels = self._directory.url, {STOP_REQUEST: self._id}
         try:
             clean_up(url, spark=self._spark, clock=self._clock)

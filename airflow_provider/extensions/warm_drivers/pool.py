@@ -125,7 +125,7 @@ class StandbySpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StandbyRequest:
-    """A run that is handed over: the command, and what a process of its own would have had."""
+    """A run handed to a standby: the command, and the environment of its own process."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -209,7 +209,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def hand_over(folder: Path, handover: StandbyRequest, files: Sequence[int]) -> StandbyRun | str:
-    """Give a run to the first standby that can take it."""
+    """Hand a run to the first standby that accepts it."""
     try:
         check_pool_folder(folder)
     except FileNotFoundError:
@@ -342,7 +342,7 @@ def _fingerprint() -> str:
 def take_submission(
     command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
 ) -> StandbyRun | str:
-    """Give the run of a submission to a warm driver."""
+    """Hand a submitted run to a standby driver."""
     application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
     handover = StandbyRequest.of_this_process(
         command[application + 1 :],

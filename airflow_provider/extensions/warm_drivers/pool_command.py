@@ -1,4 +1,4 @@
-"""``spark-stream pool``: keeps standby drivers on this machine, and tells of them."""
+"""``spark-stream pool``: keeps standby drivers on this machine and shows their status."""
 
 from __future__ import annotations
 

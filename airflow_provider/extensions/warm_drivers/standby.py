@@ -95,7 +95,7 @@ def _end(spark: SparkSession, log_file: Path) -> None:
 
 
 def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic) -> Run | None:
-    """Listen until a run has come."""
+    """Listen until a client hands over a run."""
     listener = listen(path)
     try:
         os.write(parent, b"ready\n")
@@ -235,13 +235,7 @@ def replace_environment(
 
 
 def environment_table(spark: SparkSession) -> Any:
-    """Return Java's table behind ``System.getenv()``, which ``ProcessBuilder`` copies.
-
-    Spark starts each JVM with the options that open these classes (``JavaModuleOptions``).
-
-    Raises:
-        Exception: this JVM keeps it elsewhere, or closed.
-    """
+    """Return Java's table behind ``System.getenv()``, which ``ProcessBuilder`` copies."""
     java: Any = spark._jvm.java  # type: ignore[union-attr]
 
     def value_of(class_name: str, field_name: str, owner: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``spark-stream run --pool``: lets a standby driver do it, and passes signals on to it."""
+"""``spark-stream run --pool``: runs on a standby driver and passes signals on to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int | None:
-    """Hand this process's command over to the pool, and wait for its end.
+    """Run this process's command on a standby of the pool, and wait for its end.
 
     Returns:
         The exit code; None when the run must be started cold, which the log has said.

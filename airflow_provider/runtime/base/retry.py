@@ -104,7 +104,7 @@ class RetryBudget(Retries):
         return goes_on
 
     def retry(self, act: Callable[[], T]) -> T:
-        """Return the result of *act*, which must be idempotent; raise its last OSError."""
+        """Retry the idempotent *act* and return its result; raise its last OSError."""
         while True:
             try:
                 result = act()

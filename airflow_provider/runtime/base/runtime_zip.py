@@ -1,4 +1,4 @@
-"""The runtime as one zip, and the application, for machines on which it is not installed."""
+"""The runtime as one zip, and the application, for machines without an installation."""
 
 from __future__ import annotations
 

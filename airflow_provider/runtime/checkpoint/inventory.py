@@ -333,7 +333,7 @@ class RequiredFiles:
         self.addressed.append(path)
 
     def lack(self, path: str) -> None:
-        """Note a missing file; raise MissingStateError at once for absurdly many."""
+        """Record a missing file; raise MissingStateError immediately if too many are missing."""
         self._missing[path] = None
         if len(self._missing) >= _MOST_MISSING:
             self.refuse_if_incomplete()

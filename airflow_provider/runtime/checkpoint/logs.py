@@ -254,11 +254,11 @@ class CheckpointLogs:
         return self._storage.put_if_absent(f"offsets/{batch}", entry.to_bytes())
 
     def replace_offsets(self, batch: int, entry: OffsetEntry) -> None:
-        """Let a planned batch, which nobody has committed, be another one. Idempotent."""
+        """Replace a planned batch that is not committed. Idempotent."""
         self.put_back_offsets(batch, entry.to_bytes())
 
     def put_back_offsets(self, batch: int, data: bytes) -> None:
-        """Let an entry have these bytes, whatever has replaced them. Idempotent."""
+        """Restore an entry to these bytes. Idempotent."""
         self._storage.delete(f"offsets/.{batch}.crc")  # the same: it is of the old one
         self._storage.put(f"offsets/{batch}", data)
 

@@ -112,10 +112,7 @@ def sort_files(paths: Iterable[str]) -> tuple[list[str], dict[int, OperatorFiles
 def find_chain(
     files: StoreFiles, state: State, *, folder: str, writer_before: Callable[[int, str], str]
 ) -> Chain:
-    """Find the files from which Spark restores a state.
-
-    *writer_before* returns the id of a version's writer, given the version and the change after it.
-    """
+    """Find the files from which Spark restores a state."""
     version, writer = state
     changes: list[str] = []
     while version > 0 and (version, writer) not in files.snapshots:

@@ -148,7 +148,7 @@ def scratch_of(directory: JobDirectory, target: str) -> JobDirectory:
 
 
 def find_made(target: str, digest: str) -> Savepoint | None:
-    """Return the savepoint that a bootstrap has made; None while there is none."""
+    """Return the savepoint that a bootstrap has made, or None."""
     url = open_storage(target).url
     if not open_storage(url).exists(MANIFEST):
         return None

@@ -132,7 +132,7 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
 
 
 def enter(run: RunDirectory, driver_id: str) -> bool:
-    """Record that this process looks after the driver; return False if it was revoked."""
+    """Record that this process watches the driver; return False if the submission was revoked."""
     record = ProcessRecord(identity=identify_this())
     if not record.put_if_absent(run.storage, f"submissions/{driver_id}.process.json"):
         return False
@@ -150,7 +150,7 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
 
 
 def enter_again(run: RunDirectory, driver_id: str, *, waits_for: str) -> None:
-    """Record what this process, which looks after the driver, waits for before it starts it."""
+    """Record what this process waits for before it starts the driver."""
     record = ProcessRecord(identity=identify_this(), waits_for=waits_for)
     record.put(run.storage, f"submissions/{driver_id}.process.json")
 

@@ -1,4 +1,4 @@
-"""Compatibility of a job, as it is declared now, with the states that its queries have kept."""
+"""Compatibility of a job's current declaration with the stored states of its queries."""
 
 from __future__ import annotations
 
@@ -203,11 +203,7 @@ def check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -
 def match_queries(
     savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
 ) -> dict[str, str]:
-    """Return for each query of a job the savepoint's query that it resumes from; "" for none.
-
-    Raises:
-        ConfigError: the queries are not the same, and *allow_non_restored* is False.
-    """
+    """Return for each query of a job the savepoint's query that it resumes from; "" for none."""
     saved = list(savepoint.record.queries)
     if savepoint.record.job is None and len(saved) == len(declared) == 1:
         return {declared[0]: saved[0]}

@@ -43,7 +43,7 @@ class Objection:
 
 
 def wanted_mode(mode: str, stored: str | None) -> str | None:
-    """Return the mode that is fixed already; None where the job decides."""
+    """Return the mode if it is already fixed; None if the job decides."""
     return stored if mode == AUTOMATIC else mode.upper()
 
 
@@ -141,11 +141,7 @@ class ExecutionPlan:
 
 
 def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
-    """Fill in the options that the request leaves to the job.
-
-    Raises:
-        ConfigError: the job has no query, or the run should end with a source that has no end.
-    """
+    """Fill in the options that the request leaves to the job."""
     if not queries:
         msg = f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""The state that a job begins from."""
+"""The initial state of a job."""
 
 from __future__ import annotations
 
@@ -321,10 +321,7 @@ class TakeOver(StartingPoint):
         return Savepoint(self._source.url, describe_source(self._source, self._clock))
 
     def _check_in_flight(self, query: QueryDefinition) -> None:
-        """Refuse a batch that plain Spark may have written, if the sink ignores batch numbers.
-
-        Spark's own sinks know a batch by its number, and so does an idempotent function.
-        """
+        """Refuse a batch that plain Spark may have written, unless the sink knows its number."""
         theirs = next((each for each in self._source.queries if each.name == query.name), None)
         tells = all(isinstance(sink, VisibleSink) for sink in query.sinks)
         if theirs is None or tells or theirs.logs.position().open_batch is None:

@@ -233,10 +233,7 @@ def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
 
 
 def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:
-    """Send the job's definitions to Spark's Python workers, which cannot import its file.
-
-    If *is_given*, its entry has not loaded it: its module may be a test's or a notebook's.
-    """
+    """Send the job's definitions to Spark's Python workers, which cannot import its file."""
     from pyspark import cloudpickle
 
     module = sys.modules.get(getattr(function, "__module__", ""))

@@ -142,11 +142,7 @@ def check_job(
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> CheckedJob:
-    """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would.
-
-    With *with_spark*, Spark is started, the job's function called, its queries analysed and its
-    sinks asked; without it the function is imported and not called.
-    """
+    """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would."""
     clock = clock or SystemClock()
     with addressing(form=form_of(spec.entry)):
         run = _find_requested_run(spec, clock)

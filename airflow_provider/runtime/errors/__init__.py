@@ -187,7 +187,7 @@ class MissingInputError(SparkStreamError):
 
 
 class UnreachedEndError(SparkStreamError):
-    """A query has no more input, and has not reached the end that its run has recorded."""
+    """A query has no more input but has not reached the end that its run recorded."""
 
     def __init__(self, query: str, left: Mapping[str, Sequence[str]]) -> None:
         super().__init__(query, left)

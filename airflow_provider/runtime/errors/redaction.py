@@ -66,7 +66,6 @@ class Secrets:
         return _mapped(value, self.redact_strong) if self._strong.names else value
 
     def redact_plan(self, plan: Any) -> Any:
-        """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets."""
         if isinstance(plan, list):
             return [self.redact_plan(each) for each in plan]
         if not isinstance(plan, dict):

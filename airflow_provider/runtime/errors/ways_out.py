@@ -1,4 +1,4 @@
-"""Ways out of an error, worded for its reader: the caller of the run, and the form of the job."""
+"""Ways out of an error, worded for the run's caller and the job's form."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Process:
 
 @contextlib.contextmanager
 def addressing(*, caller: Caller | None = None, form: Form | None = None) -> Iterator[None]:
-    """Word the errors of this process for a caller, a form, or both; what is None stays."""
+    """Set the caller or the form that this process words errors for; None changes nothing."""
     before = _Process.reader
     _Process.reader = Reader(caller or before.caller, form or before.form)
     try:

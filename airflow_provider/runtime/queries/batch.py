@@ -231,11 +231,7 @@ _UNCOUNTED: Final = frozenset({"BatchScanExec", "InMemoryTableScanExec", "RowDat
 
 @contextlib.contextmanager
 def _settings_for_tasks(spark: SparkSession) -> Iterator[None]:
-    """Let the tasks that this thread submits have the settings of a session.
-
-    Spark sends settings with the stages of an action. Stages that run outside of one would take
-    Spark's defaults, such as readers that filter rows before they are counted.
-    """
+    """Apply a session's settings to this thread's tasks; Spark sends them only with an action."""
     context = spark.sparkContext
     found = spark._jsparkSession.sessionState().conf().getAllConfs().iterator()
     settings = {}
@@ -261,7 +257,6 @@ class BatchExecution:
         self._execution = df._jdf.queryExecution()
 
     def rows(self) -> DataFrame:
-        """Return the rows as a stream's batch has them, for one action."""
         from pyspark.sql import DataFrame, SparkSession
 
         session = self._df.sparkSession._jsparkSession.cloneSession()

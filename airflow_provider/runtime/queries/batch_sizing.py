@@ -201,11 +201,7 @@ def next_pace(
     loads: Mapping[str, Load],
     seconds: float,
 ) -> BatchLimits:
-    """Return the limits for the batch after one that has read *loads* in *seconds*.
-
-    All sources of a query share its batches, so the cost of a batch is learnt by its rows, and all
-    limits change by the same factor.
-    """
+    """Return the limits for the batch after one that has read *loads* in *seconds*."""
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())
     if rows == 0:

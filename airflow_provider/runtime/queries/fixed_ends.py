@@ -142,11 +142,7 @@ class FixedEnds:
             raise PastEndError
 
     def has_more(self) -> bool | None:
-        """Whether the query, which has ended by itself, must be started again; None if unknown.
-
-        Raises:
-            UnreachedEndError: it has not reached its ends, and Spark finds nothing more to read.
-        """
+        """Whether the query, which has ended by itself, must be started again; None if unknown."""
         if self._is_past:
             return True
         if self._plan is None:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Unflushed:
-    """The rows that a stateful operator still keeps after a drain batch."""
+    """The rows that a stateful operator still holds after a drain batch."""
 
     id: int
     kind: str

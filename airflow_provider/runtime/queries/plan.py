@@ -116,7 +116,7 @@ def operations(df: DataFrame) -> tuple[str, ...]:
 
 
 def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
-    """Return Spark's reason to refuse *df*, a stream or not; None when there is none."""
+    """Return Spark's reason to refuse *df*, or None."""
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
 
@@ -343,10 +343,7 @@ def _within(node: Any) -> Iterator[Any]:
 
 
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:
-    """Return the JVM's ``IncrementalExecution`` of *df*.
-
-    Its parameters differ between Spark's versions, so each is given by type, or by default.
-    """
+    """Return the JVM's ``IncrementalExecution``; its parameters differ between Spark's versions."""
     jvm: Any = df.sparkSession._jvm
     query = df._jdf.queryExecution()
     name = engine_class(jvm, "IncrementalExecution")

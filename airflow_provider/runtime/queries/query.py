@@ -318,12 +318,7 @@ _NOT_FOUND: Final = "DATA_SOURCE_NOT_FOUND"
 
 
 def check_query(query: QueryDefinition) -> None:
-    """Refuse a query that Spark would refuse when it starts.
-
-    Raises:
-        NotAStreamError: Spark cannot run it as a stream; it may be able to run it as a batch job.
-        ConfigError, OutageError: Spark cannot run it, lacks a connector, or a server is down.
-    """
+    """Refuse a query that Spark would refuse at its start; NotAStreamError if BATCH may run it."""
     found = list({str(each): each for each in (*_of_sink(query), *_of_plan(query))}.values())
     if not found:
         return

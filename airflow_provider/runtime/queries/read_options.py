@@ -57,7 +57,7 @@ def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]
 
 
 def describe_order(sources: Sequence[SourceDefinition]) -> str:
-    """Return the order of each bounded file source in words; empty when there is none."""
+    """Return the read order of each bounded file source in words; empty without such a source."""
     return ", ".join(
         f"files of source {source.name} by "
         + ("name" if source.read_order == NAME else "modification time")
@@ -305,7 +305,7 @@ def _refused(kind: str, ends: object) -> str | None:
 
 
 def tells_its_end(source_format: str, ends: EndOption | None) -> bool:
-    """Whether the end that a source reports is the end of all its input."""
+    """Whether a source reports the end of all its input."""
     return ends is not None or source_format.lower() in _TELL_THEIR_END
 
 

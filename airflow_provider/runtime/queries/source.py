@@ -98,13 +98,7 @@ class SourceDefinition:
         return ReadLocation.of(self.name, self.format, self.path, self.options)
 
     def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
-        """Return the source as a streaming DataFrame, or as a static one.
-
-        Raises:
-            AbsentInputError: its path does not exist yet.
-            ConfigError: Spark cannot read it: no such format, schema or column.
-            OutageError: a broker of Kafka, or the path's store, does not answer.
-        """
+        """Return the source as a streaming DataFrame, or as a static one."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, IllegalArgumentException
 

@@ -174,13 +174,11 @@ class RunningQuery:
         }[how]
 
     def has_ended(self) -> bool:
-        """Whether a started query no longer runs, or had nothing left to read."""
         if self._has_nothing_left:
             return True
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
-        """Whether Spark still runs tasks of the last start, which are stopping."""
         tracker = self.definition.df.sparkSession.sparkContext.statusTracker()
         jobs = sorted(tracker.getJobIdsForGroup(self._group))[-_JOBS_OF_A_BATCH:]
         known = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]

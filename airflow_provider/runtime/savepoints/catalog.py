@@ -325,12 +325,7 @@ def _with_checksums(
 
 
 def check_restorable(savepoint: Savepoint) -> None:
-    """Refuse a savepoint of a drained job, or one that lacks files.
-
-    Raises:
-        JobDrainedError: its windows are flushed, and would be repeated.
-        RefusedCheckpointError: a file is missing or damaged; the message names it.
-    """
+    """Refuse a savepoint of a drained job, or one that lacks files."""
     if savepoint.record.drained:
         msg = (
             f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "

@@ -127,12 +127,7 @@ class Source:
 
 
 def job_source(job_dir: str, clock: Clock) -> Source:
-    """Return the queries of a job directory.
-
-    Raises:
-        UnknownJobError: no job there, or it has never started a query.
-        SavepointError: a restore or rewind is in progress.
-    """
+    """Return the queries of a job directory."""
     with refusing(job_dir, "read"):
         return _job_source(known_job(job_dir), clock)
 
@@ -196,12 +191,7 @@ def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
 
 
 def checkpoint_source(url: str, query: str = "query") -> Source:
-    """Return the one query, called *query*, of a Spark checkpoint, run by any application.
-
-    Raises:
-        UnknownJobError: there is no checkpoint.
-        ConfigError: it cannot be read.
-    """
+    """Return the one query, called *query*, of a Spark checkpoint, run by any application."""
     check_name(query, what="query")
     storage = open_storage(url)
     found = SourceQuery(query, storage, None)
@@ -220,13 +210,7 @@ PUBLISHING_S: Final = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSample:
-    """A query's checkpoint at one moment.
-
-    Attributes:
-        published: the newest epoch that all its sinks have published; None if unknown (Spark's own
-            sinks, checkpoints of other origin).
-        driven: whether a driver may be alive; without one there is nothing to wait for.
-    """
+    """A query's checkpoint at one moment."""
 
     position: LogPosition
     published: int | None

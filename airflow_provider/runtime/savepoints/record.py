@@ -326,7 +326,7 @@ def _reader_names(names: Iterable[str]) -> list[str]:
 
 
 def last_claim(place: Storage) -> SavepointClaimRecord | None:
-    """Return the claim that counts; None when there is none."""
+    """Return the valid claim, or None."""
     tokens = [int(m[1]) for name in place.list("") if (m := _CLAIM.fullmatch(name))]
     return SavepointClaimRecord.read(place, _claim_path(max(tokens))) if tokens else None
 

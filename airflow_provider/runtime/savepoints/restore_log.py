@@ -125,7 +125,7 @@ class Restores:
         return done
 
     def remove_left(self) -> None:
-        """Remove the checkpoints that the queries have left. Idempotent."""
+        """Remove checkpoints that the queries no longer use. Idempotent."""
         last, newest = self.last(), newest_record(self._storage)
         if newest is None or (last is not None and last.done is None):
             return
@@ -329,10 +329,7 @@ def relocate(
 def _exposed(
     directory: JobDirectory, newest: RestoreRecord | None, unended: int, queries: Iterable[str]
 ) -> list[str]:
-    """Return the queries whose locations precede the earlier driver's lost lease.
-
-    None while a restore is open: no driver starts a query before it has ended, in new locations.
-    """
+    """Return queries whose locations precede the lost lease; None while a restore is open."""
     last = Restores(directory).last()
     if last is not None and last.done is None:
         return []

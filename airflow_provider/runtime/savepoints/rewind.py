@@ -73,7 +73,7 @@ _FURTHER: Final = re.compile(r"(\+\d+)?")
 
 
 def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None:
-    """Return the savepoint that a run has begun with; None when there is none."""
+    """Return the savepoint that a run began with, or None."""
     root = directory.storage.at("savepoints")
     named = [_find(root.at(name).url) for name in root.list("") if _is_of(name, run_id)]
     found = [s for s in named if s is not None and _is_start(s, run_id)]
@@ -173,14 +173,7 @@ class _Older:
 
 
 def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
-    """Return the savepoint that a run began with; needs no Spark.
-
-    None when it began with the job, when it was rewound, and when it has written nothing: then
-    there is nothing to revert. :meth:`Rewind.check` checks the sinks.
-
-    Raises:
-        RevertError: later runs have built on it, or its savepoint does not exist.
-    """
+    """Return the savepoint that a run began with; None if there is nothing to revert."""
     since = runs_since(directory, run_id)
     record = directory.run(run_id).record()
     if record is None or not _is_current(directory, run_id):

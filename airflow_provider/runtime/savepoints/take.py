@@ -240,10 +240,7 @@ class _Taker:
         }
 
     def take(self) -> dict[str, QuerySavepoint]:
-        """Return the queries in the order of the job.
-
-        Downstream queries are taken first, so none has read what its upstream's copy lacks.
-        """
+        """Take downstream queries first: none has read what its upstream's copy lacks."""
         self.shared = shared_files_beside(self.target, self.clock)
         taken = {
             query.name: self._until_complete(query, self._copy, self.aligned_timeout_s)

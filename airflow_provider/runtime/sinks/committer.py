@@ -208,15 +208,6 @@ class EpochCommitter:
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
-        Args:
-            df: the batch's output.
-            epoch: the batch.
-            count_input: called after the batch has run; returns its input rows, None if unknown.
-            count_late: called after that; returns the rows that it has dropped as late.
-            count_lost: the same for rows that its sources had lost.
-            logged: the batch's entry in Spark's logs before it ran; None where there are no logs.
-            check: refuses the epoch by raising, before it is recorded.
-
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
 
@@ -309,7 +300,7 @@ class EpochCommitter:
     # --- second phase ---------------------------------------------------------------------------
 
     def commit_ready(self) -> None:
-        """Publish what Spark has committed; looks only for commits that are still missing."""
+        """Publish the epochs that Spark has committed; reads only commits not yet seen."""
         for epoch in self._epochs_waiting():
             if self._may_run_again(epoch) or not self._logs.is_committed(epoch):
                 return

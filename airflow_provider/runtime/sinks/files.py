@@ -225,11 +225,7 @@ class FilesSink:
             self._moves(committable)
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Delete the files that the epochs have published, one by one.
-
-        Raises:
-            SinkError: some of them cannot be deleted; all others are.
-        """
+        """Delete the files that the epochs have published, one by one."""
         folders: set[Path] = set()
         removed, gone, left = 0, 0, list[OSError]()
         targets = [[target for _, target in self._moves(c)] for c in committables]

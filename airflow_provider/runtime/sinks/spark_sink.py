@@ -105,7 +105,6 @@ class SparkSink:
         return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Return the datasets that it writes, as far as its options name them."""
         return datasets_of(self._format, None, self._options)
 
     @property

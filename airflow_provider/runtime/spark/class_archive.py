@@ -153,10 +153,7 @@ def _make(archive: Path, environ: Mapping[str, str]) -> None:
 
 
 def _remove_older(archive: Path) -> None:
-    """Remove this environment's archives for other versions; a JVM that has mapped one keeps it.
-
-    Also unfinished files of killed processes; a JVM that still writes one writes in vain.
-    """
+    """Remove this environment's older archives; a JVM that has mapped one keeps it."""
     environment = archive.name.partition("-")[0]
     finished = archive.parent.glob(f"{environment}-*.jsa")
     unfinished = (p for p in archive.parent.glob(f"{environment}-*.*") if p.suffix[1:].isdecimal())

@@ -168,7 +168,7 @@ def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
 
 
 def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
-    """Return how many tasks an application can run at once with all that it may get."""
+    """Return how many tasks an application can run in parallel with all resources it may get."""
     per_executor = int(conf.get("spark.executor.cores", "1"))
     per_task = int(conf.get("spark.task.cpus", "1"))
     if conf.get("spark.master", "local").startswith("local"):

@@ -1,4 +1,4 @@
-"""Spark as it is installed on this machine, and the Java that it starts."""
+"""The Spark installation of this machine, and its Java."""
 
 from __future__ import annotations
 

@@ -273,10 +273,7 @@ def describe_settings(
 
 
 def _warn_of_mixture(spark: SparkSession) -> None:
-    """Warn if PySpark's Python files and Spark's jars are of different versions.
-
-    The apache-spark provider depends on ``pyspark-client``, which pip installs over ``pyspark``.
-    """
+    """Warn of mixed versions: pip installs ``pyspark-client`` over ``pyspark``."""
     import pyspark
 
     if pyspark.__version__ != spark.version:

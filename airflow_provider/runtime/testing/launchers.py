@@ -74,10 +74,10 @@ class RemoteCase(LauncherCase, Protocol):
         """Let the next submission take effect, and its answer get lost."""
 
     def go_away(self) -> None:
-        """Let the cluster answer nobody."""
+        """Make the cluster unreachable."""
 
     def come_back(self) -> None:
-        """Let it answer again."""
+        """Make the cluster reachable again."""
 
     def open_as_stranger(self) -> Launcher:
         """Return a launcher whose credentials are wrong."""

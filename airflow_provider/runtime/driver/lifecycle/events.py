@@ -71,7 +71,7 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What has happened to an attempt."""
+    """An event of an attempt."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ class StopRequested(Event):
 
 @dataclasses.dataclass(frozen=True)
 class Failed(Event):
-    """Something failed for which this attempt has no remedy."""
+    """A failure that ends the attempt."""
 
     failure: Failure
 
@@ -151,7 +151,7 @@ class SavepointTaken(Event):
 
 
 class SavepointFailed(Event):
-    """There is no savepoint, and nothing is left of it."""
+    """The savepoint failed and left no files."""
 
 
 class FinalPut(Event):
@@ -197,19 +197,19 @@ class StopQuery(_OfQuery):
 
 
 class HaltQuery(_OfQuery):
-    """Let the query end its batch and no more; answer with :class:`QueryEnded`."""
+    """Let the query finish its batch and start no other; answer with :class:`QueryEnded`."""
 
 
 class EndSources(_OfQuery):
-    """Make durable that some of the query's sources have ended, and let it read them no more."""
+    """Record durably that some of the query's sources have ended, and stop reading them."""
 
 
 class PublishEpochs(_OfQuery):
-    """Publish what Spark has committed of a query that does not run."""
+    """Publish the committed epochs of a query that does not run."""
 
 
 class StoreDrainIntent(_OfQuery):
-    """Make durable that the query has read its last row; answer with :class:`IntentStored`."""
+    """Record durably that the query has read its last row; answer with :class:`IntentStored`."""
 
 
 class PlanDrain(_OfQuery):
@@ -236,4 +236,4 @@ class PutFinal(Instruction):
 
 
 class Close(Instruction):
-    """Stop what runs, call the ``on_close`` callbacks; answer with :class:`Closed`."""
+    """Stop all queries, call the ``on_close`` callbacks; answer with :class:`Closed`."""
