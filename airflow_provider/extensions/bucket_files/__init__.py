@@ -5,7 +5,7 @@ their executor, and upload them with the storage's own client to where nobody re
 committed the batch, the store copies each file to its final name, on the condition that there is
 none. The names follow from the epoch, so a process that publishes an epoch again finds it there.
 
-Of one file, by what is there when its writer is gone:
+The state of one file when its writer has died:
 
 ===========================  =======================================================================
 there is                     what happens
@@ -17,7 +17,7 @@ the same, half copied        nobody sees it, but for an empty blob in Azure; it 
                              the copy is waited for; an unfinished upload of S3's is aborted
 both, staged and published   the copy is refused, and both have the same size: it is published
 the published one alone      published; the staged one was removed afterwards
-neither                      refused: somebody has removed the staged file
+neither                      refused: another program has removed the staged file
 ===========================  =======================================================================
 
 A late driver does the same as its successor, or finds the staged file gone. A revert removes the

@@ -132,7 +132,7 @@ class BucketFilesSink:
     # --- staging ----------------------------------------------------------------------------------
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
-        """Let Spark's tasks write the rows to files, and upload them to where nobody reads.
+        """Let Spark's tasks write the rows to files, and upload them to the staging folder.
 
         Crash safety: a crash leaves staged files, which :meth:`recover` removes.
         """

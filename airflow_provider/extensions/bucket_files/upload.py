@@ -76,7 +76,7 @@ class UploadTask:
     most_bytes: int = _MOST_BYTES
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write and upload one partition, and yield what was uploaded.
+        """Write and upload one partition, and yield the uploaded files.
 
         Crash safety: nothing of a task that dies is recorded, so it is removed as garbage.
         """

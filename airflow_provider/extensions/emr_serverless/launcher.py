@@ -77,7 +77,7 @@ _STEP_BYTES: Final = 1 << 20
 
 
 class _MissingError(SubmissionRefusedError):
-    """The service does not have what was asked for, or has nothing new."""
+    """The service lacks the requested object, or has nothing new."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ class EmrOptions:
     """Options of the launcher, as the operator's ``launcher_options`` has them.
 
     Attributes:
-        application_id: of the application, which is there and may run.
+        application_id: of an existing application that may run.
         execution_role: ARN of the role that the driver has; it reaches the job directory.
         entry_point: ``s3://…/spark_stream_driver.py``, made by ``spark-stream package``.
         runtime: ``s3://…zip``, made by the same command.

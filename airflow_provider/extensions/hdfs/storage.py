@@ -68,7 +68,7 @@ class HdfsStorage:
         return self._patiently(lambda: self._namenode.read(self._path(path)))
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole file; two requests, which ask for no more than may be read."""
+        """Return the whole file; two requests, limited to the largest readable size."""
         file, first_bytes = self._path(path), at_most_bytes + 1
         data = self._patiently(lambda: self._namenode.read(file, first_bytes=first_bytes))
         return checked_size(data, at_most_bytes, self._namenode.where(file))
@@ -86,8 +86,8 @@ class HdfsStorage:
         writers write different ones.
 
         Raises:
-            UnsupportedStorageError: what answers does not refuse to take a name twice.
-            OSError: it was not decided; the file is there or not.
+            UnsupportedStorageError: the server does not refuse to give a name twice.
+            OSError: the outcome is unknown; the file exists or not.
         """
         try:
             self._place(path, lambda: data, replace=False)

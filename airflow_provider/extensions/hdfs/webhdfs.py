@@ -125,7 +125,7 @@ class NameNode:
         It can be seen before it is whole, and an error may leave a part of it.
 
         Raises:
-            FileExistsError: it is there, which may be the doing of an earlier request.
+            FileExistsError: it exists, perhaps from an earlier request.
         """
         options = {"overwrite": "false", "createparent": "true"}
         first = self._ask("PUT", "CREATE", path, **options)
@@ -137,7 +137,7 @@ class NameNode:
         Raises:
             FileExistsError: there is something, and *replace* is false.
             FileNotFoundError: there is no such file, or no such folder.
-            UnsupportedStorageError: what answers knows no such rename, as an HttpFS gateway.
+            UnsupportedStorageError: the server has no such rename, like an HttpFS gateway.
         """
         options = {"destination": target, "renameoptions": "OVERWRITE" if replace else "NONE"}
         answer = self._ask("PUT", "RENAME", path, **options)
@@ -180,7 +180,7 @@ class NameNode:
         return [_status(found) for found in listed.FileStatus]
 
     def delete(self, path: str, *, recursive: bool) -> None:
-        """Remove what there is, in one step; nothing happens when it is absent."""
+        """Remove the file or folder in one step; do nothing if it is absent."""
         self._ask("DELETE", "DELETE", path, recursive=str(recursive).lower()).close()
 
     def where(self, path: str) -> str:

@@ -104,7 +104,7 @@ class Found(NamedTuple):
 
 
 def client_settings(options: KafkaOptions, more: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a consumer; *more* gives way to what the user has said."""
+    """Return the settings of a consumer; the user's options override *more*."""
     defaults = {**_DEFAULTS, "group.id": options.group, **more}
     return {**defaults, **options.client, **_READING}
 
@@ -362,7 +362,7 @@ class RangeFetcher:
         return found
 
     def _take_notes(self, notes: list[Any]) -> None:
-        """Take what comes instead of a message: the end of the partition, or an error."""
+        """Handle an event that is not a message: the end of the partition, or an error."""
         from confluent_kafka import KafkaError
 
         for note in notes:

@@ -36,7 +36,7 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         self._reach: Offsets | None = None  # how far it could read, without a limit
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return what comes before every start; always the same, because Spark does not keep it."""
+        """Return the offset before every start; constant, because Spark does not keep it."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -50,7 +50,7 @@ def limited(start: Mapping[Partition, int], end: Mapping[Partition, int], most: 
     """Return how far a batch of at most *most* offsets goes, fair to all partitions.
 
     Each gets the share that its unread offsets have in all; what rounding leaves goes to those that
-    lost most by it, so that the batch is full and none of a few unread ones waits for ever.
+    lost most by it, so that the batch is full and no partition with few unread ones starves.
     """
     unread = {p: max(to - start.get(p, 0), 0) for p, to in end.items()}
     total = sum(unread.values())

@@ -45,7 +45,7 @@ class Broker(Protocol):
         """Return the partitions of the subscription."""
 
     def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
-        """Return an offset for each that is there: ``EARLIEST``, ``LATEST`` or that of a time."""
+        """Return the offset of each existing one: ``EARLIEST``, ``LATEST`` or that of a time."""
 
 
 class Planner:
@@ -88,7 +88,7 @@ class Planner:
         return self._resolved(end, partitions, is_strict=False)
 
     def latest(self) -> Offsets:
-        """Return the offset of the next message of each partition that is there now."""
+        """Return the offset of the next message of each existing partition."""
         return self._broker.offsets(dict.fromkeys(self._broker.find().partitions, LATEST))
 
     def complete(self, start: Mapping[Partition, int], there: Mapping[Partition, int]) -> Offsets:
@@ -114,7 +114,7 @@ class Planner:
         """Return how far a query may read that has read up to *start*.
 
         Raises:
-            LostInputError: a partition is gone or was made again, and that is to be an error.
+            LostInputError: a partition was deleted or made again, and the options forbid it.
         """
         there = self.complete(start, there)
         again = {p: to for p, to in there.items() if to < start.get(p, 0)}

@@ -99,7 +99,7 @@ class LivyOptions:
 
 
 class _MissingError(SubmissionRefusedError):
-    """The server does not have what was asked for."""
+    """The server lacks the requested batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +280,7 @@ class LivyLauncher:
         return answer_as(kind, answer, where=where)
 
     def _send(self, method: str, path: str, data: Any) -> tuple[int, str]:
-        """Return status and text of an answer: what comes in time, and not much too long."""
+        """Return status and text of an answer: bounded in time and in size."""
         content = json.dumps(data) if method == "POST" else data
         response = self._hook.run_method(path, method, data=content, headers=_HEADERS)
         due, found = self._clock.monotonic() + ANSWER_S, bytearray()

@@ -4,7 +4,7 @@
 ``fences``                for each query id the highest token that has committed or taken over
 ``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
 ``undo``                  for each row that an upsert changed: what it was, and what it became
-``staged``                every staging table that exists, and whose it is
+``staged``                every staging table that exists, and its owner
 ``staged_partitions``     the partitions of Spark that a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
 ``writers``               for each address of a job directory the identity of the directory that

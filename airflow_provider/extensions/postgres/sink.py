@@ -76,7 +76,7 @@ def sql(
         keys: the columns that tell rows apart in ``upsert``; the table needs a unique constraint
             on them, and no epoch may have two rows with the same keys.
         epoch_column: the ``bigint`` column of the table that says which epoch wrote a row, so that
-            appended rows can be reverted; None for none. A table of yours may be without.
+            appended rows can be reverted; None for none. Your own table may omit it.
         bookkeeping_schema: the schema of the sink's own tables and of staged rows.
         undo_epochs: the number of the table's last epochs for which the sink keeps the rows that an
             upsert replaced, for a revert; 0 for none, which is faster and lets other writers in.
@@ -320,7 +320,7 @@ class SqlSink:
             self._run(work, query_id)
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
-        """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
+        """Refuse epochs whose rows the table does not identify, or whose undo log was removed."""
         if committables:
             epoch = committables[0].epoch
             self._run(

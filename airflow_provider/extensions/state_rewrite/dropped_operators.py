@@ -64,7 +64,7 @@ def fingerprint_without(fingerprint: Fingerprint, dropped: Collection[int]) -> F
 def drop_operators(checkpoint: Storage, dropped: Collection[int]) -> None:
     """Take operators out of a checkpoint that no query runs on, by their numbers.
 
-    Crash safety: none; a checkpoint in which this was cut short is of no use.
+    Crash safety: none; after an interruption the checkpoint cannot be used.
     """
     numbers = numbers_in(checkpoint.list("state"))
     new = _numbers_after(numbers, dropped)

@@ -123,7 +123,7 @@ def rewrite_savepoint(
     """Make a new savepoint of an existing one, with changes.
 
     Args:
-        url: the existing one, which stays byte for byte as it is.
+        url: the existing one, which does not change.
         to: the new one's own folder, which must not exist.
         changes: the requested changes.
         dry_run: only plan. To count keys the savepoint is copied for that time, by links where that

@@ -72,8 +72,8 @@ class SparkUpgradeOperator(DriverOperator):
         progress_timeout: how long it may commit nothing while it has input.
         stop_timeout: how long the old version may take to stop.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and
-            neither version runs until a later try goes on.
+            waits. ``detach``, the default: the upgrade continues; ``cancel``: the driver ends, and
+            neither version runs until a later try continues.
         arguments: the options of the new version's run, without those that an upgrade decides;
             those of :class:`.DriverOperator`, and Airflow's own.
 

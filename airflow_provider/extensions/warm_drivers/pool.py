@@ -8,10 +8,10 @@ the other end. It takes one run, becomes the driver of exactly that run, and end
 a side dies            what the other does
 =====================  ============================================================================
 client, before "go"    the standby has started nothing, and listens again
-client, after "go"     the driver ends its attempt, if it was asked to; else it goes on
+client, after "go"     the driver ends its attempt, if the request says so; else it continues
 standby, before "go"   the client has given nothing away: it tries the next one, or starts cold
 standby, after "go"    the client says that the driver is gone: exit code 3, the run can be resumed
-pool                   standbys end; drivers, which have left the pool, go on
+pool                   standbys end; drivers, which have left the pool, continue
 =====================  ============================================================================
 
 So a run is never given to two drivers; and if it were, the lease would let one of them in.
@@ -72,7 +72,7 @@ class StandbySpec:
             workers and for drivers; as files, because a name means another one on another PATH.
         runtime: the version of this package, with the time of its newest file.
         master: Spark's master URL.
-        conf: Spark's configuration, as far as somebody has given it.
+        conf: Spark's configuration, as far as it was given.
         environment: variables that Java, Python and their libraries read.
         umask: of the process: the JVM has taken it over, and Hadoop has it as a setting.
         groups: of the process.
@@ -333,7 +333,7 @@ def _is_fixed(key: str, is_static: IsStatic) -> bool:
 
 
 def _fingerprint() -> str:
-    """Return which code this is: a standby of the day before an upgrade is of no use."""
+    """Identify this code: a standby started before an upgrade must not be used."""
     root = Path(airflow_provider.__file__).parent
     newest = max((p.stat().st_mtime_ns for p in root.rglob("*.py")), default=0)
     return f"{airflow_provider.__version__} {newest}"

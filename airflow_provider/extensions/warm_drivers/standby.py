@@ -69,9 +69,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def answer_client(channel: socket.socket, code: int) -> None:
-    """Send the exit code, and let go of the client's files before: its readers do not wait for us.
+    """Close the client's files, so that their readers do not wait, and send the exit code.
 
-    Spark still has to stop, and a pipe ends only when nobody holds it any more.
+    Spark still has to stop, and a pipe ends only when no process holds it.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):

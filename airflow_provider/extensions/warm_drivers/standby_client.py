@@ -29,7 +29,7 @@ def run_by_standby(spec: RunSpec, arguments: Sequence[str] | None = None) -> int
     """Run this process's command on a standby of the pool, and wait for its end.
 
     Returns:
-        The exit code; None when the run must be started cold, which the log has said.
+        The exit code; None when the run must be started cold; the log has the reason.
     """
     handover = StandbyRequest.of_this_process(
         list(sys.argv[1:] if arguments is None else arguments),

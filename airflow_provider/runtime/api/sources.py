@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Rows that a task leaves out because the source has them no more.
+    """Rows that a task leaves out because they have expired in the source.
 
     Attributes:
         rows: how many.

@@ -45,7 +45,7 @@ class Storage(Protocol):
         """
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole object, of which no more than that comes into memory.
+        """Return the whole object; never load more than *at_most_bytes* into memory.
 
         Raises:
             CorruptDocumentError: it is larger, or is no file.
@@ -60,7 +60,7 @@ class Storage(Protocol):
         """
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Write the object unless one is there.
+        """Write the object unless it exists.
 
         Returns:
             True to exactly one of any number of racing writers of different data. Data that names
@@ -98,7 +98,7 @@ class RemoteStorage(Storage, Protocol):
         """Return the names of the folders directly under the place, sorted."""
 
     def remove_if_empty(self) -> None:
-        """Remove the place's own folder, unless something is in it or it is no more than a name."""
+        """Remove the place's own folder, unless it is not empty or only a prefix."""
 
     @property
     def largest_copy_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Steps of a drain, decided from a query's logs alone, and the marks of what has finished. Pure."""
+"""Steps of a drain, decided from a query's logs, and how close each part is to its end. Pure."""
 
 from __future__ import annotations
 

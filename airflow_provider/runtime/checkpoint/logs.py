@@ -234,7 +234,7 @@ class CheckpointLogs:
         return self._storage
 
     def remove_torn(self) -> None:
-        """Remove what was cut short while the first batch was planned.
+        """Remove files left incomplete while the first batch was planned.
 
         With such a file, and no batch beside it, Spark always refuses to start the query. No driver
         may run the query. Idempotent.

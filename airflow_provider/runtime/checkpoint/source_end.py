@@ -232,7 +232,7 @@ class SourceLog:
         return [file for part in parts for n, file in self._entries(part)[1] if n <= number]
 
     def replace(self, changes: Mapping[int, Sequence[LoggedFile]]) -> None:
-        """Let positions have other files, also in what was compacted after them.
+        """Replace the files of positions, also in later compacted entries.
 
         Each file of the log is put once, with its final content, so that a late repetition changes
         nothing.

@@ -1,4 +1,4 @@
-"""Bootstrap requests: what was requested, and how far it is; without Spark."""
+"""Bootstrap requests and their progress; without Spark."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
 
 
 def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
-    """Refuse to continue what was begun from another history."""
+    """Refuse to continue a bootstrap of another history."""
     with refusing(scratch.url, "read"):
         before = BootstrapRecord.read(scratch.storage, DOCUMENT)
     if before is not None and (before.savepoint, before.digest) != (spec.target, spec.digest):

@@ -181,7 +181,7 @@ class JobContext:
         """Return a table that ``transformWithState(…, initialState=table.groupBy(…))`` begins with.
 
         Spark gives its rows to the processor's ``handleInitialState`` in the query's first batch,
-        which may set timers, and never again: a job that goes on, or begins from a savepoint, keeps
+        which may set timers, and never again: a job that resumes, or begins from a savepoint, keeps
         the state that it has.
 
         Raises:
@@ -219,7 +219,7 @@ class JobContext:
             operators: names of its stateful operators in plan order: one comes before those whose
                 rows it gets.
             takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
-                goes on from it, with its state. It is copied, and stays as it is.
+                continues from it, with its state. It is copied and does not change.
 
         Raises:
             NotAStreamError: Spark cannot run the query as a stream.

@@ -79,7 +79,7 @@ def has_written(storage: Storage, run_id: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Revert:
-    """Reverts what was written under one id of a query from *first_epoch* on, whatever its runs."""
+    """Reverts the epochs from *first_epoch* on under one id of a query, across all its runs."""
 
     query: str
     records: EpochRecords
@@ -93,7 +93,7 @@ class Revert:
         self._plan()
 
     def revert(self) -> None:
-        """Remove what was published from every sink.
+        """Remove the published rows from every sink.
 
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.

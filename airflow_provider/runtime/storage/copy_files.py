@@ -244,7 +244,7 @@ _STEP_BYTES: Final = 2**20
 
 
 class WrongSizeError(OSError):
-    """A file does not have the size that it was said to have."""
+    """A file does not have its expected size."""
 
     @classmethod
     def of(cls, where: str, *, found: int | None, expected: int) -> WrongSizeError:

@@ -65,7 +65,7 @@ class ObjectStorage:
             return self._bucket.read(self._key(path))
 
     def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
-        """Return the whole object; one request, for no more than may be read."""
+        """Return the whole object; one request, limited to the largest readable size."""
         with self._explained(path, "read"):
             data = self._bucket.read_beginning(self._key(path), at_most_bytes + 1)
         return checked_size(data, at_most_bytes, self._where(path))
@@ -196,7 +196,7 @@ class ObjectStorage:
                 return True
 
     def prove_writes(self, folder: str) -> None:
-        """Try in *folder*, where nobody reads, whether the store heeds put-if-absent's condition.
+        """Check in *folder*, which has no readers, that the store heeds put-if-absent's condition.
 
         It raises UnsupportedStorageError if not, and removes what it has made. Crash safety: an
         object of a few bytes with a name of its own.
@@ -268,7 +268,7 @@ class ObjectStorage:
             self._bucket.create(self._key(path), data)
 
     def _prove(self, path: str, data: bytes) -> None:
-        """Repeat a put that has won, to see that the store refuses it; once per bucket and kind.
+        """Repeat a put that has won, to check that the store refuses it; once per bucket and kind.
 
         Some stores that speak S3's protocol ignore the condition and let every writer win, perhaps
         only of an object that is sent in parts.

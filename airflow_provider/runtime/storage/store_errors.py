@@ -63,7 +63,7 @@ def explained(where: str, doing: str, *, credentials: str = "the credentials") -
         ConflictError: another conditional write interfered.
         PermissionError: the store refuses these credentials, or there are none.
         ConnectionError: the store cannot be reached; the libraries have retried.
-        OSError: anything else that the store said.
+        OSError: any other error of the store.
     """
     try:
         yield

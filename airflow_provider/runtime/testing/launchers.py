@@ -47,7 +47,7 @@ class LauncherCase(Protocol):
     """A cluster for one test.
 
     Attributes:
-        secrets: texts with which the launcher logs in, and which nobody may see.
+        secrets: texts with which the launcher logs in, and which must never be shown.
     """
 
     secrets: Sequence[str]
@@ -60,7 +60,7 @@ class LauncherCase(Protocol):
 
         Args:
             exit_code: with which it ends then; if it is not 0, it writes ``spark-stream: exit code
-                N`` first, as the application does. None: it goes on until it is ended.
+                N`` first, as the application does. None: it runs until it is ended.
         """
 
     def runs(self) -> int:
