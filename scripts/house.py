@@ -53,7 +53,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime": 420,
     "runtime/base": 960,
     "runtime/checkpoint": 1930,
-    "runtime/cli": 2090,
+    "runtime/cli": 2110,
     "runtime/control": 1010,
     "runtime/driver": 3630,
     "runtime/errors": 750,

@@ -36,7 +36,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """Add the command."""
     text = "check what a driver needs: the connection's master, spark-submit, Java, PySpark"
     check = add(commands, "check-connection", _check_connection, text)
-    check.add_argument("conn_id", metavar="CONN_ID")
+    check.add_argument("conn_id", metavar="CONN_ID", help="the connection's id")
     check.add_argument(
         "--job-root",
         metavar="URL",
@@ -51,7 +51,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         action="append",
         default=[],
         type=_named,
-        help="of launcher_options, over those of the connection; may be repeated",
+        help="an option of the launcher, over that of the connection; may be repeated",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.cli.command_parser import SAVEPOINT, add_conf, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_spec import parse_pairs
@@ -17,33 +18,36 @@ if TYPE_CHECKING:
 
 def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the action to those of ``spark-stream state``."""
-    text = "make a new savepoint from an existing one, with changes; that one stays as it is"
+    text = "write a changed copy of a savepoint"
     rewrite = add(actions, "rewrite", _rewrite, text)
-    rewrite.add_argument("url", metavar="SAVEPOINT")
+    rewrite.add_argument("url", **SAVEPOINT)
     text = "the new savepoint's own folder"
     rewrite.add_argument("--to", required=True, metavar="URL", help=text)
-    text = "the query that operators and sources are of"
+    text = "the query of the operators and sources"
     rewrite.add_argument("--query", metavar="NAME", help=text)
-    text = "whose keys are deleted: its name, number or kind; default: all that have such keys"
+    text = (
+        "the operator whose keys are deleted, by name, number or kind; default: all that have the "
+        "columns"
+    )
     rewrite.add_argument("--operator", metavar="O", help=text)
     text = "a predicate over the columns of the key, or a file that lists keys (csv, json, parquet)"
     rewrite.add_argument("--delete-keys", metavar="SQL|FILE", help=text)
 
-    def add_repeated(flag: str, metavar: str, text: str | None) -> None:
+    def add_repeated(flag: str, metavar: str, text: str) -> None:
         rewrite.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
 
-    text = "an operator that the job has no longer; later ones take their numbers"
+    text = "remove the state of an operator that the job no longer has, and renumber the later ones"
     add_repeated("--drop-operator", "O", text)
     text = "the operator gets the state that it has in another savepoint"
     add_repeated("--replace-operator", "O=SAVEPOINT", text)
-    add_repeated("--rename-query", "OLD=NEW", None)
+    add_repeated("--rename-query", "OLD=NEW", "the query gets a new name")
     add_repeated("--reset-source", "NAME", "the source begins from its beginning")
-    add_repeated("--set-offset", "NAME=JSON", "the source goes on there")
-    text = "spread the state over N partitions"
+    add_repeated("--set-offset", "NAME=JSON", "the source continues at this offset")
+    text = "repartition the state to N partitions; default: unchanged"
     rewrite.add_argument("--state-partitions", type=int, metavar="N", help=text)
     rewrite.add_argument("--dry-run", action="store_true", help="only print the plan")
-    add_repeated("--conf", "K=V", "for Spark")
-    rewrite.add_argument("--json", action="store_true")
+    add_conf(rewrite)
+    add_json(rewrite)
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:

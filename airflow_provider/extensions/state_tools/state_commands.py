@@ -18,7 +18,7 @@ from airflow_provider.extensions.state_tools.reader import (
 )
 from airflow_provider.runtime.base.extensions import STATE_ACTIONS, load_known
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_conf, add_job_dir, add_json
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.cli.run_command import add_bootstrap
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -52,49 +52,48 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     _add_show(actions, add)
     query = add(actions, "query", _query, "run a SQL query over state")
     add_job_dir(query, "url", metavar="URL", help=_PLACE)
-    query.add_argument("sql", metavar="SQL", help="over tables such as QUERY.keyed_state")
+    query.add_argument("sql", metavar="SQL", help="a query over tables such as QUERY.keyed_state")
     _add_batch(query)
-    query.add_argument("--format", choices=FORMATS, default="table")
+    text = "how rows are written; default: %(default)s"
+    query.add_argument("--format", choices=FORMATS, default="table", help=text)
     query.add_argument("--to", metavar="PATH", help="with --format parquet: a new folder")
-    _add_conf(query)
+    add_conf(query)
     diff = add(actions, "diff", _diff, "count the keys that differ between two states")
-    diff.add_argument("before", metavar="A", help="a savepoint, checkpoint or job directory")
-    diff.add_argument("after", metavar="B")
-    diff.add_argument("query", nargs="?", metavar="QUERY", help="default: all that both have")
+    diff.add_argument("before", metavar="A", help=_PLACE)
+    diff.add_argument("after", metavar="B", help=_PLACE)
+    diff.add_argument(
+        "query", nargs="?", metavar="QUERY", help="only this query; default: all that both have"
+    )
     text = "compare the states after these batches; default: the last ones"
     diff.add_argument("--batches", nargs=2, type=int, metavar=("N", "M"), help=text)
     text = "show up to N changed keys of each table, too"
     diff.add_argument("--changes", type=int, default=0, metavar="N", help=text)
-    diff.add_argument("--json", action="store_true")
-    _add_conf(diff)
+    add_json(diff)
+    add_conf(diff)
     growth = add(actions, "growth", _growth, "measure the state in each savepoint of a job")
     add_job_dir(growth)
-    text = "bytes only, which the savepoints tell without Spark"
+    text = "show bytes only, without Spark"
     growth.add_argument("--bytes-only", action="store_true", help=text)
-    growth.add_argument("--json", action="store_true")
-    _add_conf(growth)
+    add_json(growth)
+    add_conf(growth)
     add_bootstrap(actions, add)
     load_known(STATE_ACTIONS, "rewrite")(actions, add)
 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    show = add(actions, "show", _show, "show what state there is, without Spark")
+    show = add(actions, "show", _show, "list operators, tables, columns and sizes, without Spark")
     add_job_dir(show, "url", metavar="URL", help=_PLACE)
-    show.add_argument("query", nargs="?", metavar="QUERY")
-    show.add_argument("operator", nargs="?", metavar="OPERATOR", help="its name or number")
+    show.add_argument("query", nargs="?", metavar="QUERY", help="only this query")
+    show.add_argument("operator", nargs="?", metavar="OPERATOR", help="only this operator")
     _add_batch(show)
     show.add_argument("--rows", action="store_true", help="count the rows, too, with Spark")
-    show.add_argument("--json", action="store_true")
-    _add_conf(show)
+    add_json(show)
+    add_conf(show)
 
 
 def _add_batch(command: argparse.ArgumentParser) -> None:
     text = "the state after this batch; default: the last committed one"
     command.add_argument("--batch", type=int, metavar="N", help=text)
-
-
-def _add_conf(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
 
 
 # --- show ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ api_version: Final = 1
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``upgrade``; see :class:`.api.commands.CommandModule`."""
-    text = "stop a running job, try a new version of it, and go on with the better of the two"
+    text = "replace a running job by a new version, and return to the old one if it fails"
     upgrade = add(commands, "upgrade", _upgrade, text)
     add_options(upgrade, UpgradeSpec)
 

@@ -51,7 +51,11 @@ class UpgradeSpec(RunOptions, DriverSpec):
     mode: str = "streaming"
     replayable_runs: NonNegative = 1
     to: Address = option(
-        "--to", "of the new version", argument="new_job_dir", required=True, metavar="NEW_JOB_DIR"
+        "--to",
+        "the directory of the new version",
+        argument="new_job_dir",
+        required=True,
+        metavar="NEW_JOB_DIR",
     )
     probation_s: Seconds = option(
         "--probation",

@@ -26,6 +26,7 @@ from airflow_provider.extensions.warm_drivers.pool import (
 )
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import file_lock, module_command, user_folder
+from airflow_provider.runtime.cli.command_parser import add_conf, add_json
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_spec import parse_pairs
@@ -52,11 +53,12 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     pool = commands.add_parser("pool", help=text, description=text)
     actions = pool.add_subparsers(required=True, metavar="ACTION")
     start = add(actions, "start", _start, "keep standby drivers until it is stopped")
-    start.add_argument("--size", type=int, default=1, metavar="N", help="of them; default: 1")
-    start.add_argument("--master", metavar="URL", help="default: local[*]")
-    start.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    text = "the number of standby drivers; default: 1"
+    start.add_argument("--size", type=int, default=1, metavar="N", help=text)
+    start.add_argument("--master", metavar="URL", help="Spark's master; default: local[*]")
+    add_conf(start)
     status = add(actions, "status", _status, "show the pool's drivers")
-    status.add_argument("--json", action="store_true", help="for machines")
+    add_json(status)
     add(actions, "stop", _stop, "end the pool and its idle drivers; those with a run go on")
 
 

@@ -76,6 +76,21 @@ def _meant(given: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+JOB_DIR: Final[dict[str, Any]] = {"metavar": "JOB_DIR", "help": "the job directory"}
+SAVEPOINT: Final[dict[str, Any]] = {"metavar": "SAVEPOINT", "help": "the savepoint's folder"}
+
+
+def add_json(command: argparse._ActionsContainer, text: str = "print JSON") -> None:
+    """Add ``--json``."""
+    command.add_argument("--json", action="store_true", help=text)
+
+
+def add_conf(command: argparse.ArgumentParser) -> None:
+    """Add ``--conf``."""
+    text = "a setting of Spark; may be repeated"
+    command.add_argument("--conf", action="append", default=[], metavar="K=V", help=text)
+
+
 def add_job_dir(
     command: argparse.ArgumentParser,
     name: str = "job_dir",
@@ -86,10 +101,10 @@ def add_job_dir(
     """Add the address of a job to a command, which is then about the version in force.
 
     If an upgrade's record is damaged, a command that *only_reads* shows the directory itself; any
-    other is refused. *argument* is argparse's own, over ``metavar="JOB_DIR"``.
+    other is refused. *argument* is argparse's own, over :data:`JOB_DIR`.
     """
-    command.add_argument(name, **{"metavar": "JOB_DIR", **argument})
-    text = "the version in this directory, though an accepted upgrade has led to another one"
+    command.add_argument(name, **{**JOB_DIR, **argument})
+    text = "use this directory, even if an accepted upgrade has replaced its version"
     command.add_argument("--this-version", action="store_true", help=text)
     command.set_defaults(addressed=name, only_reads=only_reads)
 

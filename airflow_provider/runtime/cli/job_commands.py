@@ -11,7 +11,7 @@ from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, describe_checkpoint
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
-from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.command_parser import JOB_DIR, add_conf, add_job_dir, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
@@ -46,20 +46,22 @@ _STOP_TIMEOUT: Final = "10 minutes"
 
 
 def _add_stop(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "end the batch in flight, and then the run: its final checkpoint is put"
+    text = "stop a run after its batch in flight, with a final checkpoint"
     stop = add(commands, "stop", _stop, text)
     add_job_dir(stop)
-    stop.add_argument("--drain", action="store_true", help="end the job for good: flush all state")
-    stop.add_argument("--savepoint", metavar="NAME|URL", help="take one when it has stopped")
+    stop.add_argument("--drain", action="store_true", help="end permanently: flush all state")
+    stop.add_argument("--savepoint", metavar="NAME|URL", help="take a savepoint after the stop")
     stop.add_argument(
         "--aligned-timeout",
         metavar="DURATION",
-        help="how long the batch in flight is waited for; then it is cut short, and runs again "
+        help="the longest wait for the batch in flight; then it is cut short, and runs again "
         "when the job resumes (default: until it ends)",
     )
-    stop.add_argument("--timeout", metavar="DURATION", default=_STOP_TIMEOUT)
-    stop.add_argument("--json", action="store_true")
-    cancel = add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
+    text = "how long this command waits for the stop (default: %(default)s)"
+    stop.add_argument("--timeout", metavar="DURATION", default=_STOP_TIMEOUT, help=text)
+    add_json(stop)
+    text = "end a job's driver without waiting for its batch; the run can be resumed"
+    cancel = add(commands, "cancel", _cancel, text)
     add_job_dir(cancel)
 
 
@@ -113,20 +115,21 @@ def _cancel(arguments: argparse.Namespace) -> int:
 def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = add(commands, "cleanup", _cleanup, text)
-    cleanup.add_argument("job_dir", metavar="JOB_DIR")
+    cleanup.add_argument("job_dir", **JOB_DIR)
     _add_entry_and_conf(cleanup)
-    text = "rewind a run: its rows are reverted, the job is as it was before it"
+    text = "undo a run: revert its rows, and set the job back to before it"
     rewind = add(commands, "rewind", _rewind, text)
-    rewind.add_argument("job_dir", metavar="JOB_DIR")
-    rewind.add_argument("run_id", metavar="RUN_ID")
-    text = "rewind the runs after it, too, the newest first"
+    rewind.add_argument("job_dir", **JOB_DIR)
+    rewind.add_argument("run_id", metavar="RUN_ID", help="the run to undo")
+    text = "undo the runs after it, too, the newest first"
     rewind.add_argument("--with-later", action="store_true", help=text)
     _add_entry_and_conf(rewind)
 
 
 def _add_entry_and_conf(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
-    command.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    text = "the job's function; default: the last run's"
+    command.add_argument("--entry", metavar="FILE.py:FUNC", help=text)
+    add_conf(command)
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
@@ -155,14 +158,14 @@ def _rewind(arguments: argparse.Namespace) -> int:
 
 
 def _add_checkpoint(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "look at, or drain, any Spark checkpoint"
+    text = "show any Spark checkpoint, or plan its drain"
     checkpoint = commands.add_parser("checkpoint", help=text, description=text)
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")
-    show.add_argument("url", metavar="URL")
+    show.add_argument("url", metavar="URL", help="the checkpoint's folder")
     drain = add(actions, "plan-drain", _checkpoint_plan_drain, "plan the drain of a stopped query")
-    drain.add_argument("url", metavar="URL")
-    text = "drain it once more, for rows that are later than the year 9999"
+    drain.add_argument("url", metavar="URL", help="the checkpoint's folder")
+    text = "plan a further drain batch, for rows after the year 9999"
     drain.add_argument("--further", action="store_true", help=text)
 
 
@@ -188,9 +191,9 @@ def _add_logs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> Non
     logs = add(commands, "logs", _logs, text)
     add_job_dir(logs)
     logs.add_argument("--run-id", metavar="ID", help="default: the newest run")
-    text = "what Spark itself has logged, which is all there is of a run from a shell"
+    text = "Spark's own log; a run from a shell has no other"
     logs.add_argument("--spark", dest="is_of_spark", action="store_true", help=text)
-    text = "go on while a driver is at work on the run"
+    text = "follow the log until the driver ends"
     logs.add_argument("-f", "--follow", action="store_true", help=text)
 
 

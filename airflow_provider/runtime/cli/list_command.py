@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, utc_text
+from airflow_provider.runtime.cli.command_parser import add_json
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
@@ -51,7 +52,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """Add the command; see :class:`~.api.commands.CommandModule`."""
     listed = add(commands, "ls", _ls, "list the jobs below a folder, with their states")
     listed.add_argument("root", metavar="ROOT", help="folder of job directories, or one of them")
-    listed.add_argument("--json", action="store_true")
+    add_json(listed)
 
 
 def _ls(arguments: argparse.Namespace) -> int:

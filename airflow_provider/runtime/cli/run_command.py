@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.extensions import REQUESTS, WARM_DRIVERS, load_known
 from airflow_provider.runtime.cli.command_parser import (
+    JOB_DIR,
+    add_json,
     add_options,
     add_programs,
     named_program,
@@ -99,8 +101,8 @@ def _number(value: int | None, is_minimum: bool = False) -> str:  # noqa: FBT001
 def _add_run(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     run = add(commands, "run", _run, "run a job until its final checkpoint has committed")
     add_programs(add_options(run, RunSpec))
-    run.add_argument("--pool", action="store_true", help="let a standby driver of the pool run it")
-    run.add_argument("--json", action="store_true", help="print the final checkpoint on stdout")
+    run.add_argument("--pool", action="store_true", help="run it in a warm driver of the pool")
+    add_json(run, "print the final checkpoint as JSON")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -138,12 +140,12 @@ def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = 
 
 
 def _add_check(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "refuse what run would refuse, with the same options; nothing is run or written"
+    text = "check a job without running it: takes the options of run, and writes nothing"
     check = add(commands, "check", _check, text)
     add_programs(add_options(check, RunSpec))
     text = "also start Spark, call the job's function, analyse its queries, and ask its sinks"
     check.add_argument("--spark", dest="with_spark", action="store_true", help=text)
-    check.add_argument("--json", action="store_true")
+    add_json(check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -165,12 +167,13 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _add_driver(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    driver = add(commands, "driver", _driver, "do what a submission asks for; for launchers")
-    driver.add_argument("request", choices=(RunSpec.COMMAND, BootstrapSpec.COMMAND, *REQUESTS))
-    driver.add_argument("job_dir", metavar="JOB_DIR")
-    driver.add_argument("run_id", metavar="RUN_ID")
-    driver.add_argument("driver_id", metavar="DRIVER_ID")
-    driver.add_argument("digest", metavar="SHA256", help="of the request, as it was submitted")
+    driver = add(commands, "driver", _driver, "carry out a submission; for launchers")
+    requests = (RunSpec.COMMAND, BootstrapSpec.COMMAND, *REQUESTS)
+    driver.add_argument("request", choices=requests, help="the kind of the request")
+    driver.add_argument("job_dir", **JOB_DIR)
+    driver.add_argument("run_id", metavar="RUN_ID", help="the run of the submission")
+    driver.add_argument("driver_id", metavar="DRIVER_ID", help="the driver of the submission")
+    driver.add_argument("digest", metavar="SHA256", help="the digest of the submitted request")
 
 
 def _driver(arguments: argparse.Namespace) -> int:
@@ -211,7 +214,7 @@ def add_bootstrap(
     text = "make a job's first state from history: its queries read it, then a savepoint is taken"
     command = add(actions, "bootstrap", _bootstrap, text)
     add_options(command, BootstrapSpec)
-    command.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
+    add_json(command, "print savepoint.json")
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:

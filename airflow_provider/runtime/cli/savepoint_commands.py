@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, parse_duration
-from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.command_parser import (
+    JOB_DIR,
+    SAVEPOINT,
+    add_conf,
+    add_job_dir,
+    add_json,
+)
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -31,59 +37,67 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
 
 
+_PLACE: Final = "the job directory, or a folder of savepoints"
+
+
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command; see :class:`~.api.commands.CommandModule`."""
     group = commands.add_parser("savepoint", help="take, restore and keep savepoints")
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_take(actions, add)
     listed = add(actions, "list", _list, "list the savepoints of a job, or of a folder")
-    add_job_dir(listed, "place", metavar="JOB_DIR|URL")
-    listed.add_argument("--json", action="store_true")
+    add_job_dir(listed, "place", metavar="JOB_DIR|URL", help=_PLACE)
+    add_json(listed)
     verify = add(actions, "verify", _verify, "compare every file with its size and checksum")
-    verify.add_argument("url", metavar="SAVEPOINT")
+    verify.add_argument("url", **SAVEPOINT)
     _add_restore(actions, add)
     fork = add(actions, "fork", _fork, "begin a second job from a savepoint, in a new directory")
-    fork.add_argument("url", metavar="SAVEPOINT")
-    fork.add_argument("job_dir", metavar="JOB_DIR")
+    fork.add_argument("url", **SAVEPOINT)
+    fork.add_argument("job_dir", **{**JOB_DIR, "help": "the new job directory"})
     _add_partitions(fork)
-    kept = add(actions, "retain", _retain, "dispose of savepoints that are too many or too old")
-    add_job_dir(kept, "place", metavar="JOB_DIR|URL")
-    kept.add_argument(
-        "--keep", type=int, metavar="N", help="how many of the newest of each series stay"
-    )
-    kept.add_argument("--max-age", metavar="DURATION", help="how old one may get")
-    kept.add_argument("--origin", action="append", choices=ORIGINS, help="default: periodic")
+    kept = add(actions, "retain", _retain, "remove surplus and old savepoints")
+    add_job_dir(kept, "place", metavar="JOB_DIR|URL", help=_PLACE)
+    kept.add_argument("--keep", type=int, metavar="N", help="keep the N newest of each series")
+    kept.add_argument("--max-age", metavar="DURATION", help="the greatest age of a savepoint")
+    text = "only savepoints of this origin; may be repeated; default: periodic"
+    kept.add_argument("--origin", action="append", choices=ORIGINS, help=text)
     gone = add(actions, "dispose", _dispose, "remove one savepoint")
-    gone.add_argument("url", metavar="SAVEPOINT")
+    gone.add_argument("url", **SAVEPOINT)
 
 
 def _add_take(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     take = add(actions, "take", _take, "take a savepoint, whether or not a driver is running")
     add_job_dir(take, nargs="?")
-    take.add_argument("--checkpoint", metavar="URL", help="any Spark checkpoint")
-    take.add_argument("--to", metavar="URL", help="default: JOB_DIR/savepoints/NAME")
-    take.add_argument("--name", metavar="N", help="default: the origin and the time")
-    take.add_argument("--origin", choices=ORIGINS, default="manual")
-    take.add_argument("--label", action="append", default=[], metavar="K=V")
+    take.add_argument("--checkpoint", metavar="URL", help="instead of a job: a Spark checkpoint")
+    take.add_argument("--to", metavar="URL", help="its folder; default: JOB_DIR/savepoints/NAME")
+    take.add_argument("--name", metavar="NAME", help="its name; default: the origin and the time")
+    text = "what the savepoint is recorded to come from; default: %(default)s"
+    take.add_argument("--origin", choices=ORIGINS, default="manual", help=text)
+    text = "a label to find the savepoint by; may be repeated"
+    take.add_argument("--label", action="append", default=[], metavar="K=V", help=text)
     take.add_argument(
         "--aligned-timeout",
         metavar="DURATION",
-        help=f"how long a batch in flight is waited for; default: {ALIGNED_TIMEOUT_S:.0f} seconds",
+        help="the longest wait for a batch in flight; then the savepoint is unaligned; default: "
+        f"{ALIGNED_TIMEOUT_S:.0f} seconds",
     )
-    take.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
+    add_json(take, "print savepoint.json")
 
 
 def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    restore = add(actions, "restore", _restore, "set a job to a savepoint")
-    restore.add_argument("url", metavar="SAVEPOINT")
-    restore.add_argument("job_dir", metavar="JOB_DIR", help="a new one, or the job's own")
-    restore.add_argument("--claim-mode", choices=("no-claim", "claim"), default="no-claim")
+    restore = add(actions, "restore", _restore, "restore a job from a savepoint")
+    restore.add_argument("url", **SAVEPOINT)
+    restore.add_argument("job_dir", metavar="JOB_DIR", help="a new directory, or the job's own")
+    text = "claim: remove the savepoint when the restore is done; default: %(default)s"
+    modes = ("no-claim", "claim")
+    restore.add_argument("--claim-mode", choices=modes, default="no-claim", help=text)
     restore.add_argument(
         "--revert",
         action="store_true",
-        help="first remove from the sinks what was written after the savepoint",
+        help="first revert the rows that were written after the savepoint",
     )
-    restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --revert")
+    text = "with --revert: the job's function; default: the last run's"
+    restore.add_argument("--entry", metavar="FILE.py:FUNC", help=text)
     _add_partitions(restore)
     restore.add_argument(
         "--skip-in-flight",
@@ -93,9 +107,9 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
 
 
 def _add_partitions(command: argparse.ArgumentParser) -> None:
-    text = "spread the state over N partitions, by Spark; default: as many as it has"
+    text = "repartition the state to N partitions; default: unchanged"
     command.add_argument("--state-partitions", type=int, metavar="N", help=text)
-    command.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    add_conf(command)
 
 
 def _take(arguments: argparse.Namespace) -> int:

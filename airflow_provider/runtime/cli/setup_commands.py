@@ -138,7 +138,8 @@ def _add_package(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         _package,
         "write the runtime's zip and the application, for a cluster's own storage",
     )
-    package.add_argument("out", metavar="OUT.zip", type=Path)
+    text = "the zip to write; the application is written beside it"
+    package.add_argument("out", metavar="OUT.zip", type=Path, help=text)
     package.add_argument(
         "--force", action="store_true", help="replace files that this command has not made, too"
     )
@@ -160,9 +161,9 @@ _MOST: Final = 20
 
 
 def _add_completion(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "print what a shell needs to complete commands, options, runs and savepoints"
+    text = "print a shell's completion script: it completes commands, options, runs and savepoints"
     completion = add(commands, "completion", _completion, text)
-    completion.add_argument("shell", choices=SHELLS)
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def _completion(arguments: argparse.Namespace) -> int:

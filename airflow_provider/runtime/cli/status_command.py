@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.clock import SystemClock, utc_text
 from airflow_provider.runtime.base.names import check_name, is_name
 from airflow_provider.runtime.base.typed_json import encode
-from airflow_provider.runtime.cli.command_parser import add_job_dir
+from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
 from airflow_provider.runtime.cli.output import live_block, print_json
 from airflow_provider.runtime.cli.progress_lines import (
     Rates,
@@ -59,39 +59,38 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     status = add(commands, "status", _status, "show the state of a job's runs")
     add_job_dir(status, only_reads=True)
     which = status.add_mutually_exclusive_group()
-    which.add_argument("--run-id", metavar="ID")
+    which.add_argument("--run-id", metavar="ID", help="only this run")
     which.add_argument(
         "--last",
         metavar="N",
         type=int,
         default=RECENT,
-        help="so many of the newest runs, among those of the last hundred drivers (default: "
-        "%(default)s)",
+        help="the N newest runs of the last hundred drivers (default: %(default)s)",
     )
     which.add_argument("--all", action="store_true", help="every run; reads each of them")
     how = status.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true")
+    add_json(how)
     how.add_argument(
         "--watch",
         metavar="SECONDS",
         nargs="?",
         const=_WATCH_S,
         type=float,
-        help="show the newest of them again and again while it is driven (every %(const)s s)",
+        help="refresh the newest run while a driver works on it (every %(const)s s)",
     )
     how.add_argument(
         "--prometheus",
         action="store_true",
-        help="print the metrics of the newest of them as Prometheus' text",
+        help="print the metrics of the newest run as Prometheus' text",
     )
 
 
 def _add_watch(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "follow a run until it ends, or nobody drives it any more"
+    text = "follow a run until it ends, or has no driver"
     watch = add(commands, "watch", _watch_command, text)
     add_job_dir(watch, only_reads=True)
     watch.add_argument("--run-id", metavar="ID", help="default: the newest run")
-    text = "seconds between two looks (default: %(default)s)"
+    text = "seconds between two polls (default: %(default)s)"
     watch.add_argument("--every", metavar="SECONDS", type=float, default=_WATCH_S, help=text)
 
 

@@ -67,7 +67,7 @@ class BootstrapSpec(DriverSpec):
 
     params: Mapping[str, Any] = option(
         "--param",
-        "for the job, to read the history; K:=JSON for a value that is not text",
+        "a parameter of the job, to read the history; K:=JSON for a value that is not text",
         default=dict,
         argument="history_params",
         parse=parse_params,
@@ -92,14 +92,14 @@ class BootstrapSpec(DriverSpec):
     )
     output: str = option(
         "--output",
-        "of the history; default: discard, so that no sink is touched",
+        "the history's output; default: discard, which touches no sink",
         default="discard",
         argument="output",
         choices=OUTPUTS,
     )
     kept: tuple[str, ...] = option(
         "--keep-position",
-        "this source goes on where history ended; the others begin from their beginning",
+        "this source continues after the history; the others start from their beginning",
         default=(),
         argument="keep_positions",
         parse=lambda names, _: tuple(names),

@@ -176,7 +176,7 @@ class RunOptions:
 
     mode: str = option(
         "--mode",
-        "automatic: batch for bounded jobs whose result is the same, else streaming",
+        "automatic: batch if the job is bounded and both give the same result, else streaming",
         default="automatic",
         argument="mode",
         choices=MODES,
@@ -185,7 +185,8 @@ class RunOptions:
     )
     until: str | None = option(
         "--until",
-        "where the run ends; default: end if all sources are bounded, else stopped",
+        "when the run ends: at the end of its sources, at what is available now, or when it is "
+        "stopped; default: end if all sources are bounded, else stopped",
         default=None,
         argument="until",
         choices=UNTIL,
@@ -194,7 +195,8 @@ class RunOptions:
     )
     at_end: str | None = option(
         "--at-end",
-        "the state at the end; default: drain with until end, else suspend",
+        "flush all state (drain), or keep it for the next run (suspend); default: drain with until "
+        "end, else suspend",
         default=None,
         argument="at_end",
         choices=AT_END,
@@ -232,7 +234,7 @@ class RunOptions:
     )
     allow_mixed_results: bool = option(
         "--allow-mixed-results",
-        "go on with state that a job with other windows, keys, filters or functions has made",
+        "continue with state of other windows, keys, filters or functions; results are mixed",
         default=False,
         argument="allow_mixed_results",
         action="store_true",
@@ -252,8 +254,8 @@ class RunOptions:
     )
     restart: str | None = option(
         "--restart",
-        "whether and when a query that fails is started again, such as 'fixed-delay(attempts=3, "
-        "delay=10 s)'; default: exponential-delay with until stopped, else none",
+        "how a failed query is restarted, such as 'fixed-delay(attempts=3, delay=10 s)', or none; "
+        "default: exponential-delay with until stopped, else none",
         default=None,
         argument="restart",
         takes="str | Mapping[str, Any] | None",
@@ -263,7 +265,7 @@ class RunOptions:
     )
     failover: Failover = option(
         "--failover",
-        "what is started again with it: its region, or full for every query that has not ended",
+        "which queries restart with a failed one: its region, or full for all that have not ended",
         default=Failover.REGION,
         argument="failover",
         takes="str",
@@ -294,7 +296,7 @@ class RunOptions:
     )
     late_limit: str | None = option(
         "--late-limit",
-        "how many late rows each query accepts with late fail, as rows or as a share such as 0.1%; "
+        "with late fail: the most late rows of each query, a number or a share such as 0.1%; "
         "default: 0",
         default=None,
         argument="late_limit",
@@ -305,7 +307,7 @@ class RunOptions:
     )
     missing_input: str = option(
         "--missing-input",
-        "input that is not there yet: retry, so that another attempt finds it, or fail for good",
+        "absent input: retry, so that another attempt looks again, or fail permanently",
         default=RETRY,
         argument="missing_input",
         choices=MISSING_INPUT,

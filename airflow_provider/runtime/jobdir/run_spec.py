@@ -211,7 +211,7 @@ class DriverSpec(Document):
 
     driver_id: Name | None = None
     job_dir: Address = option(
-        "job_dir", "the job's home on a shared filesystem", argument="job_dir", metavar="JOB_DIR"
+        "job_dir", "the job directory, on shared storage", argument="job_dir", metavar="JOB_DIR"
     )
     entry: str = option(
         "--entry",
@@ -221,7 +221,7 @@ class DriverSpec(Document):
     )
     params: Mapping[str, Any] = option(
         "--param",
-        "for the job; K:=JSON for a value that is not text",
+        "a parameter of the job; K:=JSON for a value that is not text",
         default=dict,
         argument="params",
         parse=parse_params,
@@ -231,7 +231,8 @@ class DriverSpec(Document):
     )
     secret_params: Mapping[str, str] = option(
         "--secret-param",
-        "for the job, from this environment variable; no document, log or message has its value",
+        "a secret parameter: its value is read from this environment variable, and never stored "
+        "or shown",
         default=dict,
         argument="secret_params",
         parse=parse_pairs,
@@ -241,7 +242,7 @@ class DriverSpec(Document):
     )
     interval: tuple[dt.datetime, dt.datetime] | None = option(
         "--interval",
-        "the slice of data that the run is for, as ISO 8601 times",
+        "the slice of data that the run is for, as two ISO 8601 times",
         default=None,
         argument="interval",
         parse=parse_interval,
@@ -251,13 +252,13 @@ class DriverSpec(Document):
     )
     master: str | None = option(
         "--master",
-        "default: local[*], or what spark-submit says",
+        "Spark's master; default: spark-submit's, else local[*]",
         default=None,
         metavar="URL",
     )
     conf: Mapping[str, str] = option(
         "--conf",
-        "for Spark",
+        "a setting of Spark",
         default=dict,
         parse=parse_pairs,
         action="append",
@@ -329,7 +330,7 @@ class RunSpec(RunOptions, DriverSpec):
 
     run_id: str | None = option(
         "--run-id",
-        "default: the unfinished run among the newest ten, or a new one",
+        "the run to begin or resume; default: the unfinished one of the newest ten, or a new one",
         default=None,
         argument="run_id",
         metavar="ID",
@@ -353,14 +354,14 @@ class RunSpec(RunOptions, DriverSpec):
     )
     replays: str | None = option(
         "--replay",
-        "first undo this run: its rows are reverted, the job is as it was before it",
+        "first undo this run: revert its rows, and set the job back to before it",
         default=None,
         is_once=True,
         metavar="RUN_ID",
     )
     replaces_job: str | None = option(
         "--replaces-job",
-        "the identity of a lost job directory: this new job adds its rows to what that one wrote",
+        "the identity of a lost job directory, to whose output this new job adds rows",
         default=None,
         argument="replaces_job",
         is_once=True,
