@@ -112,7 +112,7 @@ def test_a_disk_that_is_full_under_the_job_directory(place, drivers, disk, capsy
         status = story.status(capsys)
     assert EXIT_RETRY == code, first.log[-3000:]
     told = line_in(first.log.splitlines()) or ""
-    assert told.startswith("query 'out', batch 1: "), told
+    assert told.startswith("query 'out', batch 1, on "), told
     assert "No space left on device" in told
     assert "could not be recorded" in told
     assert (None, None) == (story.attempts()[0]["outcome"], status["failure"])
