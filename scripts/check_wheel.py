@@ -23,10 +23,9 @@ DISTRIBUTION = "airflow-provider-spark-streaming"
 PACKAGE = "airflow_provider"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 # They are made of tests: who uses them has pytest, which is no dependency of the package.
-NEEDS_PYTEST = (
-    f"{PACKAGE}.runtime.testing.launchers",
-    f"{PACKAGE}.runtime.testing.sinks",
-    f"{PACKAGE}.runtime.testing.storages",
+NEEDS_PYTEST = tuple(
+    f"{PACKAGE}.runtime.testing.{module}"
+    for module in ("launchers", "sink_bench", "sinks", "storages")
 )
 
 # Runs in the new environment, with the names of modules as its arguments.
