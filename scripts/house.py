@@ -51,7 +51,7 @@ BUDGET: Final[dict[str, int]] = {
     "plugins": 1940,
     "runtime/api": 400,
     "runtime": 420,
-    "runtime/base": 960,
+    "runtime/base": 970,
     "runtime/checkpoint": 1930,
     "runtime/cli": 2110,
     "runtime/control": 1010,
@@ -71,6 +71,8 @@ BUDGET: Final[dict[str, int]] = {
     "triggers": 780,
 }
 """The most code lines of each room."""
+NEW_EXTENSION: Final = 300
+"""The most code lines of an extension without a row of its own."""
 
 
 class Count(NamedTuple):

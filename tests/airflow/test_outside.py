@@ -6,6 +6,7 @@ this repository names it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -18,11 +19,14 @@ from outside import install
 from services import ROOT, run_dag
 
 from airflow_provider.hooks.run_datasets import datasets_of_run
+from airflow_provider.runtime.api.launchers import Application, Launcher
 from airflow_provider.runtime.api.storages import Storage
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.testing.launchers import LauncherContract
 from airflow_provider.runtime.testing.storages import SharedStorageContract
+from tests.contract.clusters import PROGRAM, an_application
 
 pytestmark = [pytest.mark.spark, pytest.mark.airflow]
 
@@ -147,3 +151,34 @@ class TestShare(SharedStorageContract):
         extensions.load_extension.cache_clear()
         for name in ("shares_outside", "streams_outside"):
             sys.modules.pop(name, None)
+
+
+class OutsideProcesses:
+    """A folder of processes that the launcher from outside starts."""
+
+    secrets = ()
+
+    def __init__(self, folder: Path, outside: Any) -> None:
+        self._folder, self._outside = folder, outside
+
+    def open(self) -> Launcher:
+        options = self._outside.ProcessOptions(str(self._folder))
+        launcher: Launcher = self._outside.ProcessLauncher(options, [sys.executable, str(PROGRAM)])
+        return launcher
+
+    def application(self, exit_code: int | None) -> Application:
+        return an_application(exit_code)
+
+    def runs(self) -> int:
+        return len([*self._folder.glob("*.pid")])
+
+
+class TestProcesses(LauncherContract):
+    """The contract on the launcher from outside."""
+
+    @pytest.fixture
+    def case(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OutsideProcesses]:
+        monkeypatch.syspath_prepend(str(install(tmp_path)))
+        (tmp_path / "drivers").mkdir()
+        yield OutsideProcesses(tmp_path / "drivers", importlib.import_module("streams_outside"))
+        sys.modules.pop("streams_outside", None)

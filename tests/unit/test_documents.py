@@ -251,6 +251,13 @@ def test_json_is_not_parsed_when_it_is_larger_than_any():
         read_json("[1,2] ", at_most_bytes=5)
 
 
+def test_half_of_a_character_is_part_of_a_text_and_of_no_name():
+    """A file's name that is no Unicode is shown; a member of such a name stops no view of the page."""
+    assert {"größe": "\ud800"} == read_json('{"größe": "\\ud800"}')
+    with pytest.raises(ValueError, match="name of a member"):
+        read_json(b'[{"a": {"\\ud800": 1}}]')
+
+
 @pytest.mark.parametrize("text", [b"1e999", b"NaN", b"9" * 5000, b'"\\ud800"', b'"\\u0000"', b"-0"])
 def test_strange_values_of_json_are_read_or_refused(storage, text):
     """What JSON's grammar lets through is no crash."""

@@ -15,5 +15,7 @@ def test_no_room_outgrows_its_budget(monkeypatch):
     house = importlib.import_module("house")
     code = {room: counted.code for room, counted in house.rooms().items() if counted.code}
 
-    assert {} == {room: lines for room, lines in code.items() if lines > house.BUDGET.get(room, 0)}
+    budget = {room: house.NEW_EXTENSION for room in code if room.startswith("extensions/")}
+    budget |= house.BUDGET
+    assert {} == {room: lines for room, lines in code.items() if lines > budget.get(room, 0)}
     assert [] == sorted({*house.BUDGET} - {*code}), "rooms that are gone"

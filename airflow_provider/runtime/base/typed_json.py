@@ -131,7 +131,11 @@ Address = Annotated[
 
 
 def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
-    """Return values of JSON; ValueError if not JSON, too large, or deeper than ``2 * DEEPEST``."""
+    """Return values of JSON; ValueError if not JSON, too large, or deeper than ``2 * DEEPEST``.
+
+    A text may have half of a character, as Python reads the name of a file that is no Unicode. The
+    name of a member may not: JSON libraries that write it again fail.
+    """
     if len(text) > at_most_bytes:
         msg = f"{len(text)} bytes, more than {at_most_bytes}"
         raise ValueError(msg)
@@ -141,7 +145,18 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
         raise ValueError(_TOO_DEEP) from error
     if _is_deeper(raw, 2 * DEEPEST):
         raise ValueError(_TOO_DEEP)
+    if _has_broken_name(raw):
+        msg = "the name of a member has half of a character"
+        raise ValueError(msg)
     return raw
+
+
+def _has_broken_name(raw: Any) -> bool:
+    if isinstance(raw, dict):
+        names = "".join(raw)
+        is_broken = not names.isascii() and names.encode(errors="ignore").decode() != names
+        return is_broken or any(map(_has_broken_name, raw.values()))
+    return isinstance(raw, list) and any(map(_has_broken_name, raw))
 
 
 def decode(kind: Any, raw: Any) -> Any:

@@ -36,7 +36,7 @@
     restores/<n>.json                            RestoreRecord (checkpoint_places.py)
     upgrades/<n>.json, leases/, heartbeats/      UpgradeRecord: which version may run; who upgrades
     savepoints/<name>/                           see savepoints/record.py
-    bootstraps/<name>/                           a job directory of its own (state/bootstrap.py)
+    bootstraps/<name>/                           a job directory of its own (bootstrap.py)
     leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json
     retired.json                                 RetiredRecord (expiry.py): what is removed
     requests/<driver id>/<id>.json  bells/<driver id>.json  replies/<id>.json

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from airflow_provider.hooks.api import Link, Section, Table
@@ -21,6 +23,18 @@ api_version = 1
 # --- a launcher ---------------------------------------------------------------------------------
 
 
+# The shell passes the signal on and outlives the driver, because it records the exit code.
+SHELL = """
+"$@" > "$0.log" 2>&1 &
+trap "kill $!" TERM
+echo $$ > "$0.pid.new" && mv "$0.pid.new" "$0.pid"
+wait $!; code=$?
+while kill -0 $! 2> /dev/null; do wait $!; code=$?; done
+echo $code > "$0.code.new" && mv "$0.code.new" "$0.code"
+"""
+DRIVER = (sys.executable, "-m", "airflow_provider.runtime.cli")
+
+
 @dataclasses.dataclass(frozen=True)
 class ProcessOptions:
     """Options of the launcher: the folder of its logs and process ids."""
@@ -33,8 +47,8 @@ class ProcessLauncher:
 
     kind = "processes"
 
-    def __init__(self, options: ProcessOptions) -> None:
-        self._folder = Path(options.folder)
+    def __init__(self, options: ProcessOptions, command=DRIVER) -> None:
+        self._folder, self._command = Path(options.folder), command
 
     def check(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -45,24 +59,26 @@ class ProcessLauncher:
             (self._folder / f"{token}.began").open("x").close()
         except FileExistsError:
             return handle
-        # A shell that stays tells the exit code, whoever asks for it.
-        driver = [sys.executable, "-m", "airflow_provider.runtime.cli", *application.arguments]
-        wrapper = 'echo $$ > "$0.pid"; "$@" > "$0.log" 2>&1; echo $? > "$0.code"'
         place = str(self._folder / token)
-        subprocess.Popen(["sh", "-c", wrapper, place, *driver], start_new_session=True)
+        driver = [*self._command, *application.arguments]
+        shell = subprocess.Popen(["sh", "-c", SHELL, place, *driver], start_new_session=True)
+        # Nobody else waits for it, and a process that has ended must not stay.
+        threading.Thread(target=shell.wait, daemon=True).start()
         return handle
 
     def poll(self, handle):
         code = self._folder / f"{handle.id}.code"
         if code.exists() and (text := code.read_text().strip()):
             return LaunchStatus(LaunchState.ENDED, int(text))
+        if (self._folder / f"{handle.id}.pid").exists():
+            return LaunchStatus(LaunchState.RUNNING)
         began = (self._folder / f"{handle.id}.began").exists()
-        return LaunchStatus(LaunchState.RUNNING if began else LaunchState.GONE)
+        return LaunchStatus(LaunchState.QUEUED if began else LaunchState.GONE)
 
     def end(self, handle):
         pid = self._folder / f"{handle.id}.pid"
         if pid.exists() and not self.poll(handle).is_over:
-            os.killpg(int(pid.read_text()), 15)
+            os.kill(int(pid.read_text()), signal.SIGTERM)
 
     def log(self, handle, offset=0):
         log = self._folder / f"{handle.id}.log"
