@@ -27,6 +27,7 @@ class SparkStopTrigger(BaseTrigger):
     Its event holds ``answer``, or ``error`` and ``may_retry``. A killed task leaves its request.
 
     Args:
+        job_dir: URL of the job directory.
         request_id: the request.
         run_id: the run that is stopped.
         token: the lease of the driver that got the request.

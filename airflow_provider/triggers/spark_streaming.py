@@ -40,9 +40,13 @@ class SparkStreamingTrigger(BaseTrigger):
     Airflow's database stores its arguments: they hold no secrets, and unknown ones are ignored.
 
     Args:
+        job_dir: URL of the job directory.
+        run_id: the run.
+        driver_id: the driver that is waited for.
         generation: the claim of the task's try; see :meth:`.DriverHook.claim`.
         wait_for_foreign: whether to wait for another run's driver, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
+        poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: the earliest beginning in it, in bytes; a later offset may be stored.
         request: None, or that of a bootstrap or an upgrade for :meth:`.DriverHook.watcher`.

@@ -24,6 +24,7 @@ class SparkWatermarkTrigger(BaseTrigger):
     Its event holds ``complete``, per query the moment up to which it is; or ``error``.
 
     Args:
+        job_dir: URL of the job directory.
         up_to_ms: the moment, in milliseconds since 1970.
         queries: the queries that count; none for all.
         poll_interval: seconds between polls.
