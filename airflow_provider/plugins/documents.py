@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.jobdir.layout import ROOTS
 from airflow_provider.runtime.storage.documents import Contents, Document, read_stored
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
 _SUFFIX: Final = ".json"
 _MOST_CHARS: Final = 200_000  # more stalls a browser; the rest is for other tools
 _MOST_PARTS: Final = 12
-# Of a job directory: other folders beside them are not ours to show.
-_ROOTS: Final = frozenset(
-    {
-        "bells",
-        "bootstraps",
-        "heartbeats",
-        "job.json",
-        "leases",
-        "queries",
-        "replies",
-        "requests",
-        "restores",
-        "retired.json",
-        "runs",
-        "savepoints",
-        "tries.json",
-    }
-)
 _MODULES: Final = (
     "hooks.log_tail",
     "hooks.task_runs",
@@ -120,7 +103,7 @@ def read_document(job_dir: str, path: str) -> StoredDocument:
 
 def _names(storage: Storage, folder: str) -> list[str]:
     """Return the names in a folder that is reached from listing to listing."""
-    names = sorted(_ROOTS.intersection(storage.list("")))
+    names = sorted(ROOTS.intersection(storage.list("")))
     at = ""
     parts = folder.split("/") if folder else []
     if len(parts) > _MOST_PARTS:

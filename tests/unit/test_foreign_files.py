@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from airflow_provider.plugins.documents import read_folder
+from airflow_provider.runtime.jobdir import layout
 from airflow_provider.runtime.jobdir.layout import JobDirectory, neighbour_lines, open_job_directory
 
 
@@ -48,3 +51,16 @@ def test_a_store_is_not_looked_at():
     directory = cast("JobDirectory", SimpleNamespace(url="s3://bucket/job"))
 
     assert [] == neighbour_lines(directory)
+
+
+def test_the_names_of_a_job_directory_are_those_that_are_drawn(tmp_path):
+    """The page shows each of them, and nothing else that lies beside them."""
+    drawn = re.findall(
+        r"(?:^|  |, )([a-z]+(?:\.json|(?=/)))", layout.__doc__.partition("::")[2], re.M
+    )
+    assert layout.ROOTS == set(drawn)
+
+    for name in (*layout.ROOTS, "theirs", "theirs.json"):
+        tmp_path.joinpath(name).touch() if name.endswith(".json") else (tmp_path / name).mkdir()
+    shown = read_folder(str(tmp_path), "")
+    assert layout.ROOTS == {*shown.folders, *shown.documents}

@@ -23,7 +23,8 @@
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
-    runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (requests.py): who watches
+    runs/<run id>/claims/<n>.json                WatchClaimRecord (requests.py): a try watches
+    runs/<run id>/watch.json                     WatchRecord: which trigger waits
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
@@ -306,13 +307,14 @@ def open_job_directory(job_dir: str) -> JobDirectory:
 
 
 _JOB: Final = "job.json"
-_OURS: Final = frozenset(
+ROOTS: Final = frozenset(
     (
-        *("bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
+        *(_JOB, "bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
         *("restores", "retired.json", "runs", "savepoints", "upgrades"),
         *(identity.PATH, identity.PREDECESSORS),
     )
 )
+"""The names in a job directory; other names beside them are foreign."""
 _SHOWN: Final = 3
 
 
@@ -322,7 +324,7 @@ def neighbour_lines(directory: JobDirectory) -> list[str]:
     if local is None or not Path(local).is_dir():
         return []
     names = {path.name for path in Path(local).iterdir() if not path.name.startswith(".")}
-    others = sorted(names - _OURS)
+    others = sorted(names - ROOTS)
     if _JOB in names or not others:
         return []
     more = "" if len(others) <= _SHOWN else f" and {len(others) - _SHOWN} more"
