@@ -44,7 +44,7 @@ def wording_of(cause: Cause) -> Wording | None:
             return word({})
     if cause.simple_name == "ModuleNotFoundError":
         return _missing_module(in_worker=cause.in_worker)
-    return _PYTHON.get(cause.simple_name)
+    return _PYTHON_ERRORS.get(cause.simple_name)
 
 
 def without_marks(message: str) -> str:
@@ -178,7 +178,7 @@ _WORDS: Final[Mapping[str, _Word]] = {
         "leave orderBy out, and sort what you read from the output",
     ),
 }
-_PYTHON: Final[dict[str, Wording]] = {
+_PYTHON_ERRORS: Final[dict[str, Wording]] = {
     "SyntaxError": Wording("", "correct the file at that line"),
     "IndentationError": Wording("", "correct the file at that line"),
 }
