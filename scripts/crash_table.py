@@ -1,7 +1,7 @@
 """Write docs/crash-table.md: what a crash leaves at each failpoint, and what repairs it.
 
-The text comes from the comments in ``airflow_provider/runtime/base/failpoints.py``. Run it after a
-change of them; a test compares what it would write with what is there.
+The text comes from the comments in the package's modules ``failpoints``, the kernel's first. Run it
+after a change of them; a test compares what it would write with what is there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SOURCE: Final = ROOT / "airflow_provider" / "runtime" / "base" / "failpoints.py"
+PACKAGE: Final = ROOT / "airflow_provider"
+SOURCES: Final = (
+    PACKAGE / "runtime/base/failpoints.py",
+    *sorted(PACKAGE.glob("extensions/*/failpoints.py")),
+)
 PAGE: Final = ROOT / "docs" / "crash-table.md"
 _DECLARATION: Final = re.compile(r'((?:^    #: .*\n)+)    "([\w.]+)",$', re.MULTILINE)
 _ABOUT: Final = """\
 # Crash table
 
-`scripts/crash_table.py` makes this page from `airflow_provider/runtime/base/failpoints.py`.
+`scripts/crash_table.py` makes this page from the modules `failpoints` of the kernel and of each
+extension.
 
 A *failpoint* is a place where a test makes a process die. `tests/crash` kills a real process at
 each of them, and the next start repairs what it has left. `N` is the epoch. A step of an epoch
@@ -30,11 +35,12 @@ together, that of `commits/N`.
 """
 
 
-def sentences() -> dict[str, str]:
+def sentences(*sources: Path) -> dict[str, str]:
     """Return the comment of each failpoint, by its name, in their order."""
     return {
         name: " ".join(comment.replace("    #: ", "").split())
-        for comment, name in _DECLARATION.findall(SOURCE.read_text(encoding="utf-8"))
+        for source in sources or SOURCES
+        for comment, name in _DECLARATION.findall(source.read_text(encoding="utf-8"))
     }
 
 

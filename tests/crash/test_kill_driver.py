@@ -196,10 +196,6 @@ NOT_IN_A_RUN = (
     "recover.folded",
     "relocation.",
     "files.reverted",
-    "bucket.",
-    "delta.",
-    "iceberg.",
-    "sql.",
     "savepoint.",
     "restore.",
     "rewind.",
@@ -208,8 +204,6 @@ NOT_IN_A_RUN = (
     "plan.",
     "batch.",
     "bootstrap.",
-    "rewrite.",
-    "upgrade.",
 )
 OF_A_RUN = (
     "attempt.",

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
+from scripts.crash_table import sentences
 from tests.crash.rewinding import Job, rows_of
 from tests.extensions.postgres.sql_support import postgres
 from tests.pairwise import mark_whole
@@ -63,7 +64,7 @@ def test_every_failpoint_of_a_rewind_is_died_at():
     steps = ("rewind.", "revert.", "restore.")
     points = {
         point
-        for point in failpoints.ALL
+        for point in sentences()
         if (point.startswith(steps) or "reverting" in point or "reverted" in point)
         and not point.startswith(("bucket.", "upgrade."))
     }

@@ -21,6 +21,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_o
 from airflow_provider.runtime.savepoints.retention import collect_garbage
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from scripts.crash_table import sentences
 from tests.crash.forking import run_forked
 from tests.crash.savepoints import act
 from tests.unit.support import EpochBench, FakeSink
@@ -55,7 +56,7 @@ DEATHS = [
 
 def test_every_failpoint_of_savepoints_is_died_at():
     """The list of deaths below and the source agree."""
-    points = {p for p in failpoints.ALL if p.startswith(("savepoint.", "restore.", "rewrite."))}
+    points = {p for p in sentences() if p.startswith(("savepoint.", "restore.", "rewrite."))}
 
     assert points == {point for _, point in DEATHS}
 

@@ -1,7 +1,7 @@
 """Failpoints: places where a test makes a process die or stop, if the environment arms one.
 
 The comment of each says what a crash there leaves, and who repairs it; ``scripts/crash_table.py``
-writes docs/crash-table.md from them.
+writes docs/crash-table.md from them. An extension has a module of this name beside its own.
 """
 
 from __future__ import annotations
@@ -82,44 +82,6 @@ ALL: Final = (
     "files.published_one",
     #: Some files of the epoch removed: the same command removes the rest.
     "files.reverted_one",
-    #: A copy that no reader sees, in S3 an upload without its end: the next start copies again and
-    #: aborts the upload.
-    "bucket.publishing_one",
-    #: Some files of epoch N visible, each of them whole: the next start publishes the rest,
-    #: because the store refuses a copy to an existing name.
-    "bucket.published_one",
-    #: All staged files and some published ones removed: the same command removes the rest.
-    "bucket.reverted_one",
-    #: An open transaction, so epoch N is not visible: the next start publishes it.
-    "sql.committing",
-    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
-    #: table.
-    "sql.committed",
-    #: An open transaction, so the table is unchanged: the same command reverts it.
-    "sql.reverting",
-    #: The epochs removed from the table, and refused from then on: the same command finds them
-    #: removed.
-    "sql.reverted",
-    #: Epoch N not visible: the next start publishes it.
-    "delta.committing",
-    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
-    #: table.
-    "delta.committed",
-    #: The table unchanged: the same command reverts it.
-    "delta.reverting",
-    #: The epochs removed from the table, and refused from then on: the same command finds them
-    #: removed.
-    "delta.reverted",
-    #: Epoch N not visible: the next start publishes it.
-    "iceberg.committing",
-    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
-    #: table.
-    "iceberg.committed",
-    #: The table unchanged: the same command reverts it.
-    "iceberg.reverting",
-    #: The epochs removed from the table, and refused from then on: the same command finds them
-    #: removed.
-    "iceberg.reverted",
     #: `stop.json`, an accepted drain: the next attempt reads no more and drains.
     "stop.promised",
     #: The requested savepoint without a final checkpoint: after a drain the next attempt finds it
@@ -212,36 +174,6 @@ ALL: Final = (
     #: The offsets of one query removed, those of others not, and no savepoint: the same command
     #: removes all.
     "bootstrap.reset_one",
-    #: A claim on a folder without `savepoint.json`: the same command starts over, or retention
-    #: removes it.
-    "rewrite.claimed",
-    #: A changed copy beside a folder without `savepoint.json`: the same command starts over, or
-    #: retention removes it.
-    "rewrite.changed",
-    #: `upgrades/<n>.json`, stopping, and the old version running: the same command requests the
-    #: same stop; no other process starts the old version when it ends.
-    "upgrade.stopping",
-    #: The savepoint of the old version, which has ended or is about to: the same command takes
-    #: this savepoint.
-    "upgrade.stopped",
-    #: `upgrades/<n>.json`, trial, and neither version running: the same command resumes the new
-    #: version.
-    "upgrade.trial",
-    #: A decision that no document holds, the new version half way: the same command tries it
-    #: again.
-    "upgrade.decided",
-    #: `upgrades/<n>.json`, accepted: the same command, or another driver of the new version,
-    #: continues when the driver of the trial is dead.
-    "upgrade.accepted",
-    #: `upgrades/<n>.json`, rejected, and rows of the rejected version: the same command reverts
-    #: them; no process starts either version before.
-    "upgrade.rejected",
-    #: The rows of the rejected version reverted, the record still open: the same command finds
-    #: them reverted.
-    "upgrade.reverted",
-    #: `upgrades/<n>.json`, rolled back: the same command, or another driver of the old version,
-    #: runs the old version.
-    "upgrade.rolled_back",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL
 _VARIABLE: Final = "SPARK_STREAM_FAILPOINT"
