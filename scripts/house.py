@@ -47,7 +47,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/upgrades": 1270,
     "extensions/warm_drivers": 750,
     "hooks": 1740,
-    "operators": 1580,
+    "operators": 1660,
     "plugins": 1940,
     "runtime/api": 400,
     "runtime": 420,
