@@ -4,14 +4,17 @@ A real Airflow: API server, scheduler, DAG processor and triggerer as processes,
 task runs the warm-up's job on 3,000 rows of CSV, in a job directory of its own. *At once* they are
 one DAG run of chains side by side, each of whose tasks follows the last: as many tasks run at a
 time as there are chains. *Spaced* each task is a DAG run of its own, one every so many seconds, as
-on a real day, so that a pool can warm its next standby meanwhile.
+on a real day, so that a pool can warm its next standby meanwhile. *Slices* are the hours of a
+backfill, each a DAG run with a job directory of its own.
 
 Three sides: without a pool; with one, its tasks deferred, as is the default; and with one, its
 tasks waiting in their workers. A deferred task is green ten seconds after it was deferred at the
 earliest (:mod:`airflow_provider.triggers.polling` says why), however soon its run has ended.
 
 A trigger of the database notes each state of a task when it is set; the job directories say when
-the driver was submitted and up, and when the final checkpoint committed. Nothing is polled.
+the driver was submitted and up, and when the final checkpoint committed; XComs say when the task's
+own code began and returned. Nothing is polled. CPU time is that of the whole machine: Airflow,
+PostgreSQL, the pool and everything else.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import psycopg2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,11 +78,13 @@ PHASES = {
     "scheduled": "can run → scheduled",
     "queued": "→ queued",
     "running": "→ running, in a worker",
+    "executing": "→ `execute()`: fork, imports, the DAG's file",
     "submitted": "→ driver submitted",
     "up": "→ driver up: Python, Spark, lease, attempt",
     "final": "→ final checkpoint",
     "fired": "→ trigger has fired, task is scheduled again",
-    "success": "→ green, by a worker",
+    "returned": "→ the task returns",
+    "success": "→ green",
 }
 
 
@@ -107,23 +113,25 @@ class Side:
 
     name: str
     seconds: float
+    cpu_s: float
     tasks: list[Task]
 
 
 def main() -> int:
-    """Measure both sides, at once and spaced; print tables."""
+    """Measure each side at once, spaced and as slices; print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=20, help="of the DAG; 0 for none at once")
     parser.add_argument("--chains", type=int, default=2, help="tasks that run at a time")
     parser.add_argument("--pool", type=int, default=2, help="standbys")
     parser.add_argument("--spaced", type=int, default=6, help="tasks that come one by one")
     parser.add_argument("--spacing", type=float, default=25.0, help="seconds between those")
+    parser.add_argument("--slices", type=int, default=0, help="of a backfill")
     parser.add_argument("--mode", default="streaming", choices=("streaming", "batch"))
     parser.add_argument("--sides", default=",".join(SIDES))
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     make_input(WORK / "in")
-    found: dict[str, list[Side]] = {"at once": [], "spaced": []}
+    found: dict[str, list[Side]] = {"at once": [], "spaced": [], "slices": []}
     with running(arguments) as bench:
         for side in arguments.sides.split(","):
             with bench.pool() if side != "cold" else contextlib.nullcontext():
@@ -131,6 +139,8 @@ def main() -> int:
                     found["at once"].append(bench.at_once(side))
                 if arguments.spaced:
                     found["spaced"].append(bench.spaced(side))
+                if arguments.slices:
+                    found["slices"].append(bench.slices(side))
     for how, sides in found.items():
         if sides:
             report(how, sides, arguments)
@@ -147,6 +157,8 @@ def running(arguments: argparse.Namespace) -> Iterator[Bench]:
         shutil.copy(HERE / "short_tasks.py", folder / "dags")
         airflow = Airflow(folder / "home", folder / "dags", url)
         del airflow.environment["JDK_JAVA_OPTIONS"]  # those of tests make a driver slower
+        # Without compiled modules each worker would compile ours again.
+        airflow.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         airflow.environment |= {
             "SHORT_PLACE": str(WORK),
             "SHORT_TASKS": str(arguments.tasks),
@@ -205,30 +217,45 @@ class Bench:
     def at_once(self, side: str) -> Side:
         """Run the DAG of all tasks."""
         self._settle(side)
-        dag_id = f"{side}_at_once"
+        dag_id, cpu = f"{side}_at_once", machine_cpu_s()
         self._airflow.trigger(dag_id, dag_run_id="r00")
         self._await_runs(dag_id, 1, self._arguments.tasks * PER_TASK_S)
+        cpu = machine_cpu_s() - cpu
         begun, ended = self._runs(dag_id)["r00"]
         tasks: list[Task] = []
         for number in range(self._arguments.tasks):
             before = number - self._arguments.chains
             ready = tasks[before].moments["success"] if before >= 0 else begun
             tasks.append(self._task(dag_id, "r00", number, ready))
-        return Side(side, ended - begun, tasks)
+        return Side(side, ended - begun, cpu, tasks)
 
     def spaced(self, side: str) -> Side:
         """Run tasks one by one, each as a DAG run of its own."""
         self._settle(side)
-        dag_id, count = f"{side}_spaced", self._arguments.spaced
+        dag_id, cpu = f"{side}_spaced", machine_cpu_s()
         first = time.monotonic()
-        for number in range(count):
+        for number in range(self._arguments.spaced):
             time.sleep(max(0.0, first + number * self._arguments.spacing - time.monotonic()))
             self._airflow.trigger(dag_id, dag_run_id=f"r{number:02d}")
+        return self._each_run(side, dag_id, self._arguments.spaced, cpu)
+
+    def slices(self, side: str) -> Side:
+        """Backfill hours, each a DAG run, as many at a time as there are chains."""
+        self._settle(side)
+        dag_id, count, cpu = f"{side}_slices", self._arguments.slices, machine_cpu_s()
+        first = dt.datetime(2025, 1, 1, tzinfo=dt.timezone.utc)
+        last = first + dt.timedelta(hours=count - 1)
+        many = {"max_active_runs": self._arguments.chains}
+        self._airflow.backfill(dag_id, first.isoformat(), last.isoformat(), **many)
+        return self._each_run(side, dag_id, count, cpu)
+
+    def _each_run(self, side: str, dag_id: str, count: int, cpu: float) -> Side:
         self._await_runs(dag_id, count, count * PER_TASK_S)
+        cpu = machine_cpu_s() - cpu
         runs = self._runs(dag_id)
         tasks = [self._task(dag_id, name, 0, begun) for name, (begun, _) in sorted(runs.items())]
         begun, ended = (list(moments) for moments in zip(*runs.values(), strict=True))
-        return Side(side, max(ended) - min(begun), tasks)
+        return Side(side, max(ended) - min(begun), cpu, tasks)
 
     def _settle(self, side: str) -> None:
         """Wait until standbys are warm, and drivers that have finished are gone."""
@@ -253,10 +280,10 @@ class Bench:
             sys.exit(f"dag: {len(bad)} runs of {dag_id} have failed; see {WORK / dag_id}")
 
     def _runs(self, dag_id: str) -> dict[str, tuple[float, float]]:
-        """Return when each DAG run was asked for, and when it had ended."""
+        """Return when each DAG run was asked for or a slice's turn came, and when it had ended."""
         found = self.ask(
-            "SELECT run_id, extract(epoch FROM queued_at), extract(epoch FROM end_date) "
-            "FROM dag_run WHERE dag_id = %s",
+            "SELECT run_id, extract(epoch FROM CASE run_type WHEN 'backfill' THEN start_date "
+            "ELSE queued_at END), extract(epoch FROM end_date) FROM dag_run WHERE dag_id = %s",
             dag_id,
         )
         return {name: (float(begun), float(ended)) for name, begun, ended in found}
@@ -275,20 +302,37 @@ class Bench:
         for state, at in noted:
             first.setdefault(state, at)
             last[state] = at
-        (run,) = (WORK / dag_id / run_id / f"{number:02d}" / "job" / "runs").iterdir()
+        pushed = self.ask(
+            "SELECT key, extract(epoch FROM timestamp) FROM xcom "
+            "WHERE dag_id = %s AND run_id = %s AND task_id = %s",
+            dag_id,
+            run_id,
+            f"t{number:02d}",
+        )
+        at = {key: float(moment) for key, moment in pushed}
+        folder = WORK / dag_id / run_id.replace(":", "-") / f"{number:02d}"
+        (run,) = (folder / "job" / "runs").iterdir()
         (submission,) = (json.loads(path.read_text()) for path in submissions(run))
         attempt = json.loads((run / "attempts" / "1.json").read_text())
         final = json.loads((run / "final.json").read_text())
         moments = {
             "ready": ready,
             **{state: first[state] for state in ("scheduled", "queued", "running")},
+            "executing": at["spark_stream"],
             "submitted": parsed(submission["submitted"]),
             "up": parsed(attempt["started"]),
             "final": parsed(final["committed"]),
-            **({"fired": last["scheduled"]} if "deferred" in first else {}),
+            **({"fired": last["scheduled"]} if last["scheduled"] > first["running"] else {}),
+            "returned": at["return_value"],
             "success": last["success"],
         }
         return Task(moments, cold_reason(Path(submission["log"])), first.get("deferred"))
+
+
+def machine_cpu_s() -> float:
+    """Return the CPU seconds that all processes of this machine have used."""
+    used = psutil.cpu_times()
+    return float(used.user + used.nice + used.system + used.irq + used.softirq)
 
 
 def submissions(run: Path) -> list[Path]:
@@ -311,16 +355,16 @@ def parsed(moment: str) -> float:
 def report(how: str, sides: Sequence[Side], arguments: argparse.Namespace) -> None:
     """Print what was measured of the same tasks, on each side."""
     detail = (
-        f"in {arguments.chains} chains"
-        if how == "at once"
-        else f"one every {arguments.spacing:g} s"
+        f"one every {arguments.spacing:g} s" if how == "spaced" else f"{arguments.chains} at a time"
     )
     print(f"\n{how}: {len(sides[0].tasks)} tasks, {detail}, {arguments.mode}\n")
-    print("| | in all | a task: median | min | max | warm drivers |\n|---|---|---|---|---|---|")
+    heads = ["in all", "a task: median", "min", "max", "CPU, a task", "warm drivers"]
+    print(f"| | {' | '.join(heads)} |\n|---{'|---' * len(heads)}|")
     for side in sides:
         times = [task.seconds for task in side.tasks]
         warm = sum(task.reason is None for task in side.tasks) if side.name != "cold" else 0
         figures = [side.seconds, statistics.median(times), min(times), max(times)]
+        figures.append(side.cpu_s / len(times))
         shown = " | ".join(f"{figure:.1f} s" for figure in figures)
         print(f"| {SIDES[side.name]} | {shown} | {warm} of {len(times)} |")
     groups = grouped(sides)

@@ -1,12 +1,13 @@
-"""The DAGs of the benchmark of short tasks: without a pool and with one, at once and one by one."""
+"""The DAGs of the benchmark of short tasks: without a pool and with one, in each way to come."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow.sdk import dag
+from airflow.sdk import CronDataIntervalTimetable, dag
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
@@ -22,7 +23,7 @@ MODE = os.environ["SHORT_MODE"]
 
 def short_task(number: int, side: str) -> SparkStreamingOperator:
     """Make a task with a job directory of its own in each DAG run."""
-    place = f"{PLACE}/{{{{ dag.dag_id }}}}/{{{{ run_id }}}}/{number:02d}"
+    place = f"{PLACE}/{{{{ dag.dag_id }}}}/{{{{ run_id | replace(':', '-') }}}}/{number:02d}"
     return SparkStreamingOperator(
         task_id=f"t{number:02d}",
         job=ENTRY,
@@ -59,3 +60,9 @@ for name in ("cold", "pool", "worker"):
         chains(name)
     )()
     dag(dag_id=f"{name}_spaced", schedule=None, catchup=False, max_active_runs=CHAINS)(one(name))()
+    dag(
+        dag_id=f"{name}_slices",
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        catchup=False,
+        end_date=dt.datetime(2025, 12, 31, tzinfo=dt.timezone.utc),  # nothing runs by schedule
+    )(one(name))()
