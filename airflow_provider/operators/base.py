@@ -16,7 +16,7 @@ from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
-from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.base.names import check_name, derive_run_id
 from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.control.submit import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider.airflow_versions import AirflowException
     from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.hooks.log_tail import LogFollower
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.observer import RunWatcher
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
+_SOONEST_S: Final = 0.05  # a look is one read
+_EARLY: Final = 0.05
 _DEFER: Final[dict[str, Any]] = {}  # by identity: what a run has to show is another object
 
 
@@ -61,10 +64,20 @@ class AwaitedDriver(NamedTuple):
 
     Attributes:
         driver_id: None for another run's driver that must end first.
+        submitted: when; None if unknown.
+        last_run: the job's last run before this one; None if unknown.
     """
 
-    driver_id: str | None
-    log: str | None
+    driver_id: str | None = None
+    log: str | None = None
+    submitted: str | None = None
+    last_run: str | None = None
+
+    @classmethod
+    def of(cls, driver: SubmissionRecord, lease: LeaseRecord | None = None) -> AwaitedDriver:
+        """Return a driver of this task; *lease* is the job's newest, from before it had one."""
+        last = lease.run_id if lease is not None and lease.run_id != driver.run_id else None
+        return cls(driver.driver_id, driver.log, driver.submitted, last)
 
 
 class DriverOperator(SubmittingOperator):
@@ -212,7 +225,7 @@ class DriverOperator(SubmittingOperator):
     def _deferred_with(self) -> dict[str, Any]:
         return {}
 
-    def _defer_after_s(self) -> float:
+    def _defer_after_s(self, waited: AwaitedDriver, context: Context) -> float:
         return 0.0
 
     def _ends_from_trigger(self) -> bool:
@@ -263,7 +276,7 @@ class DriverOperator(SubmittingOperator):
         if decision.action is Action.SUBMIT:
             RunOwner.of(context).put(run)
             record = self._submit(hook, run_id, context)
-            waited = AwaitedDriver(record.driver_id, record.log)
+            waited = AwaitedDriver.of(record, snapshot.lease)
             if self._is_killed:  # meanwhile, when there was nobody to ask
                 self.on_kill()
         else:
@@ -289,11 +302,10 @@ class DriverOperator(SubmittingOperator):
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.
             self.log.info("Waiting for the end of the running driver: %s", driver_id)
-            return AwaitedDriver(driver_id=None, log=None)
+            return AwaitedDriver()
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
-        return AwaitedDriver(
-            driver_id, snapshot.submission.log if snapshot.submission is not None else None
-        )
+        submission = snapshot.submission
+        return AwaitedDriver.of(submission) if submission else AwaitedDriver(driver_id)
 
     def _retrying(self, look: Callable[[], T]) -> T:
         clock = SystemClock()
@@ -305,7 +317,7 @@ class DriverOperator(SubmittingOperator):
         """Return what the run has to show; None when the driver that was in the way has ended."""
         supervision = self._supervise(run_id, context)
         watcher = self._watcher(run_id, waited.driver_id, supervision)
-        here_s = self._defer_after_s() if self.deferrable else math.inf
+        here_s = self._defer_after_s(waited, context) if self.deferrable else math.inf
         shown = self._wait_here(watcher, waited, generation, context, here_s) if here_s else _DEFER
         if shown is not _DEFER:
             return shown
@@ -340,7 +352,8 @@ class DriverOperator(SubmittingOperator):
         here_s: float,
     ) -> dict[str, Any] | None:
         clock = SystemClock()
-        deadline = clock.monotonic() + here_s
+        began = clock.monotonic()
+        deadline = began + here_s
         retry_budget = RetryBudget(clock, every_s=self.poll_interval)
         follower = self._follow(watcher.run_id, waited)
         metrics = metrics_of(self.job_dir, watcher.run_id, context["ti"])
@@ -360,7 +373,22 @@ class DriverOperator(SubmittingOperator):
                 return self._conclude(watcher.run_id, event, context)
             if clock.monotonic() >= deadline:
                 return _DEFER
-            clock.sleep(self.poll_interval)
+            self._rest(watcher, clock, began)
+
+    def _rest(self, watcher: RunWatcher, clock: Clock, began: float) -> None:
+        """Sleep until the next poll, or until the document that ends the wait is there.
+
+        That one is looked for after each twentieth of the wait so far, so that a short run is not
+        late by a whole poll interval.
+        """
+        now = clock.monotonic()
+        due = now + self.poll_interval
+        while now < due:
+            early_s = max(_SOONEST_S, (now - began) * _EARLY)
+            clock.sleep(min(due - now, early_s))
+            now = clock.monotonic()
+            if now < due and watcher.has_ended():
+                return
 
     def _follow(self, run_id: str, waited: AwaitedDriver) -> LogFollower:
         follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)

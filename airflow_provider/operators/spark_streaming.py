@@ -24,7 +24,8 @@ from airflow_provider.operators.supervision import (
     parse_max_runtime,
     tell,
 )
-from airflow_provider.runtime.base.clock import SystemClock, parse_duration
+from airflow_provider.operators.worker_wait import RunPlace, choose_wait_s, last_seconds
+from airflow_provider.runtime.base.clock import SystemClock, from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import check_word
@@ -57,10 +58,10 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.operators.arguments import DriverArguments
+    from airflow_provider.operators.base import AwaitedDriver
     from airflow_provider.runtime.observe.observer import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")
-_WARM_S: Final = 10.0  # a worker waits so long for a warm driver, which rarely takes longer
 _KEPT_RUNS: Final = 3  # people clear a run soon after it has ended; each keeps files of its state
 _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval until there is one
 
@@ -107,9 +108,10 @@ class SparkStreamingOperator(DriverOperator):
             such as ``{"maxOffsetsBehindLatest": 100_000}``; beyond it the driver is ended as after
             *progress_timeout*.
         max_lag_time: see *max_lag*.
-        defer_after: how long the worker waits itself before the triggerer does; by default 10
-            seconds with *standby*, else 0. A deferred task comes back after ten seconds at the
-            earliest.
+        defer_after: how long the worker waits itself before the triggerer does. A deferred task is
+            green after 13 seconds at the earliest, so by default the worker waits for as long if
+            the last run took less than 10 seconds; before the first run 5 seconds with *standby*,
+            else 0.
         end_from_trigger: whether a successful run ends the task in the triggerer, without a start
             of a worker (1 to 10 seconds). Airflow then runs the task's callbacks elsewhere, and
             neither ``post_execute`` nor listeners such as OpenLineage's. A task with outlets, or
@@ -243,10 +245,18 @@ class SparkStreamingOperator(DriverOperator):
     def _version(self) -> Version:
         return Version(self.job_dir, self.job, self.run_id or "", self.from_savepoint or "")
 
-    def _defer_after_s(self) -> float:
+    def _defer_after_s(self, waited: AwaitedDriver, context: Context) -> float:
         if self.defer_after is not None:
             return parse_duration(self.defer_after, name="defer_after")
-        return _WARM_S if self._hook().wants_standby() else 0.0
+        if waited.submitted is None or self.run_options.get("until") == "stopped":
+            return 0.0
+        last = RunPlace(self.job_dir, waited.last_run) if waited.last_run else None
+        passed = SystemClock().now() - from_iso(waited.submitted)
+        return choose_wait_s(
+            last_seconds(context["ti"], last),
+            is_warm=self._hook().wants_standby(),
+            passed_s=passed.total_seconds(),
+        )
 
     def _ends_from_trigger(self) -> bool:
         return self.end_from_trigger and self.do_xcom_push and not self.outlets

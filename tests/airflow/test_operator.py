@@ -925,24 +925,6 @@ def test_a_worker_that_waits_first_ends_a_short_run_itself(job: Job) -> None:
     assert "FINISHED" == shown["outcome"]
 
 
-def test_a_worker_waits_first_where_a_standby_is_asked_for(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The task or its connection asks for one; `defer_after` wins."""
-    cold = operator_of(job)._defer_after_s()
-    warm = operator_of(job, standby=True)._defer_after_s()
-    said = operator_of(job, standby=True, defer_after=0)._defer_after_s()
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_SPARK_DEFAULT",
-        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"standby": True}}),
-    )
-    by_connection = operator_of(job)._defer_after_s()
-
-    nowhere = operator_of(job, conn_id="nowhere")._defer_after_s()
-
-    assert [0.0, 10.0, 0.0, 10.0, 0.0] == [cold, warm, said, by_connection, nowhere]
-
-
 @pytest.mark.parametrize("from_trigger", [True, False])
 @pytest.mark.parametrize("more", [{}, {"do_xcom_push": False}, {"outlets": [Asset("a")]}])
 def test_a_task_ends_from_the_trigger_where_nothing_is_lost(

@@ -113,6 +113,7 @@ ONE_VERSION = {
     "hooks/stream_metrics.py": "the metrics of the run that a task watches",
     "operators/base.py": "the driver of one version; SparkStreamingOperator has follow_upgrades",
     "operators/lineage.py": "what a run reads and writes",
+    "operators/worker_wait.py": "how long one run took",
     "operators/spark_bootstrap.py": "history for a job that has not begun",
     "plugins/actions.py": "gets the directory in force from the service",
     "plugins/routes.py": "the same; a document is that of the task's own directory",
