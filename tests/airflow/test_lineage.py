@@ -15,7 +15,7 @@ from handmade import RUN, TI, Job
 from handmade_streams import Stream
 from services import HERE, run_dag, wait_for
 
-from airflow_provider.hooks.run_datasets import datasets_of_run
+from airflow_provider.operators.lineage import datasets_of_run
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import Dataset

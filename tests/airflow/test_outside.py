@@ -18,7 +18,7 @@ import pytest
 from outside import install
 from services import ROOT, run_dag
 
-from airflow_provider.hooks.run_datasets import datasets_of_run
+from airflow_provider.operators.lineage import datasets_of_run
 from airflow_provider.runtime.api.launchers import Application, Launcher
 from airflow_provider.runtime.api.storages import Storage
 from airflow_provider.runtime.base import extensions
