@@ -19,6 +19,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
+from airflow_provider.runtime.spark.versions import version_at
 from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ def _pyspark(environ: Mapping[str, str]) -> str:
     if version is None or not needed.specifier.contains(version, prereleases=True):
         what = f"PySpark {version}" if version is not None else "no PySpark"
         msg = f"{home} has {what}; install {needed}, or set SPARK_HOME to such a Spark"
+        raise ConfigError(msg)
+    jars = version_at(home)
+    if jars is not None and not version.startswith(jars.partition("-")[0]):  # then a vendor's name
+        msg = (
+            f"{home} has the Python files of PySpark {version} and the jars of Spark {jars}; if "
+            "pip has installed pyspark-client over pyspark: pip install --force-reinstall "
+            f"--no-deps pyspark=={jars}"
+        )
         raise ConfigError(msg)
     return f"PySpark is {version}"
 

@@ -166,6 +166,25 @@ def test_a_spark_that_does_not_fit_is_named(
     assert f"{tmp_path} has no PySpark; install " in hook.test_connection()[1]
 
 
+@pytest.mark.parametrize(
+    ("python", "jars", "is_mixed"),
+    [("4.2.0", "4.3.0", True), ("4.3.0", "4.3.0", False), ("3.5.6+amzn.1", "3.5.6-amzn-1", False)],
+)
+def test_python_files_of_another_version_than_the_jars_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str, jars: str, *, is_mixed: bool
+) -> None:
+    """As pip leaves them that has installed pyspark-client over pyspark; with the way out."""
+    home = put_pyspark(tmp_path, python)
+    (home / "jars").mkdir()
+    (home / "jars" / f"spark-core_2.13-{jars}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+
+    is_well, text = connect(monkeypatch, "local[2]").test_connection()
+
+    assert is_mixed != is_well, text
+    assert is_mixed == text.endswith(f"pip install --force-reinstall --no-deps pyspark=={jars}")
+
+
 def test_what_is_not_on_the_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The program of the connection, and then Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
