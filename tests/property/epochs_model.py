@@ -52,6 +52,19 @@ WRITES = ("put", "put_if_absent", "delete", "delete_all")
 STEPS = (*WRITES, "rename", *IN_A_BATCH, *PUBLISHING, *FINISHING)  # where a driver may be paused
 
 
+class CommitsCounted(HandStagedFiles):
+    """Remembers which stagings it was told to commit: it would publish the files of each."""
+
+    def __init__(self, folder) -> None:
+        super().__init__(folder)
+        self.committed: dict[tuple[str, int], set[int]] = {}
+
+    def commit(self, committable, fence) -> None:
+        epoch = committable.epoch
+        self.committed.setdefault((epoch.query_id, epoch.epoch), set()).add(epoch.token)
+        super().commit(committable, fence)
+
+
 class SimulatedCrashError(BaseException):
     """Stands for ``kill -9``; not an ``Exception``, so that no handler lets the driver live on."""
 
@@ -121,7 +134,7 @@ class EpochsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
-        self.sinks = [HandStagedFiles(self.root / name) for name in ("out", "copy")]
+        self.sinks = [CommitsCounted(self.root / name) for name in ("out", "copy")]
         self.job = EpochBench(self.root / "job", *self.sinks)
         self.incarnation = 0
         self.run = 0
@@ -554,6 +567,12 @@ class EpochsMachine(RuleBasedStateMachine):
         rows = Counter(row for epoch, run in earlier.items() for row in rows_of(run, epoch))
         for seen in self.visible():
             assert rows <= seen
+
+    @invariant()
+    def one_staging_of_an_epoch_is_committed(self) -> None:
+        """Files have no place that refuses a second one, so no driver may try it."""
+        for sink in self.sinks:
+            assert {1} >= {len(tokens) for tokens in sink.committed.values()}
 
     def all_that_spark_committed_is_visible(self) -> None:
         committed = self.committed_rows()

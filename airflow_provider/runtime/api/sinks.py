@@ -136,7 +136,7 @@ class Committable:
 
     Attributes:
         epoch: the epoch. ``query_id`` and ``epoch`` identify it permanently: of two committables
-            that agree in both, only one is ever published.
+            that agree in both, the runtime commits only one, so a sink need not refuse the other.
         data: the data of :class:`Staged`, read back from the record. A sink checks that everything
             it names lies in the sink's own place before it touches it.
         writer: the job directory for which it is published; None where that is not known.
