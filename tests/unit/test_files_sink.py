@@ -73,16 +73,6 @@ class Rows(Frame):
     def __init__(self, rows: list[tuple[int, str]]) -> None:
         self.rows = [json.dumps(row) for row in rows]
 
-    def repartition(self, *_: Any) -> Any:
-        return self
-
-
-class NoSpark:
-    """Makes frames of the contract's rows."""
-
-    def createDataFrame(self, rows: list[tuple[int, str]], _: str) -> Rows:  # noqa: N802 - Spark's
-        return Rows(rows)
-
 
 class Case:
     """A folder."""
@@ -106,8 +96,8 @@ class TestFiles(RevertibleSinkContract):
     """The contract, with files staged by hand."""
 
     @pytest.fixture
-    def spark(self):
-        return NoSpark()
+    def make_frame(self):
+        return Rows
 
     @pytest.fixture
     def case(self, output):

@@ -29,8 +29,6 @@ from airflow_provider.runtime.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
 Row = tuple[Any, ...]
 
 QUERY_ID: Final = "7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"
@@ -153,13 +151,26 @@ def _pickled(what: Any) -> bytes:
     return bytes(cloudpickle.dumps(what))  # type: ignore[no-untyped-call]
 
 
-class SinkBench:
-    """Stages epochs of a :class:`SinkCase` with Spark, and remembers what was staged."""
+def stage_epoch(
+    sink: Sink, frame: Any, epoch: int, *, token: int = 1, query_id: str = QUERY_ID
+) -> Committable:
+    """Stage *frame* as a driver does, and return what a driver records of it."""
+    made = EpochId("q", query_id, epoch, token)
+    return Committable(made, sink.stage(frame, made).data)
 
-    def __init__(self, case: SinkCase, spark: SparkSession) -> None:
+
+class SinkBench:
+    """Stages epochs of a :class:`SinkCase`, and remembers what was staged.
+
+    Args:
+        case: the place.
+        make_frame: returns a frame of rows ``(id, name)``.
+    """
+
+    def __init__(self, case: SinkCase, make_frame: Callable[[list[Row]], Any]) -> None:
         self.case = case
         self.sink = case.open()
-        self._spark = spark
+        self._make_frame = make_frame
         self._staged: dict[int, list[Row]] = {}
 
     @property
@@ -169,7 +180,7 @@ class SinkBench:
         return sink
 
     def frame(self, *names: str, epoch: int = 0) -> Any:
-        return self._spark.createDataFrame(self.rows(epoch, *names), SCHEMA).repartition(2)
+        return self._make_frame(self.rows(epoch, *names))
 
     def stage(
         self, epoch: int, *names: str, token: int = 1, query_id: str = QUERY_ID

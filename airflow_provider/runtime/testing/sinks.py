@@ -1,8 +1,8 @@
 """The contract of a sink, as tests: subclass it for a sink of your own, see docs/sinks.md.
 
-A fixture ``spark`` gives the session that makes the rows; a sink whose staging a test replaces may
-take other frames. The suite kills and stops real processes in the middle of a commit and of a
-revert, at every failpoint that the sink passes. It needs ``pytest``.
+A fixture ``spark`` gives the session that makes the rows. A test that replaces a sink's staging
+gives ``make_frame`` instead, and needs no Spark. The suite kills and stops real processes in the
+middle of a commit and of a revert, at every failpoint that the sink passes. It needs ``pytest``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.testing.sink_bench import (
     OTHER_QUERY_ID,
     QUERY_ID,
+    SCHEMA,
     InterruptedFence,
     LosingFence,
     SinkBench,
@@ -42,18 +43,27 @@ from airflow_provider.runtime.testing.sink_bench import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider.runtime.testing.sink_bench import Row
 
 
 class SinkContract:
     """What :class:`~airflow_provider.runtime.api.sinks.Sink` promises.
 
-    A subclass gives the fixture ``case``, a fresh :class:`SinkCase`, and a ``spark`` session.
+    A subclass gives the fixture ``case``, a fresh :class:`SinkCase`, and a ``spark`` session or
+    ``make_frame``, which returns a frame of rows ``(id, name)``.
     """
 
     @pytest.fixture
-    def bench(self, case: SinkCase, spark: SparkSession) -> SinkBench:
-        return SinkBench(case, spark)
+    def make_frame(self, spark: SparkSession) -> Callable[[list[Row]], DataFrame]:
+        return lambda rows: spark.createDataFrame(rows, SCHEMA).repartition(2)
+
+    @pytest.fixture
+    def bench(self, case: SinkCase, make_frame: Callable[[list[Row]], DataFrame]) -> SinkBench:
+        return SinkBench(case, make_frame)
 
     # --- staging and publishing -----------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import check_writers
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.open import open_objects
-from airflow_provider.runtime.testing.sink_bench import QUERY_ID
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, stage_epoch
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.contract.conftest import BUCKET
 
@@ -72,21 +72,11 @@ class Rows:
     def __init__(self, rows: list[tuple[int, str]]) -> None:
         self.rows = rows
 
-    def repartition(self, number: int) -> Rows:
-        return self
-
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, each a batch, sorted by name, with the name twice."""
         for i, name in sorted(self.rows[number::2], key=lambda row: row[1]):
             arrays = [pa.array([i]), pa.array([name]), pa.array([name])]
             yield pa.RecordBatch.from_arrays(arrays, names=["id", "name", "folder"])
-
-
-class NoSpark:
-    """Makes frames of the contract's rows."""
-
-    def createDataFrame(self, rows: Any, _schema: str) -> Rows:  # noqa: N802 - Spark's name
-        return Rows(rows)
 
 
 class HandStaged(BucketFilesSink):
@@ -145,8 +135,8 @@ class BucketContract(RevertibleSinkContract):
     """The contract of sinks; a subclass gives the ``case``."""
 
     @pytest.fixture
-    def spark(self) -> Any:
-        return NoSpark()
+    def make_frame(self) -> type[Rows]:
+        return Rows
 
 
 class TestFilesInBuckets(BucketContract):
@@ -177,8 +167,7 @@ def case(request) -> Iterator[Case]:
 
 
 def staged(case: Case, *names: str, epoch: int = 0, token: int = 1) -> Committable:
-    made = EpochId("q", QUERY_ID, epoch, token)
-    return Committable(made, case.open().stage(Rows(list(enumerate(names))), made).data)
+    return stage_epoch(case.open(), Rows(list(enumerate(names))), epoch, token=token)
 
 
 def test_a_published_epoch_leaves_nothing_but_its_files(case: Case):

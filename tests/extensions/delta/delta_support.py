@@ -14,9 +14,9 @@ from deltalake import DeltaTable, Schema
 from airflow_provider.extensions.delta.delta_log import folder_of
 from airflow_provider.extensions.delta.sink import DeltaSink
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, stage_epoch
 from tests.unit.frames import FrameBase
 
-QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 ROOT = Path(__file__).resolve().parents[3]
 # As Spark writes names of folders: org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.
@@ -39,22 +39,12 @@ class Frame(FrameBase):
 
     schema: Any
 
-    def __init__(self, arrow: pa.Schema = SCHEMA, rows: Sequence[Any] = ()) -> None:
+    def __init__(self, rows: Sequence[Any] = (), arrow: pa.Schema = SCHEMA) -> None:
         self.schema = SparkSchema(arrow)
         names = ("id", "name")
         self.table = pa.Table.from_pylist(
             [dict(zip(names, row, strict=True)) for row in rows], SCHEMA
         )
-
-    def repartition(self, *_: Any) -> Any:
-        return self
-
-
-class NoSpark:
-    """Makes frames of the contract's rows."""
-
-    def createDataFrame(self, rows: Sequence[Any], _: str) -> Frame:  # noqa: N802 - Spark's name
-        return Frame(rows=rows)
 
 
 class HandStagedDelta(DeltaSink):
@@ -109,8 +99,8 @@ def staged(
     folder: Path, epoch: int, *names: str, token: int = 1, query_id: str = QUERY_ID
 ) -> Committable:
     """Stage an epoch by hand."""
-    made = EpochId("q", query_id, epoch, token)
-    return Committable(made, HandStagedDelta(folder).stage(rows_of_epoch(epoch, *names), made).data)
+    rows = rows_of_epoch(epoch, *names)
+    return stage_epoch(HandStagedDelta(folder), rows, epoch, token=token, query_id=query_id)
 
 
 def visible(folder: Path) -> list[str]:

@@ -17,8 +17,9 @@ from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from tests.contract.conftest import BUCKET, StoreServer
-from tests.extensions.delta.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
+from tests.extensions.delta.delta_support import Frame, SparkSchema, rows_of_epoch
 
 pytestmark = pytest.mark.slow  # an object store
 

@@ -27,14 +27,12 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.testing.sink_bench import InterruptedFence
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, InterruptedFence
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.delta.delta_support import (
-    QUERY_ID,
     SCHEMA,
     Frame,
     HandStagedDelta,
-    NoSpark,
     rows_of_epoch,
     staged,
     visible,
@@ -87,8 +85,8 @@ class TestDelta(RevertibleSinkContract):
     """The contract, with rows staged by hand."""
 
     @pytest.fixture
-    def spark(self):
-        return NoSpark()
+    def make_frame(self):
+        return Frame
 
     @pytest.fixture
     def case(self, folder):
@@ -596,7 +594,7 @@ def test_a_constraint_is_refused(folder):
 )
 def test_partition_columns_are_checked(folder, partition_by, named):
     """They must be there, and be of a type that has exact texts."""
-    frame = Frame(SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC"))))
+    frame = Frame(arrow=SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC"))))
     sink = delta(str(folder), partition_by)
     if not named:
         sink.check(frame, "append")

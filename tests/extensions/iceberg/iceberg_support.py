@@ -14,9 +14,9 @@ from airflow_provider.extensions.iceberg.schema import as_staged
 from airflow_provider.extensions.iceberg.sink import IcebergSink
 from airflow_provider.extensions.iceberg.tables import folder_of
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, stage_epoch
 from tests.unit.frames import FrameBase
 
-QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 TABLE = "ns.events"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,16 +76,11 @@ class Frame(FrameBase):
         self.files = files
         self.columns = schema.names
 
-    def repartition(self, *_: Any) -> Any:
-        return self
 
-
-class NoSpark:
-    """Makes frames of the contract's rows, in two files."""
-
-    def createDataFrame(self, rows: Sequence[Any], _: str) -> Frame:  # noqa: N802 - Spark's name
-        named = [{"id": number, "name": name} for number, name in rows]
-        return Frame(SCHEMA, *filter(None, (named[::2], named[1::2])))
+def make_frame(rows: Sequence[tuple[int, str]], files: int = 2) -> Frame:
+    """Return rows, spread over *files*."""
+    named = [{"id": number, "name": name} for number, name in rows]
+    return Frame(SCHEMA, *filter(None, (named[i::files] for i in range(files))))
 
 
 class HandStagedTable(IcebergSink):
@@ -125,10 +120,8 @@ class HandStagedTable(IcebergSink):
         files: int = 1,
     ) -> Committable:
         """Stage one row per name, spread over *files*."""
-        rows = [{"id": epoch * 1000 + i, "name": name} for i, name in enumerate(names)]
-        groups = [rows[i::files] for i in range(files)] if rows else []
-        made = EpochId("q", query_id, epoch, token)
-        return Committable(made, self.stage(Frame(SCHEMA, *groups), made).data)
+        frame = make_frame([(epoch * 1000 + i, name) for i, name in enumerate(names)], files)
+        return stage_epoch(self, frame, epoch, token=token, query_id=query_id)
 
 
 def append(properties: dict[str, str], *names: str) -> None:

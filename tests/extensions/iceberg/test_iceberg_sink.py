@@ -19,7 +19,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Times
 
 from airflow_provider.extensions.iceberg.ledger import Ledger
 from airflow_provider.extensions.iceberg.sink import IcebergSink, iceberg
-from airflow_provider.runtime.api.sinks import Committable, OpenFence
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -27,19 +27,18 @@ from airflow_provider.runtime.errors import (
     RevertError,
     SinkError,
 )
-from airflow_provider.runtime.testing.sink_bench import InterruptedFence
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, InterruptedFence, stage_epoch
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.iceberg.iceberg_support import (
-    QUERY_ID,
     SCHEMA,
     TABLE,
     Frame,
     HandStagedTable,
-    NoSpark,
     append,
     catalog_of,
     catalog_properties,
     load,
+    make_frame,
     rows_of,
     rows_of_files,
 )
@@ -110,8 +109,8 @@ class TestIceberg(RevertibleSinkContract):
     """The contract, with rows staged by hand."""
 
     @pytest.fixture
-    def spark(self):
-        return NoSpark()
+    def make_frame(self):
+        return make_frame
 
     @pytest.fixture
     def case(self, catalog):
@@ -541,10 +540,7 @@ def test_recovery_without_a_table(sink, catalog):
 
 
 def stage_files(sink, schema, *files, epoch: int = 0):
-    from airflow_provider.runtime.api.sinks import EpochId
-
-    made = EpochId("q", QUERY_ID, epoch, 1)
-    return Committable(made, sink.stage(Frame(schema, *files), made).data)
+    return stage_epoch(sink, Frame(schema, *files), epoch)
 
 
 def test_a_partitioned_table_gets_its_values_from_the_files(catalog):

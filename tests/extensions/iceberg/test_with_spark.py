@@ -22,14 +22,14 @@ from pyiceberg.transforms import (
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
 from airflow_provider.extensions.iceberg.sink import iceberg
-from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
+from airflow_provider.runtime.api.sinks import Committable, OpenFence
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.testing.sink_bench import stage_epoch
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 
 pytestmark = pytest.mark.spark
 
 TABLE = "ns.events"
-QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 UTC = dt.timezone.utc
 
 
@@ -85,8 +85,7 @@ def case(tmp_path):
 
 
 def publish(sink, df, epoch: int = 0) -> Committable:
-    made = EpochId("q", QUERY_ID, epoch, 1)
-    committable = Committable(made, sink.stage(df, made).data)
+    committable = stage_epoch(sink, df, epoch)
     sink.commit(committable, OpenFence())
     return committable
 

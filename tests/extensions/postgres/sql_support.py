@@ -22,12 +22,12 @@ from pyspark.sql.types import StructType
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-QUERY_ID = "7c1c7a52-3f6e-4f44-9a3b-6d6f6b1f0e11"
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
 SCHEMA = "id long, name string"
 Row = tuple[Any, ...]
@@ -152,16 +152,6 @@ class Frame(FrameBase):
     @property
     def columns(self) -> list[str]:
         return self.schema.names
-
-    def repartition(self, *_: Any) -> Any:
-        return self
-
-
-class NoSpark:
-    """Makes frames of the contract's rows."""
-
-    def createDataFrame(self, rows: Sequence[Row], _: str) -> Frame:  # noqa: N802 - Spark's name
-        return Frame(schema_of(SCHEMA), rows)
 
 
 class HandStagedSql(SqlSink):

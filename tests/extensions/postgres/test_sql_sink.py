@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pickle
 import sys
 import threading
@@ -35,13 +36,12 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir import epochs as epoch_records
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.postgres.sql_support import (
-    QUERY_ID,
     SCHEMA,
     Fence,
     Frame,
-    NoSpark,
     Table,
     hand_staged,
     lines_of,
@@ -112,8 +112,8 @@ class TestSql(RevertibleSinkContract):
     """The contract, with rows staged by hand: appended, and upserted."""
 
     @pytest.fixture
-    def spark(self):
-        return NoSpark()
+    def make_frame(self):
+        return functools.partial(Frame, schema_of(SCHEMA))
 
     @pytest.fixture(
         params=[{}, pytest.param(UPSERT, marks=pytest.mark.whole)], ids=["add", "upsert"]

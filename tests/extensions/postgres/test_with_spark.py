@@ -15,7 +15,8 @@ from contracts import DyingElsewhere
 
 from airflow_provider.extensions.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.api.sinks import Committable, EpochId
-from tests.extensions.postgres.sql_support import QUERY_ID, Fence, postgres
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID
+from tests.extensions.postgres.sql_support import Fence, postgres
 
 pytestmark = pytest.mark.spark
 
