@@ -125,6 +125,10 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 bench-flink: $(INSTALLED) ## Compare with Flink, which is installed in .work: warm, and as whole commands
 	@$(BIN)/python scripts/benchmarks/flink.py $(ARGS)
 
+.PHONY: bench-nexmark
+bench-nexmark: $(INSTALLED) ## Nexmark's queries on this runtime, as plain PySpark and on Flink, against the truth
+	@$(BIN)/python scripts/benchmarks/nexmark/nexmark.py $(ARGS)
+
 .PHONY: clean
 clean: ## Remove all that was made here, except .venv
 	rm -rf .airflow .cache .work spark-warehouse metastore_db derby.log build dist htmlcov .coverage

@@ -146,12 +146,16 @@ class Flink:
         home: folder of the distribution.
         port: of the REST interface.
         environ: in which its scripts run.
+
+    Attributes:
+        pids: the processes of the cluster.
     """
 
     def __init__(self, home: Path, port: int, environ: Mapping[str, str]) -> None:
         self.environ = environ
+        self.port = port
+        self.pids: tuple[int, ...] = ()
         self._home = home
-        self._port = port
 
     def command(self, *arguments: str) -> list[str]:
         """Return the command line of one of its scripts."""
@@ -159,7 +163,7 @@ class Flink:
 
     def get(self, path: str) -> Any:
         """Return what the REST interface says."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", path)
             return json.loads(connection.getresponse().read())
@@ -203,6 +207,7 @@ def cluster(home: Path) -> Iterator[Flink]:
                 processes.append(
                     subprocess.Popen(command, env=flink.environ, stdout=log, stderr=log)
                 )
+        flink.pids = tuple(process.pid for process in processes)
         flink.await_slots()
         yield flink
     finally:

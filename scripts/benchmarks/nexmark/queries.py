@@ -237,6 +237,12 @@ QUERIES: Final[dict[str, Callable[[Read], DataFrame]]] = {
     each.__name__: each
     for each in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q9, q10, q11, q13, q14, q15, q16, q17, q18)
 }
+TABLES: Final = {
+    "q3": ("person", "auction"),
+    "q8": ("person", "auction"),
+    **dict.fromkeys(("q4", "q6", "q9"), ("auction", "bid")),
+}
+"""What a query reads, if not the bids alone."""
 PARTITIONED: Final = {"q10": ("dt", "hm")}
 
 

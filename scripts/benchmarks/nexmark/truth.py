@@ -44,6 +44,10 @@ class Truth:
         """Return how many rows a query gives."""
         return self._count(f"FROM {self._known(query)}")
 
+    def events_of(self, table: str) -> int:
+        """Return how many events a table has."""
+        return self._count(f"FROM {table}")
+
     def _known(self, query: str) -> str:
         self._duckdb.execute(f"CREATE TEMP TABLE IF NOT EXISTS known_{query} AS FROM {query}")
         return f"known_{query}"
