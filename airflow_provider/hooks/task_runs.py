@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BACKFILL: Final = "backfill"
 _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
-    "job_dir='…/{{ slice.name }}'; to go on with a live job, trigger a run by hand"
+    "job_dir='…/{{ slice.name }}'; to resume a live job, trigger a run by hand"
 )
 
 
@@ -269,7 +269,7 @@ def _endless(run: RunDirectory, owner: RunOwnerRecord | None) -> Iterator[str]:
     record = run.record()
     is_live = owner is None or owner.run_type != BACKFILL
     if record is not None and record.options.until == "stopped" and is_live:
-        yield f"run {run.run_id!r} goes on until it is stopped"
+        yield f"run {run.run_id!r} continues until it is stopped"
 
 
 def _foreign(run: RunDirectory, owner: RunOwnerRecord | None, current: RunOwner) -> Iterator[str]:

@@ -269,7 +269,7 @@ class DriverOperator(SubmittingOperator):
                 return self._reconcile(context)  # the last try's driver has come up meanwhile
             JobMemory(self.job_dir).begin(self._followed)
         if decision.ends_replaced and self._replays is not None:
-            # What it goes on writing is undone anyway.
+            # What it still writes is undone anyway.
             hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
         generation = hook.claim(self.job_dir, run_id)
         self._claimed = (run_id, generation)

@@ -221,7 +221,7 @@ class SparkStreamingTrigger(BaseTrigger):
 
 
 async def _in_background(work: Coroutine[Any, Any, Any]) -> None:
-    """Wait for work that goes on when its waiter is cancelled."""
+    """Wait for work that continues when its waiter is cancelled."""
     task = asyncio.create_task(asyncio.wait_for(work, _KILL_TIMEOUT_S))
     _background.add(task)
     task.add_done_callback(_background.discard)

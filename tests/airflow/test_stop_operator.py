@@ -423,7 +423,7 @@ def test_a_stream_is_stopped_and_goes_on_and_is_drained(airflow_services: Airflo
     second = stream.start(published=4)
     refused, states = stream.trigger(SOON)
     assert ("failed", False, False) == (states[-1], "deferred" in states, "up_for_retry" in states)
-    said = "choose another name for the savepoint; the job goes on running"
+    said = "choose another name for the savepoint; the job keeps running"
     assert said in airflow.logs(SOON, refused, "stop")
     drain, states = stream.trigger(IN_A_WORKER)
     assert ("success", False) == (states[-1], "deferred" in states)

@@ -275,7 +275,7 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
     first = place.run(spark, "tumbling_window", run_id="one", **suspended)
     write_events(place.input, EVENTS[2:], first=1)
 
-    with pytest.raises(ConfigError, match="goes on from the checkpoint .*BATCH starts over"):
+    with pytest.raises(ConfigError, match="continues from the checkpoint .*BATCH starts over"):
         place.run(spark, "tumbling_window", run_id="two", mode="batch")
     second = place.run(spark, "tumbling_window", run_id="two", mode="automatic")
 

@@ -27,7 +27,7 @@ SUSPEND = {"until": "available", "at_end": "suspend"}
 FIRST = [(1, "a", 1), (2, "b", 2), (12, "a", 3), (13, "a", 4)]
 LATER = [(14, "a", 5), (26, "b", 6), (41, "a", 7)]
 MIXED = "results of two jobs would be mixed, because the state was made by another one: "
-GOES_ON = ", or go on with it (--allow-mixed-results)"
+CONTINUE = ", or continue with it (--allow-mixed-results)"
 STARTS_OVER = "start over, without its state"
 AGGREGATION = "operator 0 stateStoreSave"
 
@@ -132,7 +132,7 @@ def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bas
             said = refusal(spark, asked)
             assert f"{MIXED}query 'out': {words}" in said, job
             assert str(where) in said, job
-            assert said.endswith(GOES_ON), job
+            assert said.endswith(CONTINUE), job
             assert "\n" not in said, job
         (told, *_) = [record.getMessage() for record in caplog.records if record.levelno > 20]
         assert "checkpoint has" in told, job

@@ -210,7 +210,7 @@ def test_a_savepoint_that_fails_does_not_end_the_job(spark, place):
     write_events(place.input, *FILES[:3])
     with driving(spark, place) as driver:
         driver.read(3)
-        with pytest.raises(SparkStreamError, match="no savepoint: .*; the job goes on running"):
+        with pytest.raises(SparkStreamError, match="no savepoint: .*; the job keeps running"):
             driver.stop(savepoint="/proc/savepoints/s1")  # where nobody can write, nor root
 
         write_events(place.input, *FILES[3:], first=3)
@@ -259,7 +259,7 @@ def test_what_cannot_be_stopped_is_said_at_once(spark, place):
     with driving(spark, place) as driver:
         driver.read(2)
         with pytest.raises(
-            StopRefusedError, match=r"not empty; choose another name.*goes on running"
+            StopRefusedError, match=r"not empty; choose another name.*keeps running"
         ):
             driver.stop(savepoint=str(taken))
         driver.stop()

@@ -128,7 +128,7 @@ def test_a_directory_that_all_runs_are_given(job):
         (
             context("manual__1", run_type="manual"),
             {"until": "stopped"},
-            "run 'other' goes on until it is stopped",
+            "run 'other' continues until it is stopped",
         ),
         ({"ti": context()["ti"]} | {"ti": SimpleNamespace(dag_id="d", run_id="r")}, {}, "no slice"),
     ],
@@ -144,7 +144,7 @@ def test_its_own_run_that_a_schedule_began_without_an_end(job):
     """A live stream's DAG run does not become a slice because a backfill clears it."""
     job.run("own", context(run_type="scheduled"), final=False, until="stopped")
 
-    assert "goes on until it is stopped" in job.refusal(context())
+    assert "continues until it is stopped" in job.refusal(context())
     other = Begun(f"{job.url}2").run("own", context(), final=False, until="stopped")
     assert None is other.refusal(context())
 

@@ -107,5 +107,5 @@ def test_what_begins_anew_takes_the_finished_behind_it_along():
     found = incompatible({**kept, "beside": reading(chain["beside"])}, chain, upstream=upstream)
 
     assert ["one", "two", "three"] == list(found)
-    assert "query 'two' has finished, and query 'one', which does not go on" in found["two"]
-    assert "query 'two', which does not go on, is now in front" in found["three"]
+    assert "query 'two' has finished, and query 'one', which does not continue" in found["two"]
+    assert "query 'two', which does not continue, is now in front" in found["three"]

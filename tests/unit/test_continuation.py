@@ -192,7 +192,7 @@ def test_other_queries_are_refused_without_a_trace(job):
     before = files_of(job)
     point(job, AS_IT_WAS).check()
     said = (
-        r"job: the job cannot go on .*'q' has changed: expected 1 source \(events\), found 2 "
+        r"job: the job cannot continue .*'q' has changed: expected 1 source \(events\), found 2 "
         r"sources \(events, more\)\. Declare .* directory, .*\(--allow-non-restored-state\)"
     )
     for act in (

@@ -25,7 +25,7 @@ def test_a_run_without_an_end_says_which_sources_have_none():
     (line,) = said(None, "stopped", clicks=False, users=True, orders=False)
 
     assert line.startswith(
-        "goes on until it is stopped, since nothing says where clicks and orders"
+        "continues until it is stopped, since nothing says where clicks and orders"
     )
     assert "bounded=True" in line
 

@@ -59,7 +59,10 @@ def job(tmp_path) -> JobDirectoryBuilder:
         ({"mode": "turbo"}, "mode 'turbo': use one of 'automatic', 'streaming', 'batch'"),
         ({"mode": "batch", "until": "available"}, "mode 'batch' reads everything and ends, so unt"),
         ({"mode": "batch", "at_end": "suspend"}, "at_end='suspend' cannot be had; leave them out"),
-        ({"mode": "batch", "from_savepoint": "/s"}, "mode 'batch' begins empty and cannot go on"),
+        (
+            {"mode": "batch", "from_savepoint": "/s"},
+            "mode 'batch' begins empty, without a savepoint",
+        ),
         ({"until": "noon"}, "until 'noon': use one of 'end', 'available', 'stopped'"),
         ({"at_end": "explode"}, "at_end 'explode': use one of 'drain', 'suspend'"),
         ({"run_id": "../../etc"}, "run id '../../etc': use letters, digits"),

@@ -178,7 +178,10 @@ def test_a_folder_that_is_taken_is_refused_before_anything_stops(job, tmp_path):
     handler, (request, _) = handler_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
 
     assert handler.decide(request, JobPhase.READING) is None
-    assert "choose another name for the savepoint; the job goes on" in answer(job, request).message
+    assert (
+        "choose another name for the savepoint; the job keeps running"
+        in answer(job, request).message
+    )
     assert handler_of(job).accepted() is None
 
     request, _ = ask(job)
@@ -197,7 +200,7 @@ def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
     handler.resume()
     assert not answer(job, request).ok
     assert "offsets/0" in answer(job, request).message
-    assert answer(job, request).message.endswith("the job goes on running")
+    assert answer(job, request).message.endswith("the job keeps running")
 
     request, _ = ask(job)
     assert KEEP == handler.decide(request, JobPhase.READING)
@@ -215,7 +218,7 @@ def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypa
         assert not handler.take_savepoint()
     handler.resume()
 
-    with pytest.raises(StopNotYetError, match="No space left on device; the job goes on running"):
+    with pytest.raises(StopNotYetError, match="No space left on device; the job keeps running"):
         call.wait(job.clock, 0.05)
     again = request_stop(
         job.storage.url, job.clock, request_id="ask", savepoint=str(tmp_path / "s")

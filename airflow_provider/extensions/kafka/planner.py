@@ -95,7 +95,7 @@ class Planner:
         """Return *there*, with the partitions of *start* that a second question finds."""
         missing = set(start).difference(there)
         if back := self._gone.difference(missing):
-            log.warning("%s: there again; the query goes on where it was", listed(back))
+            log.warning("%s: there again; the query continues where it was", listed(back))
         self._gone &= missing
         new = missing.difference(self._gone)
         if not new:
@@ -214,9 +214,9 @@ class Planner:
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_loss:
-            msg = f"{what}; failOnDataLoss=false goes on with what is left"
+            msg = f"{what}; failOnDataLoss=false continues with what is left"
             raise LostInputError(msg)
-        log.warning("%s; the query goes on without (failOnDataLoss=false)", what)
+        log.warning("%s; the query continues without (failOnDataLoss=false)", what)
 
 
 def _check_all_named(

@@ -89,8 +89,8 @@ def refusals_of(calls: WriterCalls) -> list[str]:
         found.append("clusterBy is of tables of a catalog; use partitionBy, or make the table so")
     if calls.format == "memory":
         found.append(
-            "the sink 'memory' cannot go on from a checkpoint, so it cannot be drained; write to "
-            "files, or to 'console' to look on"
+            "the sink 'memory' cannot continue from a checkpoint, so it cannot be drained; write "
+            "to files, or to 'console' to look on"
         )
     if calls.format == "delta":
         given = {k.lower(): k for k, v in calls.options.items() if str(v).lower() != "false"}

@@ -114,7 +114,7 @@ class QueryPlan:
         for number in self.dropped:
             yield f"{self._called(number)} is removed, with its state"
         for place, line in self.lines.items():
-            where = "begins from its beginning" if line == NO_OFFSET else f"goes on at {line}"
+            where = "begins from its beginning" if line == NO_OFFSET else f"continues at {line}"
             yield f"source {place} {where}"
 
     def _called(self, number: int) -> str:
@@ -340,7 +340,7 @@ class _Planner:
             raise ConfigError(msg) from error
         text = json.dumps(wanted, separators=(",", ":"), ensure_ascii=False)
         if wanted == now:
-            why = f"source {source!r} goes on at {text} already"
+            why = f"source {source!r} continues at {text} already"
             raise self._nothing(why)
         if _FILES_SEEN.fullmatch(json.dumps(now, separators=(",", ":"))):
             msg = (

@@ -67,7 +67,7 @@ _UNITS: Final = (
     ("millisecond", 1000),
     ("microsecond", 1),
 )
-# Of a slice of data: each run of a job has its own, and goes on with the state of the last.
+# Of a slice of data: each run of a job has its own, and continues with the state of the last.
 _MOMENTS: Final = frozenset({"timestamp", "timestamp_ntz", "date"})
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?")
 _TO_MOMENT: Final = "PreciseTimestampConversion"

@@ -139,7 +139,7 @@ class Upgrade(UpgradeSteps):
             check_entry_file(before.entry)
             read_secrets(before.secret_params, os.environ)
         except ConfigError as error:
-            msg = f"the old version could not go on if the new one is rejected: {error}"
+            msg = f"the old version could not continue if the new one is rejected: {error}"
             raise ConfigError(msg) from error
 
     # --- the old version stops ------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Upgrade(UpgradeSteps):
             clock=self._clock,
         )
 
-    # --- the old version goes on ----------------------------------------------------------------
+    # --- the old version continues ----------------------------------------------------------------
 
     def _drive_old(self) -> FinalCheckpoint:
         run = self._directory.run(self.record.old_run_id)
@@ -272,7 +272,7 @@ class Upgrade(UpgradeSteps):
         if before is None:
             msg = f"{self._directory.url}: run {run.run_id!r} is not recorded any more"
             raise UnknownJobError(msg)
-        log.info("%s: the old version goes on", self._directory.url)
+        log.info("%s: the old version continues", self._directory.url)
         spec = dataclasses.replace(
             request_of(before, attempt, self._directory.url),
             run_id=f"after-{self._id}",

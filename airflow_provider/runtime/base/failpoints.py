@@ -162,10 +162,10 @@ ALL: Final = (
     #: A lease without a holder, former checkpoints, with `claim` still the savepoint: the next
     #: driver removes places that the record does not name, `savepoint dispose` the savepoint.
     "restore.done",
-    #: A lease without a holder, with `claim` still the savepoint: the next driver goes on,
+    #: A lease without a holder, with `claim` still the savepoint: the next driver continues,
     #: `savepoint dispose` removes the savepoint.
     "restore.removed",
-    #: A scratch job directory in which nothing has started: the same command goes on; one with
+    #: A scratch job directory in which nothing has started: the same command continues; one with
     #: another history is refused.
     "bootstrap.recorded",
     #: History read, with `final.json` of the scratch job directory, and the offsets of the

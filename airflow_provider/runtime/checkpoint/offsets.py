@@ -74,7 +74,7 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
     if position.open_batch is not None:
         msg = (
             f"{logs.url}: batch {position.open_batch} is planned and not committed, so where its "
-            "sources go on cannot be changed; let it end first"
+            "sources continue cannot be changed; let it end first"
         )
         raise OpenBatchError(msg)
     last = position.last_commit

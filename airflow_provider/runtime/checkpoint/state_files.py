@@ -195,7 +195,7 @@ _OR_RAISE = (
     "or, since its lineage is needed only where Spark's commit log does not reach back far enough, "
     "raise spark.sql.streaming.minBatchesToRetain"
 )
-_NIBBLE = 15  # a length that does not fit goes on in the bytes after it,
+_NIBBLE = 15  # a length that does not fit continues in the bytes after it,
 _BYTE = 255  # as long as they are full
 
 

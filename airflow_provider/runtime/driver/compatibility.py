@@ -101,7 +101,7 @@ def _find_fed(
             how = (
                 "is new"
                 if writer not in before
-                else "does not go on"
+                else "does not continue"
                 if writer in incompatible
                 else ""
             )
@@ -172,7 +172,7 @@ class ChangedQueries:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
                 f"{where}: results of two jobs would be mixed, because the state was made by "
-                f"another one: {queries}. {WAYS_OUT}, or go on with it "
+                f"another one: {queries}. {WAYS_OUT}, or continue with it "
                 f"({set_option('allow_mixed_results')})"
             )
             raise ConfigError(msg)

@@ -70,11 +70,11 @@ def check_batch(objections: Iterable[Objection]) -> None:
 def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]:
     if plan.until != "end" or plan.at_end is not AtEnd.DRAIN:
         yield Objection(
-            f"until={plan.until!r} with at_end={plan.at_end.value!r} keeps state to go on from, "
+            f"until={plan.until!r} with at_end={plan.at_end.value!r} keeps state to continue from, "
             "and BATCH has none"
         )
     if resumed is not None:
-        yield Objection(f"the run goes on from {resumed}, and BATCH starts over")
+        yield Objection(f"the run continues from {resumed}, and BATCH starts over")
 
 
 def _of_query(query: QueryDefinition) -> Iterator[Objection]:
@@ -90,7 +90,7 @@ def _of_query(query: QueryDefinition) -> Iterator[Objection]:
             "batch job that is run again would write again"
         )
     if query.takes_over is not None:
-        yield Objection(f"{where}: it may go on from {query.takes_over}, and BATCH starts over")
+        yield Objection(f"{where}: it may continue from {query.takes_over}, and BATCH starts over")
     for sink in query.sinks:
         if isinstance(sink, VisibleSink):
             yield Objection(f"{where}: sink {sink.name} takes the batches of a stream")

@@ -231,7 +231,7 @@ class StartingPoint:
         incompatible = find_incompatible(kept, declared, self._names_before(kept))
         if incompatible and not self._allow_non_restored:
             msg = (
-                f"{where}: the job cannot go on as it is declared now: "
+                f"{where}: the job cannot continue as it is declared now: "
                 f"{'; '.join(incompatible.values())}. {WAYS_OUT}, use a new job directory, or "
                 "let what does not fit start over, without its state and beside what it "
                 f"has written ({set_option('allow_non_restored_state')})"
@@ -313,7 +313,7 @@ class TakeOver(StartingPoint):
             self._is_taken = True
         super().restore(fence, clock)
         for query in self._source.queries:
-            log.info("query=%s goes on from %s, which is left alone", query.name, query.logs.url)
+            log.info("query=%s continues from %s, which is left alone", query.name, query.logs.url)
 
     def _open(self) -> Savepoint:
         if self._is_taken:

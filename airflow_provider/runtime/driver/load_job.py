@@ -172,7 +172,7 @@ def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
     if is_automatic or job.plan.until != "stopped" or not names:
         return []
     return [
-        f"goes on until it is stopped, since nothing says where {' and '.join(names)} ends; "
+        f"continues until it is stopped, since nothing says where {' and '.join(names)} ends; "
         "ctx.read(…, bounded=True) says that the data does"
     ]
 

@@ -117,8 +117,8 @@ class StopRequestHandler:
             return None
         if self._is_batch:
             message = (
-                f"run {self._run.run_id!r} is in BATCH: it keeps no state to go on from and ends "
-                "by itself; wait for it, or cancel it"
+                f"run {self._run.run_id!r} is in BATCH: it keeps no state to continue from and "
+                "ends by itself; wait for it, or cancel it"
             )
             self._answer(request.id, ok=False, message=message, exit_code=EXIT_USAGE)
             return None
@@ -139,7 +139,7 @@ class StopRequestHandler:
         try:
             self._check_savepoint(request)
         except SparkStreamError as error:
-            message = f"{error}; the job goes on running"
+            message = f"{error}; the job keeps running"
             self._answer(request.id, ok=False, message=message, exit_code=error.exit_code)
             return None
         record = StopRecord(
@@ -208,7 +208,7 @@ class StopRequestHandler:
             self._answer(
                 self._accepted.request_id,
                 ok=False,
-                message=f"{reason}; the job goes on running",
+                message=f"{reason}; the job keeps running",
                 exit_code=RunFailedError(refusal).exit_code if refusal is not None else None,
             )
         self._accepted, self._refusal = None, None

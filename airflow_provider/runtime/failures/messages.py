@@ -155,7 +155,7 @@ _CONDITIONS: Final[Mapping[str, _Word]] = {
     ),
     "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": _said(
         "the file is not in the format that the source reads, or is damaged: {path}",
-        "move it away, or correct format=; the run goes on where it is",
+        "move it away, or correct format=; the run continues where it is",
     ),
     "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": _said(
         "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",

@@ -76,7 +76,7 @@ R = TypeVar("R", DrainIntent, EndedSources)
 
 
 def sources_end(directory: JobDirectory, query: str) -> EndedSources | None:
-    """Return what has ended of the query, as it is now, while other sources go on; None if none."""
+    """Return which sources of the current query have ended while others continue, or None."""
     return _standing(directory, query, EndedSources, _ended_path)
 
 
@@ -196,7 +196,7 @@ def _folders_above(url: str) -> Iterator[str]:
 
 
 def _is_left(directory: JobDirectory, query: str) -> bool:
-    """Whether the job goes on without the query: its checkpoint is gone, its outputs stay."""
+    """Whether the job continues without the query: its checkpoint is gone, its outputs stay."""
     if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
         return False
     storage = directory.committables(query)

@@ -253,11 +253,11 @@ class EpochRecords:
         return taken is not None and taken.keep_outputs
 
     def is_copy(self) -> bool:
-        """Whether the query is a restored copy, which goes on from epochs of another id."""
+        """Whether the query is a restored copy, which continues from epochs of another id."""
         return any(not run_id for *_, run_id in self.history().ranges)
 
     def ensure_not_rewound(self) -> None:
-        """Refuse to go on under this id when epochs of it were reverted, or are about to be."""
+        """Refuse to continue under this id when epochs of it were reverted, or are about to be."""
         taken = self.revert()
         if taken is not None:
             msg = (

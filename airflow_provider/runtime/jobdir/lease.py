@@ -300,7 +300,7 @@ class Lease:
             self._away_since = None
 
     def doubt(self) -> None:
-        """Let the release say that something which this driver has started may go on."""
+        """Let the release say that something which this driver has started may continue."""
         self._is_doubtful = True
 
     def __enter__(self) -> Lease:

@@ -116,7 +116,7 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
     way_out = "" if now.has_drain_ended else finish
     msg = (
         f"{now.url}: the job {state} run {now.drained_by!r}. Its windows are flushed and their "
-        f"state is gone, so going on would repeat them; {way_out}use a new job directory"
+        f"state is gone, so continuing would repeat them; {way_out}use a new job directory"
     )
     return JobDrainedError(msg)
 

@@ -239,7 +239,7 @@ def _folder(driver_id: str) -> str:
 def savepoint_is_complete(savepoint: str) -> str:
     """Return the message about a savepoint whose stop was not completed."""
     return (
-        f"The savepoint {savepoint} is complete: go on from it in a new job directory "
+        f"The savepoint {savepoint} is complete: continue from it in a new job directory "
         f"({set_option('from_savepoint', savepoint)}), or in this one as before"
     )
 

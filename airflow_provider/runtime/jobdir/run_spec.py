@@ -372,9 +372,7 @@ class RunSpec(RunOptions, DriverSpec):
     def __post_init__(self) -> None:
         self.check()
         if self.mode == "batch" and self.from_savepoint is not None:
-            msg = (
-                "mode 'batch' begins empty and cannot go on from a savepoint; use mode 'streaming'"
-            )
+            msg = "mode 'batch' begins empty, without a savepoint; use mode 'streaming'"
             raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")

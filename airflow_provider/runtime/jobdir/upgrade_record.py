@@ -107,7 +107,7 @@ class UpgradeRecord(Document):
         )
 
     def taken_over(self, by: str) -> UpgradeRecord:
-        """Return the record with which another driver goes on with the same step."""
+        """Return the record with which another driver continues the same step."""
         return dataclasses.replace(self, number=self.number + 1, by=by)
 
     @property

@@ -30,7 +30,7 @@ IN_A_SHELL: Final[Mapping[str, str]] = {
     "running": "spark-stream watch follows it, spark-stream stop ends it",
     **{each.value: step for each, step in AFTER_A_COMMAND.items()},
     "cancelled": "repeat the command: it resumes",
-    "suspended": "the same command begins a run that goes on from here",
+    "suspended": "the same command begins a run that continues from here",
     "finished": "nothing: all is read, flushed and published",
     "rewound": "the same command begins another run from there",
     "unverified": "do not use its output, and find out who has changed the job directory",
@@ -44,7 +44,7 @@ IN_AIRFLOW: Final[Mapping[str, str]] = {
     "running": "nothing: its driver is at work",
     **{each.value: step for each, step in AFTER_A_TASK.items()},
     "cancelled": "clear the task: the run resumes",
-    "suspended": "the next run of the DAG goes on from here",
+    "suspended": "the next run of the DAG continues from here",
     "rewound": "the next run of the task begins from there",
 }
 """The same for a reader who has a task."""

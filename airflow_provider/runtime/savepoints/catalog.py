@@ -329,7 +329,7 @@ def check_restorable(savepoint: Savepoint) -> None:
     if savepoint.record.drained:
         msg = (
             f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "
-            "flushed and their state is gone, so going on would repeat them; use an earlier one"
+            "flushed and their state is gone, so continuing would repeat them; use an earlier one"
         )
         raise JobDrainedError(msg)
     place = open_storage(savepoint.url)

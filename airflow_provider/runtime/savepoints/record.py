@@ -173,7 +173,7 @@ class SavepointRecord(Document):
         origin: one of :data:`ORIGINS`; retention looks at it.
         labels: free words of its taker.
         job: the job's name; None for a checkpoint that no job directory holds.
-        run_id: the run that was going on or had ended last; None when there was none.
+        run_id: the run that was active or had ended last; None when there was none.
         source: where it was taken: the job directory, or the checkpoint.
         queries: by name, in the order of the job.
         restores: the number of the job's last restore, or rewind; 0 for none, and for a checkpoint

@@ -257,9 +257,9 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
         if after:
             msg = (
                 f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
-                "after this savepoint; going on from it would write their rows again. Revert them "
-                "in its sinks first ('spark-stream savepoint restore --revert'), or restore into a "
-                "new job directory"
+                "after this savepoint; continuing from it would write their rows again. Revert "
+                "them in its sinks first ('spark-stream savepoint restore --revert'), or restore "
+                "into a new job directory"
             )
             raise ConfigError(msg)
 

@@ -313,7 +313,7 @@ class EpochCommitter:
         """Publish, in order, every unpublished epoch up to *last_commit* inclusive.
 
         Spark must not be running one of them again. The records of epochs that this driver has not
-        staged are read again: until Spark went on to the next batch, an overtaken driver may have
+        staged are read again: until Spark began the next batch, an overtaken driver may have
         written its record, and its Spark committed the batch.
 
         Raises:

@@ -143,7 +143,7 @@ class LauncherContract:
         assert 1 == case.runs()
 
     def test_two_tokens_are_two_runs(self, case: LauncherCase) -> None:
-        """Runs do not know of each other: one is ended, and the other goes on."""
+        """Runs do not know of each other: one is ended, and the other continues."""
         launcher = case.open()
         first, second = (launcher.submit(case.application(None), a_token()) for _ in range(2))
         for each in (first, second):
@@ -245,7 +245,7 @@ class RemoteLauncherContract(LauncherContract):
         assert 1 == case.runs()
 
     def test_a_cluster_that_is_away_says_nothing_of_a_run(self, case: RemoteCase) -> None:
-        """While nobody answers nothing is known, nothing fails for good; all goes on later."""
+        """While nobody answers nothing is known, nothing fails for good; all continues later."""
         launcher = case.open()
         handle = launcher.submit(case.application(None), a_token())
         case.go_away()

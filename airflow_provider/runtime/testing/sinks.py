@@ -136,7 +136,7 @@ class SinkContract:
             assert bench.all_rows() == bench.visible()
 
     def test_an_overtaken_driver_learns_of_its_lease_first(self, bench: SinkBench) -> None:
-        """A driver whose lease is lost is told that, and not that its epoch was left out."""
+        """A driver whose lease is lost learns that, and not that its epoch was left out."""
         late, later, fence = bench.stage(0, "a"), bench.stage(1, "b"), LosingFence(sys.maxsize)
         bench.commit(later)
         try:
@@ -285,7 +285,7 @@ class SinkContract:
         assert bench.rows(0, "a", "b") == bench.visible()
 
     def test_a_driver_stopped_in_a_commit_changes_nothing_later(self, bench: SinkBench) -> None:
-        """A driver stopped at any step goes on after another one has taken over: rows once."""
+        """A driver stopped at any step continues after another one has taken over: rows once."""
         points = bench.points("commit", [bench.stage(0, "a")])
         for epoch, point in enumerate(points, start=1):
             committable = bench.stage(epoch, "b", "c")
@@ -376,7 +376,7 @@ class RevertibleSinkContract(SinkContract):
         assert before == bench.visible()
 
     def test_a_driver_stopped_in_a_commit_loses_to_a_revert(self, bench: SinkBench) -> None:
-        """A driver stopped at any step goes on after its epoch was reverted: no row appears."""
+        """A driver stopped at any step continues after its epoch was reverted: no row appears."""
         points = bench.points("commit", [bench.stage(0, "a")])
         for number, point in enumerate(points, start=2):
             taken = [bench.stage(number, "b", query_id=f"{number}{QUERY_ID[1:]}")]

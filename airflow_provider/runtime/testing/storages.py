@@ -118,7 +118,7 @@ class StorageContract:
 
     @pytest.mark.parametrize("round_", range(5))
     def test_one_of_racing_threads_wins(self, storage: Storage, round_: int) -> None:
-        """Of racing threads one is told that it won, and its bytes are the object."""
+        """Of racing threads one learns that it won, and its bytes are the object."""
         start = threading.Barrier(_RACERS)
 
         def race(racer: int) -> bool:

@@ -198,7 +198,7 @@ class LinesSink:
         (self._folder / committable.data["staged"]).unlink(missing_ok=True)
 
     def recover(self, query_id, is_garbage, fence):
-        """Leave what other drivers have staged: hidden files are read by nobody."""
+        """Leave what other drivers have staged: no reader reads hidden files."""
 
     def datasets(self):
         return [Dataset("file", self.location)]

@@ -91,7 +91,7 @@ def test_every_sink_of_sparks_says_what_it_guarantees():
     [
         ({"trigger": ("continuous", "1 second"), "format": "console"}, "trigger(continuous="),
         ({"trigger": ("realTime", "5 minutes"), "format": "console"}, "trigger(realTime="),
-        ({"format": "memory"}, "cannot go on from a checkpoint"),
+        ({"format": "memory"}, "cannot continue from a checkpoint"),
         ({}, "the sink 'parquet' needs a path"),
         ({"format": "delta"}, "the sink 'delta' needs a path"),
         ({"path": "/o", "format": "delta", "options": {"mergeSchema": "true"}}, "'mergeSchema'"),

@@ -143,7 +143,7 @@ LIMIT = {**COUNT, "name": "globalLimit"}
         ),
         (TWO, {"reset": ("x",)}, "no source 'x'; there are events of query 'daily', events of"),
         (TWO, {"offsets": {"events": "{"}}, "its offset is not JSON"),
-        (TWO, {"offsets": {"events": '{"topic":{"0":7}}'}}, "goes on at .* already"),
+        (TWO, {"offsets": {"events": '{"topic":{"0":7}}'}}, "continues at .* already"),
         (
             savepoint(a=query(offsets=({"logOffset": 3},))),
             {"offsets": {"events": '{"logOffset":1}'}},

@@ -1,4 +1,4 @@
-"""Upgrades before Spark is needed: what is refused because the old version could not go on."""
+"""Upgrades before Spark is needed: what is refused because the old version could not continue."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_an_old_version_that_could_not_go_on_is_not_stopped(
     job.directory.run("r1").put_record(a_run("r1", **asked))
     upgrade = upgrade_in(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match=f"the old version could not go on .*: .*{said}") as error:
+    with pytest.raises(
+        ConfigError, match=f"the old version could not continue .*: .*{said}"
+    ) as error:
         upgrade.run()
     assert "\n" not in str(error.value)
     assert before == sorted(tmp_path.rglob("*"))
