@@ -11,13 +11,13 @@ from airflow_provider.airflow_versions import conf, send_gauge
 from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.base.clock import Due, SystemClock
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.observe.samples import Sample, StreamReader
 from airflow_provider.runtime.observe.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.observe.samples import Sample, StreamReader
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,16 @@ class StreamMetrics:
         if run_state is RunState.RUNNING and self._is_due():
             self._send(self._samples)
         elif run_state.has_failed or run_state is RunState.UNHEALTHY:
-            self._send(lambda: [Sample("healthy", 0.0)])
+            self._send(self._unhealthy)
+
+    def _unhealthy(self) -> list[Sample]:
+        from airflow_provider.runtime.observe.samples import Sample  # see driver_hook
+
+        return [Sample("healthy", 0.0)]
 
     def _samples(self) -> list[Sample]:
+        from airflow_provider.runtime.observe.samples import StreamReader  # see driver_hook
+
         if self._reader is None:
             directory = directory_at(self._job_dir)
             self._reader = StreamReader(directory, self._run_id, self._clock)

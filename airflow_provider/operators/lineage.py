@@ -12,7 +12,6 @@ from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_records import STREAMING
-from airflow_provider.runtime.observe.completeness import published_batch
 from airflow_provider.runtime.storage.open import credentials_in_use, is_in_s3, using
 
 if TYPE_CHECKING:
@@ -179,6 +178,8 @@ def _rows_written(directory: JobDirectory, run: RunDirectory) -> dict[tuple[str,
         return {(name, each["name"]): each["rows"] for name in sinks for each in sinks[name]}
     if record is None or record.mode != STREAMING:
         return {}
+    from airflow_provider.runtime.observe.completeness import published_batch  # see driver_hook
+
     epochs = {name: published_batch(directory, name).epoch for name in record.starting}
     return {
         (name, each["name"]): each.get("run_rows")

@@ -44,10 +44,8 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_in_force,
     version_in_force,
 )
-from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.observe.supervise import Supervision
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -216,6 +214,9 @@ class SparkStreamingOperator(DriverOperator):
         given_up = [self.replaces_job] if self.replaces_job else []
         if not self.from_savepoint:
             return given_up
+        # Late, as in hooks/driver_hook.py.
+        from airflow_provider.runtime.savepoints.catalog import open_savepoint
+
         return [*open_savepoint(self.from_savepoint).record.lineage, *given_up]
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
@@ -224,6 +225,8 @@ class SparkStreamingOperator(DriverOperator):
             raise self._failed(context, dataclasses.asdict(assessment))
         if assessment.run_state is not RunState.RUNNING or snapshot.driver_progress is None:
             return None  # stopped, or replaced by somebody
+        from airflow_provider.runtime.observe.completeness import describe_running
+
         document = describe_running(directory_at(self.job_dir), snapshot).to_dict()
         # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
