@@ -55,6 +55,31 @@ def test_an_old_java_is_refused(tmp_path, major):
     assert EXIT_USAGE == raised.value.exit_code
 
 
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+def test_a_java_with_a_file_of_its_release_is_not_started(tmp_path, version):
+    """A JVM for the version alone would cost each task a tenth of a second, also by a link."""
+    environ = install(tmp_path / "jvm", "", exit_code=1)
+    (tmp_path / "jvm" / "release").write_text(
+        f'IMPLEMENTOR_VERSION="Temurin-8"\nJAVA_VERSION="{version}"\nJAVA_VERSION_DATE="2025"\n'
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(tmp_path / "jvm" / "bin" / "java")
+
+    check_java(environ)
+    check_java({"PATH": str(tmp_path / "bin")})
+
+
+def test_an_old_release_is_refused(tmp_path):
+    """By its file; one that names no version is not believed, and Java is asked."""
+    environ = install(tmp_path, SAYS[17])
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_392"\n')
+    with pytest.raises(ConfigError, match="bin/java is Java 8, Spark "):
+        check_java(environ)
+
+    (tmp_path / "release").write_text('JAVA_VERSION="unknown"\n')
+    check_java(environ)
+
+
 @pytest.mark.parametrize(("text", "exit_code"), [("garbage", 0), ("", 0), (SAYS[17], 1)])
 def test_a_java_that_does_not_answer_is_refused(tmp_path, text, exit_code):
     """A ``java`` that fails or says nothing of use is refused, with what it said."""

@@ -62,6 +62,22 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
         msg = f"SPARK_HOME is {home}, which has no bin/spark-submit; correct it, or unset it"
         raise ConfigError(msg)
     java, minimum = find_java(environ), oldest_java(version)
+    major = _released_major(java) or _answered_major(java)
+    if major < minimum:
+        spark = "Spark" if version is None else f"Spark {version}"
+        msg = f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}"
+        raise ConfigError(msg)
+
+
+def _released_major(java: str) -> int | None:
+    """Return the major version by the file of a Java's release, which spares the start of a JVM."""
+    try:
+        return java_major((Path(java).resolve().parents[1] / "release").read_text(errors="replace"))
+    except OSError:  # a wrapper, or a very old Java
+        return None
+
+
+def _answered_major(java: str) -> int:
     run = subprocess.run(
         [java, "-version"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -70,15 +86,12 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     if run.returncode != 0 or major is None:
         msg = f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
         raise ConfigError(msg)
-    if major < minimum:
-        spark = "Spark" if version is None else f"Spark {version}"
-        msg = f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}"
-        raise ConfigError(msg)
+    return major
 
 
 def java_major(text: str) -> int | None:
-    """Return the major version in the output of ``java -version``, or None."""
-    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    """Return the major version in the output of ``java -version`` or a file ``release``."""
+    match = re.search(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
 
 
