@@ -818,7 +818,7 @@ def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:
     document = page.get("running", "document", path="runs/r1/run.json")
 
     assert {"runs", "savepoints", "leases"} <= set(root["folders"])
-    assert ["job.json"] == root["documents"]
+    assert ["identity.json", "job.json"] == root["documents"]
     assert "run.json" in inside["documents"]
     assert "r1" == json.loads(document["text"])["run_id"]
 
