@@ -238,7 +238,7 @@ def _spell(moment: dt.datetime) -> str:
 
 
 def _partition(context: Mapping[str, Any]) -> Interval | None:
-    """Return the time from the run's partition to the next one; None when nobody knows it."""
+    """Return the time from the run's partition to the next one; None when it is unknown."""
     date = context.get("partition_date")
     timetable = getattr(context.get("dag"), "timetable", None)
     if not isinstance(date, dt.datetime) or timetable is None:

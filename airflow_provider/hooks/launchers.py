@@ -103,7 +103,7 @@ def refuse_other(connection: Connection, named: str) -> None:
 def _own_type(name: str) -> str | None:
     try:
         return _kind(name).conn_types[0]
-    except ConfigError as error:  # a launcher that nobody chose must not fail the others' tasks
+    except ConfigError as error:  # a launcher that no task chose must not fail the others' tasks
         log.warning("%s", error)
         return None
 

@@ -50,7 +50,7 @@ NOT_TAKEN: Final = {
     "durable": "a retry always adopts the driver that is there",
     "java_class": "the driver is a Python application",
     "name": "the application's name says which submission it is; job= and run_id= name the run",
-    "post_submit_commands": "nobody waits beside the driver; use a task that follows",
+    "post_submit_commands": "no process waits beside the driver; use a task that follows",
     "reconnect_on_retry": "a retry always adopts the driver that is there",
     "status_poll_interval": _THE_STATE,
     "track_driver_via_k8s_api": _THE_STATE,
@@ -232,7 +232,7 @@ def check_uploads(conf: Mapping[str, str], *, named: str) -> None:
 def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of ``spark-submit``, made from a worker's."""
     kept = {k: v for k, v in environ.items() if not k.startswith(_PRIVATE_PREFIXES)}
-    # spark-submit and Python of the worker's own environment, unless somebody chose others.
+    # spark-submit and Python of the worker's own environment, unless the user chose others.
     scripts = str(Path(sys.executable).parent)
     kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
     kept.setdefault("PYSPARK_PYTHON", sys.executable)

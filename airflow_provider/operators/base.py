@@ -244,7 +244,7 @@ class DriverOperator(SubmittingOperator):
         return self._run_id(context)
 
     def _waits_for_foreign(self) -> bool:
-        # A driver of the run that is to be undone is stopping: its task was cleared.
+        # A driver of the run that will be rewound is stopping: its task was cleared.
         return self.on_existing == "wait" or self._replays is not None
 
     # --- what does not --------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class DriverOperator(SubmittingOperator):
                 return self._reconcile(context)  # the last try's driver has come up meanwhile
             JobMemory(self.job_dir).begin(self._followed)
         if decision.ends_replaced and self._replays is not None:
-            # What it still writes is undone anyway.
+            # What it still writes is reverted anyway.
             hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
         generation = hook.claim(self.job_dir, run_id)
         self._claimed = (run_id, generation)
@@ -277,7 +277,7 @@ class DriverOperator(SubmittingOperator):
             RunOwner.of(context).put(run)
             record = self._submit(hook, run_id, context)
             waited = AwaitedDriver.of(record, snapshot.lease)
-            if self._is_killed:  # meanwhile, when there was nobody to ask
+            if self._is_killed:  # meanwhile, when there was no driver to ask
                 self.on_kill()
         else:
             waited = self._existing(snapshot, decision)

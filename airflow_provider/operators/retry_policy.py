@@ -47,7 +47,7 @@ class SparkRunFailedError(AirflowException):
 def task_error(
     reason: str, *, fatal: bool, failure: Mapping[str, Any] | None = None
 ) -> AirflowException:
-    """Return what a task fails with: for good, or with a retry if it has one left."""
+    """Return what a task fails with: permanently, or with a retry if it has one left."""
     text = reason or "the driver ended without a final checkpoint"
     if failure is not None:
         permanent = FailureClass.NON_RECOVERABLE

@@ -25,7 +25,7 @@ T = TypeVar("T")
 READ_LIMIT_S: Final = 5.0
 """How long a person waits for a view before it says that the storage does not answer."""
 THREADS: Final = 8  # for each place: a bucket answers many at a time, and a disk needs no more
-# More than an installation has buckets, actions and tabs in them; each costs threads for good.
+# More than an installation has buckets, actions and tabs in them; each costs threads permanently.
 _PLACES: Final = 128
 _LOCAL_PARTS: Final = 3  # of a path, with the root: a mount is rarely deeper
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-_MOST_JOBS: Final = 500  # of the newest; a list that nobody can read helps nobody
+_MOST_JOBS: Final = 500  # of the newest; a longer list helps no reader
 _MOST_ENTRIES: Final = 5000
 _SIBLINGS: Final = 20  # of a slice; if all of them share its directory, so do the others
 

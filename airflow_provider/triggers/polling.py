@@ -81,7 +81,7 @@ class _Wait(Generic[T]):
 
     def tell(self) -> bool:
         """Resolve the future if there is a result; return whether the wait is over."""
-        if self.result.done():  # nobody waits any more
+        if self.result.done():  # no trigger waits any more
             return True
         if self.error is not None:
             self.result.set_exception(self.error)

@@ -214,7 +214,7 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     for job, said in [
         ("other_window", "results of two jobs would be mixed"),
         ("aggregate_added", "does not fit its state"),
-        ("through_spark_sink", "nobody could revert what a rejected version has written"),
+        ("through_spark_sink", "nothing could revert what a rejected version has written"),
     ]:
         with pytest.raises(ConfigError, match=said):
             upgrade(spark, place, job).run()

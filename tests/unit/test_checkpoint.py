@@ -434,7 +434,7 @@ def test_two_planners_agree_on_one_batch(spark):
             spark.plan(batch, watermark_ms=3)  # somebody is faster
             return super().put_offsets(batch, entry)
 
-    with pytest.raises(OpenBatchError, match=r"batch 1 .*by somebody else"):
+    with pytest.raises(OpenBatchError, match=r"batch 1 .*by another process"):
         plan_drain_batch(Late(spark.storage))
     assert 3 == spark.logs.offsets(1).watermark_ms
 

@@ -58,7 +58,7 @@ def job(tmp_path) -> JobDirectoryBuilder:
     [
         ({"mode": "turbo"}, "mode 'turbo': use one of 'automatic', 'streaming', 'batch'"),
         ({"mode": "batch", "until": "available"}, "mode 'batch' reads everything and ends, so unt"),
-        ({"mode": "batch", "at_end": "suspend"}, "at_end='suspend' cannot be had; leave them out"),
+        ({"mode": "batch", "at_end": "suspend"}, "at_end='suspend' cannot be used; leave them out"),
         (
             {"mode": "batch", "from_savepoint": "/s"},
             "mode 'batch' begins empty, without a savepoint",
@@ -352,7 +352,7 @@ def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
     again = RunSpec(job_dir=str(job.root), entry=f"{entry}:job", run_id="r1", driver_id="d1")
     before = sorted(job.root.rglob("*"))
 
-    with pytest.raises(ConfigError, match="started once more by its cluster"):
+    with pytest.raises(ConfigError, match="started again by its cluster"):
         run_job(again)
     assert before == sorted(job.root.rglob("*"))
 

@@ -109,7 +109,9 @@ def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
 
     at_failpoint(monkeypatch, "savepoint.copied", collect)
 
-    with pytest.raises(SavepointError, match="s1: somebody has claimed the folder meanwhile"):
+    with pytest.raises(
+        SavepointError, match="s1: another process has claimed the folder meanwhile"
+    ):
         take(job)
     assert [] == root.list("")
 

@@ -263,7 +263,7 @@ def test_what_somebody_has_put_into_a_savepoint_is_not_removed_with_it(tmp_path,
     take(job, backup, "s1")
     backup.put("s0/queries/q/notes.txt", b"mine")
 
-    with pytest.raises(ConfigError, match="queries/q/notes.txt: was put there by somebody else"):
+    with pytest.raises(ConfigError, match="queries/q/notes.txt: was put there by another program"):
         dispose(saved.url, clock=FakeClock())
     assert [] == retain(backup.url, Retention(keep=1), clock=FakeClock())
     assert [] == verify_savepoint(saved)

@@ -208,7 +208,7 @@ class BucketFilesSink:
         if found != size_bytes:
             msg = (
                 f"{parent.url}/{target}: there is a file of {found} bytes, not the epoch's of "
-                f"{size_bytes}; somebody has put it there: move it away"
+                f"{size_bytes}; another program has put it there: move it away"
             )
             raise SinkError(msg)
         failpoints.hit("bucket.published_one")

@@ -195,7 +195,7 @@ def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
     if epoch.epoch > last_epoch(table, epoch.query_id):
         return False
     if is_reverted(table, epoch):
-        # VACUUM removes them when nobody can read the older version any more.
+        # VACUUM removes them when no reader can read the older version any more.
         return epoch.epoch < (table.transaction_version(_published_mark(epoch.query_id)) or 0)
     return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
 

@@ -143,8 +143,8 @@ def check_fits(
             raise ConfigError(msg)
     for column in (f for f in table.schema["fields"] if not f["nullable"]):
         msg = (
-            f"{name}: the table's column {column['name']!r} must not be null, which nobody checks "
-            "for the rows of a stream; drop the rule (alter.drop_column_not_null)"
+            f"{name}: the table's column {column['name']!r} must not be null, which no writer "
+            "checks for the rows of a stream; drop the rule (alter.drop_column_not_null)"
         )
         raise ConfigError(msg)
     if missing := set(theirs) & set(table.partition_by):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
-_FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
+_FAILURES: Final = 3  # in a row, of writes that no other writer was in the way of
 # Other writers may win for this long before a start is failed.
 _LOST: Final = RetryPolicy(first_s=0.01, longest_s=1.0, for_s=300.0, jitter=0.5)
 _FIRST_FILE: Final = "/part-00000-"
@@ -427,7 +427,7 @@ class DeltaSink:
         prefixes = [f"{delta_log.folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
         active = delta_log.active_paths(table, prefixes)
         if changed := delta_log.partly_deleted(table, prefixes):
-            msg = f"{self.name}: somebody has deleted rows of {min(changed)}"
+            msg = f"{self.name}: another program has deleted rows of {min(changed)}"
             raise RevertError(msg)
         return [self._whole(stagings, active) for stagings in standing.values()]
 
@@ -438,7 +438,7 @@ class DeltaSink:
         epoch = stagings[0].epoch.epoch
         gone = next(path for path, _ in delta_log.files_of(stagings[0]) if path not in active)
         msg = (
-            f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
+            f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another program has "
             "compacted, overwritten or deleted it, so its rows are not known any more"
         )
         raise RevertError(msg)

@@ -426,8 +426,9 @@ class IcebergSink:
             if stagings and not whole:
                 gone = next(path for path in tables.paths_of(stagings[0]) if path not in live)
                 msg = (
-                    f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody "
-                    "has compacted, overwritten or deleted it, so its rows are not known any more"
+                    f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another "
+                    "program has compacted, overwritten or deleted it, so its rows are not known "
+                    "any more"
                 )
                 raise RevertError(msg)
             chosen += [live[path] for c in whole for path in tables.paths_of(c)]

@@ -126,7 +126,7 @@ class Upgrade(UpgradeSteps):
         if fixed is not None and fixed.native is not None:
             msg = (
                 f"query {fixed.name!r} writes through Spark's own sink {fixed.native.name}, and "
-                "nobody could revert what a rejected version has written; use one of the sinks "
+                "nothing could revert what a rejected version has written; use one of the sinks "
                 "with two phases, or stop the job and start the new version by hand"
             )
             raise ConfigError(msg)
@@ -190,7 +190,7 @@ class Upgrade(UpgradeSteps):
     # --- the new version ------------------------------------------------------------------------
 
     def drive_new(self) -> FinalCheckpoint | str:
-        # A driver that its cluster starts once more says nothing about the version.
+        # A driver that its cluster starts again says nothing about the version.
         check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
         savepoint = str(self.record.savepoint)
         spec = dataclasses.replace(self._spec, from_savepoint=savepoint)

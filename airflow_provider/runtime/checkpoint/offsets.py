@@ -126,7 +126,7 @@ def plan_drain_batch(logs: CheckpointLogs, *, further: bool = False) -> int:
         raise JobDrainedError(msg)
     batch = position.last_commit + 1
     if not logs.put_offsets(batch, entry.with_watermark(watermark_ms)):
-        msg = f"{logs.url}: batch {batch} was planned just now by somebody else; is it running?"
+        msg = f"{logs.url}: batch {batch} was planned just now by another process; is it running?"
         raise OpenBatchError(msg)
     return batch
 

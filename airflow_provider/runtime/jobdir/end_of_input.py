@@ -170,7 +170,7 @@ def check_of_no_job(url: str) -> None:
         if _is_job(folder):
             msg = (
                 f"{url}: this lies in the job directory {folder}, whose next run would know "
-                "nothing of the drain; end that job for good, while it runs, with "
+                "nothing of the drain; end that job permanently, while it runs, with "
                 f"'spark-stream stop {folder} --drain'"
             )
             raise ConfigError(msg)

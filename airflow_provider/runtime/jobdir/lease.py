@@ -107,7 +107,7 @@ class LeaseObserver:
 
     def _read(self) -> tuple[LeaseRecord | None, HeartbeatRecord | None]:
         lease, beat = self._read_beat()
-        if beat is None and self._seen is not None:  # somebody has removed the job directory
+        if beat is None and self._seen is not None:  # the job directory was removed
             self._lease = None
             lease, beat = self._read_beat()
         return lease, beat
@@ -143,7 +143,7 @@ class LeaseObserver:
 
 
 def wait_for_free_lease(storage: Storage, clock: Clock) -> LeaseObserver:
-    """Return what has watched the lease until it was known that nobody holds it."""
+    """Return what has watched the lease until it was known that no driver holds it."""
     observer = LeaseObserver(storage, clock)
     held, liveness = observer.settle()
     if held is not None and liveness not in TAKEABLE:
@@ -211,7 +211,7 @@ class Lease:
             self._check()
 
     def _check(self) -> None:
-        if self.is_expiring():  # after a pause, or an outage: nobody may take it for dead
+        if self.is_expiring():  # after a pause, or an outage: no other driver may presume it dead
             self.beat()
         # In this order: where the next one was taken, and the job directory is gone again, this one
         # is gone as well.

@@ -96,7 +96,7 @@ def driver_is_new(now: Situation) -> ConfigError | None:
     how = f"attempt {ended.attempt}, {ended.outcome}" if ended is not None else "it was cancelled"
     msg = (
         f"{now.url}: driver {now.driver_id} of run {now.run_id!r} has ended before ({how}), "
-        "and was started once more by its cluster; to resume the run, submit another driver. Let "
+        "and was started again by its cluster; to resume the run, submit another driver. Let "
         "clusters start a driver once (spark.yarn.maxAppAttempts=1, no retries of the application)"
     )
     return ConfigError(msg)

@@ -115,7 +115,7 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
 
 
 def contradiction(directory: JobDirectory, final: FinalCheckpoint) -> str | None:
-    """Return what speaks against *final*; None when it holds, or its run was undone."""
+    """Return what speaks against *final*; None when it holds, or its run was rewound."""
     if directory.run(final.run_id).rewound() is not None:
         return None
     try:

@@ -393,7 +393,7 @@ class RunOptions:
         if self.mode == "batch" and not self._may_reach_the_end:
             msg = (
                 f"mode 'batch' reads everything and ends, so until={self.until!r}, "
-                f"at_end={self.at_end!r} cannot be had; leave them out, or use mode 'streaming'"
+                f"at_end={self.at_end!r} cannot be used; leave them out, or use mode 'streaming'"
             )
             raise ConfigError(msg)
         if self.trigger_s is not None and self.until in {"end", "available"}:

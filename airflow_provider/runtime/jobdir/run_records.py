@@ -187,7 +187,7 @@ class RewoundRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayRecord(Document):
-    """``replay.json``: the run is to be undone, and another one takes its place."""
+    """``replay.json``: the intent to rewind the run, which another one replaces."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/replay.json",)

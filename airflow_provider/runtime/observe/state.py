@@ -25,7 +25,7 @@ COMING_UP: Final = (
     "usually takes 10 to 30 seconds"
 )
 IN_A_SHELL: Final[Mapping[str, str]] = {
-    "absent": "nobody has begun it: spark-stream run begins it",
+    "absent": "no driver has begun it: spark-stream run begins it",
     "starting": f"wait: {COMING_UP}; spark-stream watch follows it",
     "running": "spark-stream watch follows it, spark-stream stop ends it",
     **{each.value: step for each, step in AFTER_A_COMMAND.items()},
@@ -39,7 +39,7 @@ IN_A_SHELL: Final[Mapping[str, str]] = {
 """What to do next, by the state, or by the class of the failure: for a reader at a shell."""
 IN_AIRFLOW: Final[Mapping[str, str]] = {
     **IN_A_SHELL,
-    "absent": "nobody has begun it: its task does, when it runs",
+    "absent": "no driver has begun it: its task does, when it runs",
     "starting": f"wait: {COMING_UP}",
     "running": "nothing: its driver is at work",
     **{each.value: step for each, step in AFTER_A_TASK.items()},

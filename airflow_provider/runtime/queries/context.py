@@ -47,7 +47,7 @@ class JobContext:
     """Given to the job's function, which declares sources and queries with it and returns.
 
     The function only declares: nothing is read or written while it runs, and it may be called
-    several times: for STREAMING and for BATCH, and once more for a query some of whose sources have
+    several times: for STREAMING and for BATCH, and again for a query some of whose sources have
     ended.
 
     Attributes:

@@ -349,7 +349,7 @@ def _put_ends(
 ) -> None:
     plan = record.queries[name]
     query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
-    # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
+    # Of no run: the one that the savepoint was taken in may be rewound here, or never have been.
     run_id, at = "", record.began
     if saved.has_ended:
         intent = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=at)

@@ -230,7 +230,7 @@ def _check_only_ours(savepoint: Savepoint) -> None:
     strange = next((path for path in found if path not in ours), None)
     if strange is not None:
         msg = (
-            f"{place.url}/{strange}: was put there by somebody else, so the savepoint is not "
+            f"{place.url}/{strange}: was put there by another program, so the savepoint is not "
             "removed; move it away first"
         )
         raise ConfigError(msg)

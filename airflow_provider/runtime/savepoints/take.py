@@ -191,8 +191,8 @@ def _check_complete(target: Storage, mine: SavepointClaimRecord, record: Savepoi
 
 def _overtaken(target: Storage) -> SavepointError:
     msg = (
-        f"{target.url}: somebody has claimed the folder meanwhile, and may have removed what was "
-        "copied; take the savepoint again"
+        f"{target.url}: another process has claimed the folder meanwhile, and may have removed "
+        "what was copied; take the savepoint again"
     )
     return SavepointError(msg)
 

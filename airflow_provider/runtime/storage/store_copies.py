@@ -113,10 +113,10 @@ def copy_by_upload(
             "complete_multipart_upload", **upload, MultipartUpload=parts, IfNoneMatch="*"
         )
     except BaseException as error:
-        with contextlib.suppress(Exception):  # what is left of it is seen by nobody
+        with contextlib.suppress(Exception):  # no reader sees what is left of it
             filesystem.call_s3("abort_multipart_upload", **upload)
         if answer_of(error).code == "NoSuchUpload":
-            msg = f"the copy to {target.key} was ended by somebody else"
+            msg = f"the copy to {target.key} was ended by another process"
             raise ConflictError(msg) from error
         raise
 
