@@ -21,7 +21,7 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook, _master_of, _submit_hook
 from airflow_provider.hooks.submit_options import (
     NOT_TAKEN,
     SubmitOptions,
@@ -199,6 +199,28 @@ def test_a_standby_is_asked_for_by_the_task_or_the_connection(
     assert is_wanted is hook.wants_standby()
     wanted = {"master": "yarn", "conf": {"spark.a": "1", "spark.b": "2"}}
     assert (wanted if is_wanted else None) == asked
+
+
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        ({"conn_type": "spark", "host": "local[2]"}, "local[2]"),
+        ({"conn_type": "spark", "host": "yarn"}, "yarn"),
+        ({"conn_type": "spark", "host": "spark://one,two", "port": 7077}, "spark://one,two:7077"),
+        ({"conn_type": "spark", "host": "one", "port": 7077}, "spark://one:7077"),
+        ({"conn_type": "spark"}, "spark://"),
+        ({"conn_type": "yarn", "host": "one"}, "yarn://one"),
+    ],
+)
+def test_the_master_is_that_of_spark_submit(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], expected: str
+) -> None:
+    """A run for a warm driver needs it alone, without the import of the hook that knows it."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_TEST", json.dumps(connection))
+    hook = hook_of()
+
+    assert expected == _master_of(hook.get_connection("spark_test"))
+    assert expected == _submit_hook(conn_id="spark_test")._connection["master"]
 
 
 def test_configuration_packages_and_files_are_passed_on(
