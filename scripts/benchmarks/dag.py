@@ -7,9 +7,10 @@ time as there are chains. *Spaced* each task is a DAG run of its own, one every 
 on a real day, so that a pool can warm its next standby meanwhile. *Slices* are the hours of a
 backfill, each a DAG run with a job directory of its own.
 
-Three sides: without a pool; with one, its tasks deferred, as is the default; and with one, its
-tasks waiting in their workers. A deferred task is green ten seconds after it was deferred at the
-earliest (:mod:`airflow_provider.triggers.polling` says why), however soon its run has ended.
+The sides: without a pool, and with one, each as is the default, with workers that wait themselves
+for short runs; with a pool and workers that always wait; and without a pool, deferred immediately,
+ended by a worker or by the trigger. A worker ends a deferred task ten seconds after it was deferred
+at the earliest (:mod:`airflow_provider.triggers.polling` says why).
 
 A trigger of the database notes each state of a task when it is set; the job directories say when
 the driver was submitted and up, and when the final checkpoint committed; XComs say when the task's
@@ -62,7 +63,10 @@ SIDES = {
     "cold": "no pool",
     "pool": "pool",
     "worker": "pool, `deferrable=False`",
+    "deferred": "no pool, `defer_after=0`",
+    "trigger": "no pool, `defer_after=0`, `end_from_trigger=True`",
 }
+POOLED = ("pool", "worker")
 NOTE = """
 CREATE TABLE noted (at double precision, dag_id text, run_id text, task_id text, state text);
 CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
@@ -127,14 +131,14 @@ def main() -> int:
     parser.add_argument("--spacing", type=float, default=25.0, help="seconds between those")
     parser.add_argument("--slices", type=int, default=0, help="of a backfill")
     parser.add_argument("--mode", default="streaming", choices=("streaming", "batch"))
-    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--sides", default="cold,pool,worker", help=f"of {', '.join(SIDES)}")
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     make_input(WORK / "in")
     found: dict[str, list[Side]] = {"at once": [], "spaced": [], "slices": []}
     with running(arguments) as bench:
         for side in arguments.sides.split(","):
-            with bench.pool() if side != "cold" else contextlib.nullcontext():
+            with bench.pool() if side in POOLED else contextlib.nullcontext():
                 if arguments.tasks:
                     found["at once"].append(bench.at_once(side))
                 if arguments.spaced:
@@ -264,7 +268,7 @@ class Bench:
         def are_warm() -> bool:
             return len(list(pool.glob("standby-*.sock"))) == self._arguments.pool
 
-        if side != "cold":
+        if side in POOLED:
             wait_until("the standbys are warm", are_warm, within=WARM_S, every=0.5)
         time.sleep(SETTLE_S)
 
@@ -323,7 +327,7 @@ class Bench:
             "up": parsed(attempt["started"]),
             "final": parsed(final["committed"]),
             **({"fired": last["scheduled"]} if last["scheduled"] > first["running"] else {}),
-            "returned": at["return_value"],
+            **({"returned": at["return_value"]} if "return_value" in at else {}),
             "success": last["success"],
         }
         return Task(moments, cold_reason(Path(submission["log"])), first.get("deferred"))
@@ -362,7 +366,7 @@ def report(how: str, sides: Sequence[Side], arguments: argparse.Namespace) -> No
     print(f"| | {' | '.join(heads)} |\n|---{'|---' * len(heads)}|")
     for side in sides:
         times = [task.seconds for task in side.tasks]
-        warm = sum(task.reason is None for task in side.tasks) if side.name != "cold" else 0
+        warm = sum(task.reason is None for task in side.tasks) if side.name in POOLED else 0
         figures = [side.seconds, statistics.median(times), min(times), max(times)]
         figures.append(side.cpu_s / len(times))
         shown = " | ".join(f"{figure:.1f} s" for figure in figures)
@@ -397,7 +401,7 @@ def grouped(sides: Sequence[Side]) -> dict[str, list[Task]]:
     for side in sides:
         for task in side.tasks:
             how = "cold" if task.reason is not None else "warm"
-            name = SIDES[side.name] if side.name == "cold" else f"{SIDES[side.name]}: {how}"
+            name = f"{SIDES[side.name]}: {how}" if side.name in POOLED else SIDES[side.name]
             groups.setdefault(name, []).append(task)
     return {f"{name} ({len(tasks)})": tasks for name, tasks in groups.items()}
 

@@ -30,8 +30,10 @@ def short_task(number: int, side: str) -> SparkStreamingOperator:
         job_dir=f"{place}/job",
         params={"input": f"{PLACE}/in", "output": f"{place}/out"},
         mode=MODE,
-        standby=side != "cold",
+        standby=side in {"pool", "worker"},
         deferrable=side != "worker",
+        defer_after=0 if side in {"deferred", "trigger"} else None,
+        end_from_trigger=side == "trigger",
     )
 
 
@@ -55,7 +57,7 @@ def one(side: str) -> Callable[[], None]:
     return body
 
 
-for name in ("cold", "pool", "worker"):
+for name in ("cold", "pool", "worker", "deferred", "trigger"):
     dag(dag_id=f"{name}_at_once", schedule=None, catchup=False, max_active_tasks=CHAINS)(
         chains(name)
     )()
