@@ -11,21 +11,24 @@ import select
 import signal
 import socket
 import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.warm_drivers.pool import (
+from airflow_provider.extensions.warm_drivers.channel import (
     POOL_SOCKET,
+    RUNS_SOCKET,
+    Start,
     check_pool_folder,
     check_user,
     listen,
     receive,
     send,
-    standby_socket,
 )
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import file_lock, module_command, user_folder
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.command_parser import add_conf, add_json
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -40,7 +43,6 @@ log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 _END_S: Final = 30.0
-_REST_S: Final = 3.0
 _LONGEST_PAUSE_S: Final = 60.0
 WARMING, READY, BUSY = "warming", "ready", "busy"
 
@@ -52,8 +54,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     text = "keep warm drivers on this machine, which take runs at once"
     pool = commands.add_parser("pool", help=text, description=text)
     actions = pool.add_subparsers(required=True, metavar="ACTION")
-    start = add(actions, "start", _start, "keep standby drivers until it is stopped")
-    text = "the number of standby drivers; default: 1"
+    start = add(actions, "start", _start, "keep warm drivers until it is stopped")
+    text = "the number of warm drivers; default: 1"
     start.add_argument("--size", type=int, default=1, metavar="N", help=text)
     start.add_argument("--master", metavar="URL", help="Spark's master; default: local[*]")
     add_conf(start)
@@ -85,9 +87,9 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"version": 1, **answer})
         return EXIT_OK
-    columns = ("pid", "state", "for s", "memory MiB")
+    columns = ("pid", "state", "runs", "for s", "memory MiB")
     rows = [
-        [str(d["pid"]), d["state"], f"{d['for_s']:.0f}", str(d["memory_mib"])]
+        [str(d["pid"]), d["state"], str(d["runs"]), f"{d['for_s']:.0f}", str(d["memory_mib"])]
         for d in answer["drivers"]
     ]
     print("\n".join(text_table(columns, rows)))
@@ -132,10 +134,11 @@ class _Driver:
     log: Path
     state: str
     since: float
+    runs: int = 0
 
     def said(self) -> list[str]:
         try:
-            return self.channel.recv(64).decode().split() if self.channel is not None else []
+            return self.channel.recv(1 << 16).decode().splitlines() if self.channel else []
         except OSError:
             return []
 
@@ -151,7 +154,7 @@ class _Pool:
     ) -> None:
         self._folder = folder
         self._size = size
-        self._start = {"master": master, "conf": dict(conf)}
+        self._master, self._conf = master, conf
         self._drivers: list[_Driver] = []
         self._clock = SystemClock()
         self._is_ending = False
@@ -161,9 +164,11 @@ class _Pool:
     def serve(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
-        self._remove_left()
-        path = self._folder / POOL_SOCKET
-        listener = listen(path)
+        sockets = [self._folder / name for name in (POOL_SOCKET, RUNS_SOCKET)]
+        for path in (*sockets, *self._folder.glob("driver-*.log")):
+            path.unlink(missing_ok=True)  # of a pool that was killed: this one has the lock
+        listener, self._runs = map(listen, sockets)
+        self._runs.setblocking(False)  # noqa: FBT003 - of several drivers one accepts
         log.info("pool of %d in %s", self._size, self._folder)
         try:
             while not self._is_ending:
@@ -171,34 +176,45 @@ class _Pool:
                 self._wait(listener)
                 self._reap()
         finally:
-            self._let_go()
+            for path in sockets:
+                path.unlink(missing_ok=True)
+            self._runs.close()
             listener.close()
-            path.unlink(missing_ok=True)
+            self._let_go()
         log.info("the pool has ended")
 
     def _end(self) -> None:
         self._is_ending = True
 
     def _fill(self) -> None:
-        waiting = [d for d in self._drivers if d.state != BUSY]
         # One after the other: two that warm up at once are ready later than one after the other.
-        is_free = len(waiting) < self._size and all(d.state == READY for d in waiting)
+        is_free = len(self._drivers) < self._size and WARMING not in {
+            d.state for d in self._drivers
+        }
         if is_free and self._clock.monotonic() >= self._not_before:
             self._drivers.append(self._spawn())
 
     def _spawn(self) -> _Driver:
         mine, its = socket.socketpair()
-        path = self._folder / f"standby-{uuid.uuid4().hex}.log"
-        start = json.dumps({**self._start, "log": str(path)})
+        name = f"driver-{uuid.uuid4().hex}"
+        path = self._folder / f"{name}.log"
+        start = Start(
+            listener=self._runs.fileno(),
+            pool=its.fileno(),
+            # Not in the pool's own folder, which may be in memory: Spark's files are large.
+            folder=str(Path(tempfile.gettempdir()) / f"spark-stream-{name}"),
+            master=self._master,
+            conf=self._conf,
+        )
         with its, path.open("wb") as output:
             process = subprocess.Popen(
-                [*module_command("airflow_provider.extensions.warm_drivers.standby"),
-                 str(self._folder), str(its.fileno()), start],
+                [*module_command("airflow_provider.extensions.warm_drivers.driver"),
+                 json.dumps(encode(start))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # what ends the pool's terminal does not end a driver
-                pass_fds=[its.fileno()],
+                pass_fds=[start.listener, start.pool],
             )  # fmt: skip
         return _Driver(process, mine, path, WARMING, self._clock.monotonic())
 
@@ -214,15 +230,14 @@ class _Pool:
 
     def _listen(self, driver: _Driver) -> None:
         said = driver.said()
-        if said:
-            driver.state, driver.since = said[-1], self._clock.monotonic()
-            log.info("driver %d is %s", driver.process.pid, driver.state)
-        if driver.state == READY:
-            self._pause_s = 0.0
-        if driver.state == BUSY:  # a short run is over before the next standby takes its cores
-            self._not_before = self._clock.monotonic() + _REST_S
-        if not said or driver.state == BUSY:
+        if not said:
             driver.hang_up()
+        for line in said:
+            log.info("driver %d: %s", driver.process.pid, line)
+            if line in {READY, BUSY}:
+                driver.state, driver.since = line, self._clock.monotonic()
+                driver.runs += line == BUSY
+                self._pause_s = 0.0
 
     def _answer(self, channel: socket.socket) -> None:
         with channel:
@@ -240,14 +255,12 @@ class _Pool:
         for driver in [d for d in self._drivers if d.process.poll() is not None]:
             self._drivers.remove(driver)
             driver.hang_up()
-            # One that was killed has left it, and the next one may have its number.
-            standby_socket(self._folder, driver.process.pid).unlink(missing_ok=True)
             code = driver.process.returncode
             if driver.state == WARMING:
                 self._pause_s = min(_LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
                 self._not_before = self._clock.monotonic() + self._pause_s
                 log.error(
-                    "a standby could not start (exit code %s), the next in %.0f s; its log: %s",
+                    "a driver could not start (exit code %s), the next in %.0f s; its log: %s",
                     code, self._pause_s, driver.log,
                 )  # fmt: skip
             else:
@@ -272,24 +285,12 @@ class _Pool:
                 driver.process.wait()
             driver.log.unlink(missing_ok=True)
 
-    def _remove_left(self) -> None:
-        """Remove the sockets and logs of a pool that was killed; its drivers may still write."""
-        for log_file in self._folder.glob("standby-*.log"):
-            log_file.unlink(missing_ok=True)
-        for path in [*self._folder.glob("standby-*.sock"), self._folder / POOL_SOCKET]:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                try:
-                    probe.connect(str(path))
-                except FileNotFoundError:
-                    pass
-                except ConnectionRefusedError:  # nobody listens, and nobody can any more
-                    path.unlink(missing_ok=True)
-
 
 def _described(driver: _Driver, now: float) -> dict[str, Any]:
     return {
         "pid": driver.process.pid,
         "state": driver.state,
+        "runs": driver.runs,
         "for_s": round(now - driver.since, 1),
         "memory_mib": sum(_memory_mib(pid) for pid in _family(driver.process.pid)),
     }

@@ -31,8 +31,8 @@ WATCHERS: Final = {"upgrade": f"{_HOME}.upgrades.upgrade_request:UpgradeWatcher"
 FINGERPRINTS: Final = {"plan": f"{_HOME}.upgrades.canonical_plan:fingerprint_of"}
 """What reads from Spark's plan of a query all that its results depend on, given its state."""
 WARM_DRIVERS: Final = {
-    "submission": f"{_HOME}.warm_drivers.pool:take_submission",
-    "run": f"{_HOME}.warm_drivers.standby_client:run_by_standby",
+    "submission": f"{_HOME}.warm_drivers.client:submit_to_pool",
+    "run": f"{_HOME}.warm_drivers.client:run_in_pool",
 }
 """What gives a submitted run, or the run of a command, to a warm driver."""
 STATE_ACTIONS: Final = {"rewrite": f"{_HOME}.state_rewrite.rewrite_command:add_actions"}

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.errors.explanation import Explanation
+    from airflow_provider.runtime.spark.session import SparkStarter
 
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ _MODULES: Final = {
 def main(
     argv: Sequence[str] | None = None,
     *,
-    spark: SparkSession | None = None,
+    spark: SparkSession | SparkStarter | None = None,
     name: str = "spark-stream",
     more: Sequence[tuple[str, str]] = (),
 ) -> int:
@@ -91,7 +92,7 @@ def main(
 def _command(
     argv: Sequence[str],
     *,
-    spark: SparkSession | None,
+    spark: SparkSession | SparkStarter | None,
     name: str,
     more: Sequence[tuple[str, str]],
 ) -> int:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.spark.session import SparkStarter
 
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = None) -> int:
+def drive(
+    spec: RunSpec, *, as_json: bool = False, spark: SparkSession | SparkStarter | None = None
+) -> int:
     """Run a job, show its progress on a terminal, and print how it ended."""
     from airflow_provider.runtime.driver.run import run_job
 

@@ -26,13 +26,11 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
-from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
 from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.base.retry import RetryBudget
-from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.control.submit import enter, enter_again, entered_with
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,
@@ -68,7 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spark-stream-launcher")
     for option in ("--job-dir", "--run-id", "--driver-id", "--log"):
         parser.add_argument(option, required=True)
-    parser.add_argument("--standby", type=read_json)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     remember_own(os.environ)
@@ -76,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = directory.run(arguments.run_id)
     submission = _Submission(directory.storage, run, arguments.driver_id)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    return _supervise(submission, command, Path(arguments.log), standby=arguments.standby)
+    return _supervise(submission, command, Path(arguments.log))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,39 +83,33 @@ class _Submission:
     driver_id: str
 
 
-def _supervise(
-    submission: _Submission,
-    command: Sequence[str],
-    log: Path,
-    *,
-    standby: Mapping[str, Any] | None,
-) -> int:
+def _supervise(submission: _Submission, command: Sequence[str], log: Path) -> int:
     run, driver_id = submission.run, submission.driver_id
     if not enter(run, driver_id):
         return EXIT_LEASE  # the next try has not seen this process, and has submitted another
-    with _opened_log(run, log) as output:
+    with opened_log(run, log) as output:
 
         def on_started(pid: int) -> None:
             with suppress(OSError):  # it runs, whether or not that can be recorded
                 entered_with(run, driver_id, pid)
 
-        taken = _hand_over(command, output, standby) if standby is not None else None
-        if taken is not None:
-            on_started(taken.pid)
-            code = int(taken.wait())
-        else:
-            code = _run_in_turn(submission, command, output, on_started)
-        lines = _last_lines(output)
-    record = ExitRecord(exit_code=code, ended=to_iso(SystemClock().now()), last_lines=lines)
-    # The storage may be what the driver has failed with.
-    retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
-    retries.retry(lambda: run.put_exit(driver_id, record))
+        code = _run_in_turn(submission, command, output, on_started)
+        record_exit(run, driver_id, code, output)
     if code == EXIT_OK and "cluster" not in command:
         make_in_background()
     return code
 
 
-def _opened_log(run: RunDirectory, log: Path) -> BinaryIO:
+def record_exit(run: RunDirectory, driver_id: str, code: int, log: BinaryIO) -> None:
+    """Record how a driver has ended; the storage may be what it has failed with, so try again."""
+    record = ExitRecord(
+        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
+    )
+    retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
+    retries.retry(lambda: run.put_exit(driver_id, record))
+
+
+def opened_log(run: RunDirectory, log: Path) -> BinaryIO:
     """Open the log to append to it and to read it; below the job directory no link is followed.
 
     What becomes of the log's end is in a document, which more users may read than the log's file.
@@ -231,15 +222,6 @@ def _run(
         return 2
     on_started(process.pid)
     return process.wait()
-
-
-def _hand_over(command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]) -> Any:
-    taken = load_known(WARM_DRIVERS, "submission")(command, output, standby)
-    if not isinstance(taken, str):
-        return taken
-    output.write(f"no warm driver: {taken}; starting one\n".encode())
-    output.flush()
-    return None
 
 
 LIMIT: Final = "SPARK_STREAM_LOCAL_DRIVERS"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
+    from airflow_provider.runtime.spark.session import SparkStarter
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 def run_job(
     spec: RunSpec,
     *,
-    spark: SparkSession | None = None,
+    spark: SparkSession | SparkStarter | None = None,
     stop: threading.Event | None = None,
     on_progress: OnProgress | None = None,
     on_spark_started: Callable[[], None] | None = None,
@@ -63,7 +64,8 @@ def run_job(
 
     Args:
         spec: the request.
-        spark: a session whose JVM is used and left running; None to start Spark, and stop it.
+        spark: a session whose JVM is used and left running, or a starter, which stops Spark
+            later; None to start Spark, and stop it.
         stop: set by the caller to cancel the attempt.
         on_progress: called about once a second.
         on_spark_started: called when the JVM runs, which changes the process's signal handlers.
@@ -139,7 +141,7 @@ def check_job(
     spec: RunSpec,
     *,
     with_spark: bool = False,
-    spark: SparkSession | None = None,
+    spark: SparkSession | SparkStarter | None = None,
     clock: Clock | None = None,
 ) -> CheckedJob:
     """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would."""

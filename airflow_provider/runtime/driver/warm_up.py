@@ -13,7 +13,6 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.spark.session import using_spark
-from airflow_provider.runtime.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +39,6 @@ def windows(ctx: JobContext) -> None:
 
 def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
     """Run the job as a stream that is drained, and in BATCH; no file is left."""
-    spark_log = SparkLog.of(spark)
-    home = spark_log.path if spark_log is not None else None
     with tempfile.TemporaryDirectory(prefix="spark-stream-") as folder:
         root = Path(folder)
         (root / "in").mkdir()
@@ -52,9 +49,6 @@ def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
                 params = {"input": str(root / "in"), "output": str(place / "out")}
                 spec = RunSpec(job_dir=str(place / "job"), entry=_ENTRY, params=params, mode=mode)
                 run_job(spec, spark=spark)
-        if spark_log is not None and home is not None:
-            spark_log.move(home)
-            spark_log.clear()
 
 
 if __name__ == "__main__":

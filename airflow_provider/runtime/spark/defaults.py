@@ -223,6 +223,25 @@ def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
     return False
 
 
+# What a JVM, the command that starts it, or Spark's login reads once.
+_FIXED_AT_START: Final = re.compile(
+    r"spark\.(driver\.(memory\w*|\w*JavaOptions|extra(ClassPath|LibraryPath)|userClassPathFirst)"
+    r"|(jars|kerberos|kubernetes|submit|yarn)\b.*|archives|files|log\.structuredLogging\.enabled"
+    r"|redaction\..*|repositories|security\.credentials\..*)"
+)
+
+
+def is_fixed_at_start(setting: str) -> bool:
+    """Whether a JVM that runs already cannot be given the setting."""
+    return _FIXED_AT_START.fullmatch(setting) is not None
+
+
+def configuration_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files of Spark's and Hadoop's configuration folders."""
+    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
+    return sorted(p for folder in folders if folder.is_dir() for p in folder.iterdir())
+
+
 def _conf_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import is_packed, runtime_zip
@@ -28,6 +28,7 @@ from airflow_provider.runtime.spark.defaults import (
     PROVIDER,
     STATE,
     configured,
+    is_fixed_at_start,
     jvm_defaults,
     known_cores,
     log_options,
@@ -58,8 +59,26 @@ log = logging.getLogger(__name__)
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 
-def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Start Spark, or join the JVM that ``spark-submit`` has started."""
+class SparkStarter(Protocol):
+    """Starts Spark for a run, as :func:`start_spark` does, and stops it when the run is over."""
+
+    def __call__(
+        self, app_name: str, master: str | None, conf: Mapping[str, str], /
+    ) -> SparkSession: ...
+
+
+def start_spark(
+    app_name: str, master: str | None, conf: Mapping[str, str], *, in_running_jvm: bool = False
+) -> SparkSession:
+    """Start Spark, or join the JVM that ``spark-submit`` has started.
+
+    Args:
+        app_name: name of the application.
+        master: Spark's master URL.
+        conf: Spark's settings.
+        in_running_jvm: whether this process has a gateway to a JVM already, which ran others'
+            applications before; it gets no setting that a JVM reads at its start.
+    """
     from pyspark.sql import SparkSession
 
     submitted = is_submitted()
@@ -70,9 +89,9 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     builder = SparkSession.builder.appName(app_name)
     if chosen is not None:
         builder = builder.master(chosen)
-    log_file = None if submitted else _new_log_file()
-    ours = _jvm_settings(chosen, conf, log_file) if log_file is not None else {}
-    for key, value in {**conf, **ours}.items():
+    log_file = None if submitted or in_running_jvm else new_log_file()
+    ours = {} if submitted else jvm_settings(chosen, conf, log_file)
+    for key, value in _settable({**conf, **ours}, in_running_jvm=in_running_jvm).items():
         builder = builder.config(key, value)
     threading.Thread(target=_import_ahead, name="imports", daemon=True).start()
     try:
@@ -90,6 +109,10 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     _warn_of_mixture(spark)
     ship_runtime(spark)
     return spark
+
+
+def _settable(conf: Mapping[str, str], *, in_running_jvm: bool) -> dict[str, str]:
+    return {k: v for k, v in conf.items() if not (in_running_jvm and is_fixed_at_start(k))}
 
 
 @contextlib.contextmanager
@@ -145,18 +168,23 @@ def _import_ahead() -> None:
             importlib.import_module(name)
 
 
-def _new_log_file() -> Path:
+def new_log_file() -> Path:
+    """Make the temporary file of a JVM's log, which moves into the job directory later."""
     handle, path = tempfile.mkstemp(prefix=TEMPORARY, suffix=".log")
     os.close(handle)
     return Path(path)
 
 
-def _jvm_settings(master: str | None, conf: Mapping[str, str], log_file: Path) -> dict[str, str]:
+def jvm_settings(
+    master: str | None, conf: Mapping[str, str], log_file: Path | None
+) -> dict[str, str]:
+    """Return the settings that this package chooses for a JVM of this machine."""
+    options = log_options(log_file, os.environ) if log_file is not None else []
     return jvm_defaults(
         master,
         {**configured(os.environ), **conf},
         machine=this_machine(),
-        java_options=[*archive_options(os.environ), *log_options(log_file, os.environ)],
+        java_options=[*archive_options(os.environ), *options],
         environ=os.environ,
         umask=current_umask(),
     )
@@ -174,25 +202,29 @@ def ship_runtime(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def using_spark(
-    borrowed: SparkSession | None, app_name: str, master: str | None, conf: Mapping[str, str] | None
+    borrowed: SparkSession | SparkStarter | None,
+    app_name: str,
+    master: str | None,
+    conf: Mapping[str, str] | None,
 ) -> Iterator[SparkSession]:
     """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end."""
-    if borrowed is not None:
+    if borrowed is not None and not callable(borrowed):
         check_version(borrowed.version)
         yield borrowed
         return
     check_classic(master, conf or {})
-    if not is_submitted():
+    if borrowed is None and not is_submitted():
         check_java()
-    owned = start_spark(app_name, master, conf or {})
+    owned = (borrowed or start_spark)(app_name, master, conf or {})
     spark_log = SparkLog.of(owned)
     try:
         check_version(owned.version)
         with spark_log.shown() if spark_log is not None else contextlib.nullcontext():
             yield owned
     finally:
-        with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stays
-            owned.stop()
+        if borrowed is None:
+            with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stays
+                owned.stop()
         if spark_log is not None:
             spark_log.remove_temporary()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import shutil
 import threading
@@ -97,8 +96,7 @@ class SparkLog:
         with self._lock:
             shutil.copyfile(self.path, path)
             copied = path.stat().st_size
-            self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
-            log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
+            log_to(self._jvm, path)
             redact_log(self._jvm)
             log4j.core.config.Configurator.setRootLevel(level)
             with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
@@ -106,12 +104,6 @@ class SparkLog:
                 shutil.copyfileobj(old, new)
             self.path.unlink(missing_ok=True)
             self.path = path
-
-    def clear(self) -> None:
-        with self._lock:
-            os.truncate(self.path, 0)
-            self._offset = 0
-            self._warnings = WarningFilter()
 
     def remove_temporary(self) -> None:
         if self.path == self._first and self.path.name.startswith(TEMPORARY):
@@ -145,6 +137,12 @@ class SparkLog:
             for line in whole.decode(errors="replace").splitlines():
                 if (text := self._warnings.new(line)) is not None:
                     log.warning("Spark: %s", text)
+
+
+def log_to(jvm: Any, path: Path) -> None:
+    """Let a JVM log to another file, by its configuration alone: no level or appender is kept."""
+    jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
+    jvm.org.apache.logging.log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
 
 
 # --- secrets ------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow_provider.extensions.warm_drivers.standby import replace_environment
 
 from airflow_provider.extensions.warm_drivers import standby
-from airflow_provider.extensions.warm_drivers.standby import replace_environment
 
 POOLS = {"POOL_ONLY": "of the pool", "PATH": "/pool", "LANG": "C"}
 RUNS = {"CLIENT_SECRET": "s3cr3t", "PATH": "/run", "LANG": "C"}

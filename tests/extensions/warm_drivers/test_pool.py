@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from airflow_provider.extensions.warm_drivers import pool_command
 from airflow_provider.extensions.warm_drivers.pool import (
     GO,
     READY,
@@ -36,6 +34,8 @@ from airflow_provider.extensions.warm_drivers.pool import (
     standby_socket,
 )
 from airflow_provider.extensions.warm_drivers.standby import Run, wait_for_run
+
+from airflow_provider.extensions.warm_drivers import pool_command
 from airflow_provider.runtime.base.host import user_folder
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
 from tests.pipes import stdin_of, stdout_of

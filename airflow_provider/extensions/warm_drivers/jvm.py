@@ -1,0 +1,416 @@
+"""A JVM that serves run after run: its start, and what must be undone between two runs.
+
+A run has a SparkContext, a gateway with a secret of its own, and a Python process of its own; all
+three end with it. What else a run can change in the JVM is put back, or the JVM is retired:
+
+==============================  ====================================================================
+of a run                        before the next one
+==============================  ====================================================================
+Spark's settings, views, UDFs,  are of its SparkContext, which has been stopped; static fields that
+cached data, listeners          name a session are cleared
+objects that Python has held    are in the table of the run's gateway, which has been shut down
+system properties, environment  are compared with those at the birth, and put back
+time zone, locale               are set again
+log level, appenders            the log is configured again from its file
+state stores, file systems,     are closed; Hadoop logs in again
+the user of Hadoop
+temporary and shuffle files     are in the JVM's own folder; what was not there at the birth goes
+threads, processes              must have ended within two seconds, or the JVM is retired
+added jars, static settings     the JVM is retired
+classes, compiled code          remain
+==============================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - the type of a field that travels
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
+from airflow_provider.runtime.spark.installation import spark_home
+from airflow_provider.runtime.spark.spark_log import log_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+_GATEWAY: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_START_S: Final = 120.0
+_END_S: Final = 5.0
+_QUIET_S: Final = 2.0
+_POLL_S: Final = 0.02
+_NUMBERS: Final = re.compile(r"\d+")
+# Java's own, which come and go whatever runs.
+_JAVAS: Final = re.compile(
+    r"process reaper.*|ForkJoinPool\.commonPool-worker-#|Attach Listener|Common-Cleaner"
+    r"|C[12] CompilerThread#|Cleaner-#|Keep-Alive-(Timer|SocketCleaner)|Java2D Disposer"
+    r"|Notification Thread|Service Thread|Sweeper thread|surefire.*"
+)
+_WAITS: Final = frozenset(
+    f"java.util.concurrent.{each}"
+    for each in ("ThreadPoolExecutor.getTask", "ForkJoinPool.awaitWork")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """When a JVM is retired although nothing is wrong with it."""
+
+    runs: int = 1_000
+    age_s: float = 12 * 3600.0
+    heap: float = 0.5  # of the largest heap, in use after a collection
+    metaspace_mib: int = 768
+    more_threads: int = 50  # than at the birth
+    more_descriptors: int = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Birth:
+    """The state of a JVM that has warmed up and served nobody."""
+
+    environment: Mapping[str, str]
+    properties: Mapping[str, str]
+    hashes: tuple[int, int]
+    threads: Mapping[str, int]
+    files: tuple[str, ...]
+    zone: str
+    locale: str
+    descriptors: int
+
+
+@dataclasses.dataclass(frozen=True)
+class JvmProcess:
+    """A JVM that was started for a pool, with the folder of its files and its own log."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    port: int
+    secret: str
+
+    @property
+    def log(self) -> Path:
+        """Its log while it has no run."""
+        return log_in(self.folder)
+
+    @property
+    def files(self) -> Path:
+        """Its folder for temporary files."""
+        return files_in(self.folder)
+
+    @classmethod
+    def start(cls, master: str | None, conf: Mapping[str, str], folder: Path) -> JvmProcess:
+        """Start ``spark-submit`` as PySpark does, and wait for the gateway.
+
+        The JVM ends when nobody holds its standard input any more: this process, and each that it
+        forks.
+
+        Raises:
+            SparkStreamError: it has ended, or did not come up within two minutes.
+        """
+        info = folder / "gateway"
+        command = [str(spark_home() / "bin" / "spark-submit")]
+        command += ["--master", master] if master is not None else []
+        command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        environment = {**os.environ, "SPARK_CONNECT_MODE": "0", _GATEWAY: str(info)}
+        process = subprocess.Popen(
+            [*command, "pyspark-shell"],
+            stdin=subprocess.PIPE,
+            env=environment,
+            preexec_fn=_deaf,  # noqa: PLW1509 - this process has no threads
+        )
+        clock = SystemClock()
+        deadline = clock.monotonic() + _START_S
+        while process.poll() is None and clock.monotonic() < deadline:
+            found = info.read_bytes() if info.exists() else b""
+            if found:  # written to another name, then renamed
+                info.unlink()
+                port, length = struct.unpack_from("!ii", found)
+                return cls(process, folder, port, found[8 : 8 + length].decode())
+            clock.sleep(_POLL_S)
+        process.kill()
+        msg = f"the JVM did not come up (exit code {process.wait()})"
+        raise SparkStreamError(msg)
+
+    def end(self, *, at_once: bool) -> None:
+        """End it and remove its folder; *at_once* for one whose threads may still write."""
+        if not at_once and self.process.stdin is not None:
+            self.process.stdin.close()  # it removes its own files
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END_S)
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def log_in(folder: Path) -> Path:
+    """Return the log of a JVM that has no run."""
+    return folder / "jvm.log"
+
+
+def files_in(folder: Path) -> Path:
+    """Return the folder of a JVM's temporary files."""
+    return folder / "tmp"
+
+
+def _deaf() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends by its standard input, or is killed
+        signal.signal(number, signal.SIG_IGN)
+
+
+class Jvm:
+    """A JVM as one run's process sees it."""
+
+    def __init__(self, process: JvmProcess) -> None:
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+        self._process = process
+        self._root = ClientServer(
+            java_parameters=JavaParameters(
+                port=process.port, auth_token=process.secret, auto_convert=True
+            ),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        self._server: Any = None
+        self._java: Any = self._root.jvm.java
+        self._spark: Any = self._root.jvm.org.apache.spark
+        self._hadoop: Any = self._root.jvm.org.apache.hadoop
+
+    def open_gateway(self) -> None:
+        """Connect PySpark of this process to a gateway of its own, with a secret of its own."""
+        from pyspark import SparkContext
+
+        secret, here = secrets.token_hex(32), self._java.net.InetAddress.getLoopbackAddress()
+        builder = getattr(self._root.jvm.py4j, "ClientServer$ClientServerBuilder")()
+        builder = builder.javaPort(0).javaAddress(here).pythonPort(0).pythonAddress(here)
+        server = builder.authToken(secret).build()
+        server.startServer()
+        self._server = server.getJavaServer()
+        given = {
+            "PYSPARK_GATEWAY_PORT": str(self._server.getListeningPort()),
+            "PYSPARK_GATEWAY_SECRET": secret,
+        }
+        os.environ.update(given)
+        try:
+            SparkContext._ensure_initialized()
+        finally:
+            for name in given:
+                del os.environ[name]
+
+    def close_gateway(self) -> None:
+        """Shut the run's gateway down: its connections, and its table of objects."""
+        if self._server is not None:
+            self._server.shutdown()
+
+    # --- the run's surroundings ------------------------------------------------------------------
+
+    def set_environment(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Give the JVM, and what it starts from now on, the variables of a run.
+
+        Variables in *before* that *after* lacks are removed; others, of ``spark-submit``, stay.
+        """
+        table = self._environment()
+        for name in before.keys() - after.keys():
+            table.remove(name)
+        for name, value in after.items():
+            if before.get(name) != value:
+                table.put(name, value)
+
+    def log_to(self, path: Path) -> None:
+        if self._java.lang.System.getProperty(LOG_PROPERTY) is not None:
+            log_to(self._root.jvm, path)
+
+    def is_static(self, setting: str) -> bool:
+        """Whether Spark takes this setting of SQL only when a session is made."""
+        return bool(self._spark.sql.internal.SQLConf.isStaticConfigKey(setting))
+
+    def _environment(self) -> Any:
+        """Return Java's table behind ``System.getenv()``, which ``ProcessBuilder`` copies."""
+        unmodifiable = self._field(
+            "java.lang.ProcessEnvironment", "theUnmodifiableEnvironment", None
+        )
+        return self._field("java.util.Collections$UnmodifiableMap", "m", unmodifiable)
+
+    def _field(self, class_name: str, field_name: str, owner: Any) -> Any:
+        field = self._java.lang.Class.forName(class_name).getDeclaredField(field_name)
+        field.setAccessible(True)
+        return field.get(owner)
+
+    # --- between two runs ------------------------------------------------------------------------
+
+    def born(self) -> Birth:
+        """Return what is put back after each run."""
+        self._close_static()
+        self._java.lang.System.gc()
+        environment, properties = self._environment(), self._java.lang.System.getProperties()
+        return Birth(
+            environment=_texts(environment),
+            properties=_texts(properties),
+            hashes=(environment.hashCode(), properties.hashCode()),
+            threads={name: len(infos) for name, infos in self._threads().items()},
+            files=tuple(sorted(each.name for each in self._process.files.iterdir())),
+            zone=self._java.util.TimeZone.getDefault().getID(),
+            locale=self._java.util.Locale.getDefault().toLanguageTag(),
+            descriptors=self._system().getOpenFileDescriptorCount(),
+        )
+
+    def put_back(self, birth: Birth) -> None:
+        """Undo what a run has changed."""
+        self._close_static()
+        java = self._java
+        java.util.TimeZone.setDefault(java.util.TimeZone.getTimeZone(birth.zone))
+        java.util.Locale.setDefault(java.util.Locale.forLanguageTag(birth.locale))
+        tables = (self._environment(), java.lang.System.getProperties())
+        wanted = (birth.environment, birth.properties)
+        for table, texts, code in zip(tables, wanted, birth.hashes, strict=True):
+            if table.hashCode() != code:
+                _put_back(table, texts)
+        for path in self._process.files.iterdir():
+            if path.name not in birth.files:
+                _remove(path)
+
+    def unfit(self, birth: Birth, limits: Limits) -> str | None:
+        """Return why no further run may have this JVM, or None.
+
+        Threads and processes of a run have two seconds to end.
+        """
+        clock = SystemClock()
+        deadline = clock.monotonic() + _QUIET_S
+        while reason := self._left(birth):
+            if clock.monotonic() >= deadline:
+                return reason
+            clock.sleep(_POLL_S)
+        return self._worn_out(birth, limits)
+
+    def _close_static(self) -> None:
+        sql = self._spark.sql
+        is_old = str(_object(self._spark, "package").SPARK_VERSION()).startswith("3.")
+        session = sql.SparkSession if is_old else sql.classic.SparkSession
+        session.clearActiveSession()
+        session.clearDefaultSession()
+        sql.execution.streaming.state.StateStore.stop()
+        _object(self._spark.util, "Utils").clearLocalRootDirs()
+        self._hadoop.fs.FileSystem.closeAll()
+        self._hadoop.security.UserGroupInformation.reset()
+        self.log_to(self._process.log)
+
+    def _left(self, birth: Birth) -> str | None:
+        if not _object(self._spark, "SparkContext").getActive().isEmpty():
+            return "a SparkContext is still active"
+        if children := _children(self._process.process.pid):
+            return f"process {children[0]} is still there"
+        allowed = Counter(birth.threads)
+        now = self._threads()
+        for name, infos in now.items():
+            if len(infos) > allowed[name] and not _JAVAS.fullmatch(name):
+                working = [each for each in infos if not _is_idle(each)]
+                if len(working) > allowed[name]:
+                    return f"its thread {name} is still there"
+        if not self._java.util.concurrent.ForkJoinPool.commonPool().isQuiescent():
+            return "a task of the common pool still runs"
+        return None
+
+    def _worn_out(self, birth: Birth, limits: Limits) -> str | None:
+        memory = self._java.lang.management.ManagementFactory.getMemoryMXBean()
+        most = memory.getHeapMemoryUsage().getMax() * limits.heap
+        if memory.getHeapMemoryUsage().getUsed() > most:
+            self._java.lang.System.gc()
+        measured = {
+            "heap in MiB": (memory.getHeapMemoryUsage().getUsed() >> 20, int(most) >> 20),
+            "metaspace in MiB": (
+                memory.getNonHeapMemoryUsage().getUsed() >> 20,
+                limits.metaspace_mib,
+            ),
+            "number of threads": (
+                self._java.lang.Thread.activeCount(),
+                sum(birth.threads.values()) + limits.more_threads,
+            ),
+            "number of open files": (
+                self._system().getOpenFileDescriptorCount(),
+                birth.descriptors + limits.more_descriptors,
+            ),
+        }
+        worn = [
+            f"its {n} is {now}, above {most}" for n, (now, most) in measured.items() if now > most
+        ]
+        return worn[0] if worn else None
+
+    def _threads(self) -> dict[str, list[Any]]:
+        """Return what Java knows of living threads, by name, with ``#`` for numbers."""
+        every = self._java.lang.management.ManagementFactory.getThreadMXBean()
+        found: dict[str, list[Any]] = {}
+        for info in every.dumpAllThreads(False, False):  # noqa: FBT003 - Java has no names
+            found.setdefault(_NUMBERS.sub("#", info.getThreadName()), []).append(info)
+        return found
+
+    def _system(self) -> Any:
+        return self._java.lang.management.ManagementFactory.getOperatingSystemMXBean()
+
+
+def set_folder(spark: SparkSession, folder: str) -> None:
+    """Let relative paths of Spark's files begin in *folder*; the JVM itself cannot move."""
+    hadoop, java = spark._jvm.org.apache.hadoop, spark._jvm.java  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    local = hadoop.fs.FileSystem.get(java.net.URI("file:///"), conf)
+    local.setWorkingDirectory(hadoop.fs.Path(folder))
+
+
+def _object(package: Any, name: str) -> Any:
+    """Return a Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _texts(table: Any) -> dict[str, str]:
+    return {str(key): str(table.get(key)) for key in table.keySet()}
+
+
+def _put_back(table: Any, texts: Mapping[str, str]) -> None:
+    now = _texts(table)
+    for name in now.keys() - texts.keys():
+        table.remove(name)
+    for name, value in texts.items():
+        if now.get(name) != value:
+            table.put(name, value)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _is_idle(thread: Any) -> bool:
+    """Whether a thread waits in a pool for work that nobody has planned, or is Py4J's own.
+
+    Pools of Spark's objects, such as that of broadcasts, keep their threads for a minute.
+    """
+    frames = [f"{each.getClassName()}.{each.getMethodName()}" for each in thread.getStackTrace()]
+    if any("DelayedWorkQueue" in each for each in frames):
+        return False
+    return any(each.startswith("py4j.") or each in _WAITS for each in frames)
+
+
+def _children(pid: int) -> Sequence[int]:
+    """Return the running child processes; those that only nobody has waited for are no trace."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return [child for child, _ in identify(found).processes]
