@@ -87,7 +87,7 @@ class DriverHook(BaseHook):
         """
         raise NotImplementedError
 
-    def wants_standby(self) -> bool:
+    def wants_warm_driver(self) -> bool:
         """Whether a run may be given to a warm driver of this machine."""
         return False
 

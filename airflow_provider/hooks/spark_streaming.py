@@ -27,6 +27,7 @@ from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import runtime_zip
 from airflow_provider.runtime.control.launcher import LIMIT, machine_limits
+from airflow_provider.runtime.control.spark_submit import WarmSettings
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 # Members of the connection's extra; beside them, see SubmitOptions.cold.
-_NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
+_ONLY_COLD = frozenset({"principal", "keytab", "spark-binary"})
 
 
 class SparkStreamingHook(DriverHook):
@@ -64,7 +65,7 @@ class SparkStreamingHook(DriverHook):
     Args:
         conn_id: a Spark connection.
         options: the task's options of ``spark-submit``; None for none.
-        standby: whether to use a warm driver of this machine; None for the connection's extra.
+        warm: whether to use a warm driver of this machine; None for the connection's extra.
         with_lineage: completes the configuration of a driver that is started for this task alone.
     """
 
@@ -78,12 +79,12 @@ class SparkStreamingHook(DriverHook):
         conn_id: str = default_conn_name,
         options: SubmitOptions | None = None,
         *,
-        standby: bool | None = None,
+        warm: bool | None = None,
         with_lineage: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(conn_id, options, with_lineage=with_lineage, clock=clock)
-        self._standby = standby
+        self._warm = warm
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         try:
@@ -158,7 +159,7 @@ class SparkStreamingHook(DriverHook):
             job_dir=job_dir,
             log=log,
             command=self._command(spec, run_id, driver_id, request.sha256(), log),
-            standby=self._standby_settings(spec),
+            warm=self._warm_settings(spec),
             environment={**self._environment(), **(secrets or {})},
         )
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
@@ -186,25 +187,25 @@ class SparkStreamingHook(DriverHook):
         hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
         return list(hook._build_spark_submit_command(str(application_path())))
 
-    def wants_standby(self) -> bool:
+    def wants_warm_driver(self) -> bool:
         """Whether a run may be given to a warm driver; False for a connection that is not there."""
         try:
             connection = self._spark_connection()
         except ConfigError:
             return False
-        return self._asks_for_standby(connection) and not self._cold(connection)
+        return self._asks_for_warm(connection) and not self._cold(connection)
 
-    def _asks_for_standby(self, connection: Connection) -> bool:
-        asked = connection.extra_dejson.get("standby") if self._standby is None else self._standby
+    def _asks_for_warm(self, connection: Connection) -> bool:
+        asked = connection.extra_dejson.get("warm") if self._warm is None else self._warm
         return bool(asked) and not self._deploys_to_cluster(connection)
 
     def _cold(self, connection: Connection) -> list[str]:
-        return [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & connection.extra_dejson.keys())]
+        return [*self._options.cold, *sorted(_ONLY_COLD & connection.extra_dejson.keys())]
 
-    def _standby_settings(self, spec: DriverSpec) -> dict[str, Any] | None:
+    def _warm_settings(self, spec: DriverSpec) -> WarmSettings | None:
         connection = self._spark_connection()
         extra = connection.extra_dejson
-        if spec.COMMAND != RunSpec.COMMAND or not self._asks_for_standby(connection):
+        if spec.COMMAND != RunSpec.COMMAND or not self._asks_for_warm(connection):
             return None
         if cold := self._cold(connection):
             self.log.info("no warm driver: none has a %s of this task; starting one", cold[0])
@@ -213,12 +214,10 @@ class SparkStreamingHook(DriverHook):
             "spark.yarn.queue": extra.get("queue"),
             "spark.kubernetes.namespace": extra.get("namespace"),
         }
-        conf = self._given_conf(connection)
+        conf = self._with_lineage(self._given_conf(connection))
         conf.update({key: value for key, value in travels.items() if value})
         conf.update(self._options.properties)
-        if self._with_lineage is not dict:  # a warm driver began before there was this task
-            self.log.info("A warm driver names no parent to OpenLineage; one that is started does")
-        return {"master": _master_of(connection), "conf": conf}
+        return WarmSettings(_master_of(connection), conf)
 
     def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
         environ, options = self._environment(), self._options

@@ -84,7 +84,7 @@ class DriverArguments(RunArguments, TaskArguments, total=False):
     conn_id: str
     launcher: str | None
     launcher_options: Mapping[str, str] | None
-    standby: bool | None
+    warm: bool | None
     conf: Mapping[str, str] | None
     env_vars: Mapping[str, Any] | None
     py_files: str | None

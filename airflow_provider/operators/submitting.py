@@ -88,8 +88,8 @@ class SubmittingOperator(LineageOperator):
         launcher: what starts the driver: ``spark-submit``, which is the default, ``emr-serverless``
             with a connection of type ``aws``, or ``livy``; see docs/launchers.md.
         launcher_options: the launcher's own options; they win over those of the connection's extra.
-        standby: use a matching warm driver of the worker's pool; None for what the connection's
-            extra says, ``{"standby": true}``.
+        warm: use a matching warm driver of the worker's pool; None for what the connection's
+            extra says, ``{"warm": true}``.
         arguments: the fields of :class:`SubmitOptions`; those of :class:`LineageOperator`, and
             Airflow's own.
 
@@ -109,16 +109,16 @@ class SubmittingOperator(LineageOperator):
         conn_id: str = "spark_default",
         launcher: str | None = None,
         launcher_options: Mapping[str, str] | None = None,
-        standby: bool | None = None,
+        warm: bool | None = None,
         **arguments: Any,
     ) -> None:
         refuse(arguments)
         options, others = split_arguments(SubmitOptions, arguments)
         super().__init__(**others)
-        self.conn_id, self.standby = conn_id, standby
+        self.conn_id, self.warm = conn_id, warm
         self.launcher, self.launcher_options = launcher, dict(launcher_options or {})
-        if LauncherChoice.of(launcher, conn_id, self.launcher_options) and standby:
-            msg = f"standby: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}"
+        if LauncherChoice.of(launcher, conn_id, self.launcher_options) and warm:
+            msg = f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}"
             raise ConfigError(msg)
         for each in SubmitOptions.parameters():
             setattr(self, each.name, options.get(each.name, each.default))
@@ -131,7 +131,7 @@ class SubmittingOperator(LineageOperator):
             return SparkStreamingHook(
                 self.conn_id,
                 SubmitOptions.of(self),
-                standby=self.standby,
+                warm=self.warm,
                 with_lineage=self._lineage_injector(),
             )
         # One, with its connection: when a signal asks for it, the task may be talking to Airflow.

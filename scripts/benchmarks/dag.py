@@ -3,8 +3,8 @@
 A real Airflow: API server, scheduler, DAG processor and triggerer as processes, on PostgreSQL. Each
 task runs the warm-up's job on 3,000 rows of CSV, in a job directory of its own. *At once* they are
 one DAG run of chains side by side, each of whose tasks follows the last: as many tasks run at a
-time as there are chains. *Spaced* each task is a DAG run of its own, one every so many seconds, as
-on a real day, so that a pool can warm its next standby meanwhile. *Slices* are the hours of a
+time as there are chains. *Spaced* each task is a DAG run of its own, one every so many seconds,
+as on a quiet day. *Slices* are the hours of a
 backfill, each a DAG run with a job directory of its own.
 
 The sides: without a pool, and with one, each as is the default, with workers that wait themselves
@@ -46,7 +46,7 @@ sys.path.insert(0, str(ROOT))
 # The archive of classes is that of the other benchmarks; a first run would make it meanwhile.
 os.environ.setdefault("SPARK_STREAM_CACHE", str(ROOT / ".work" / "cache"))
 
-from scripts.benchmarks.start import make_input
+from scripts.benchmarks.start import await_ready, make_input
 from tests.airflow.services import AIRFLOW, Airflow, end_drivers, postgres
 from tests.airflow.services import wait_for as wait_until
 
@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=20, help="of the DAG; 0 for none at once")
     parser.add_argument("--chains", type=int, default=2, help="tasks that run at a time")
-    parser.add_argument("--pool", type=int, default=2, help="standbys")
+    parser.add_argument("--pool", type=int, default=2, help="warm drivers")
     parser.add_argument("--spaced", type=int, default=6, help="tasks that come one by one")
     parser.add_argument("--spacing", type=float, default=25.0, help="seconds between those")
     parser.add_argument("--slices", type=int, default=0, help="of a backfill")
@@ -202,7 +202,7 @@ class Bench:
 
     @contextlib.contextmanager
     def pool(self) -> Iterator[None]:
-        """Keep standbys for the block."""
+        """Keep warm drivers for the block."""
         command = [str(AIRFLOW.with_name("spark-stream")), "pool", "start", "--master", MASTER]
         with (self._folder / "pool.log").open("wb") as log:
             process = subprocess.Popen(
@@ -262,14 +262,9 @@ class Bench:
         return Side(side, max(ended) - min(begun), cpu, tasks)
 
     def _settle(self, side: str) -> None:
-        """Wait until standbys are warm, and drivers that have finished are gone."""
-        pool = self._folder / "pool"
-
-        def are_warm() -> bool:
-            return len(list(pool.glob("standby-*.sock"))) == self._arguments.pool
-
+        """Wait until the drivers are ready."""
         if side in POOLED:
-            wait_until("the standbys are warm", are_warm, within=WARM_S, every=0.5)
+            await_ready(self._airflow.environment, self._arguments.pool)
         time.sleep(SETTLE_S)
 
     def _await_runs(self, dag_id: str, count: int, within: float) -> None:

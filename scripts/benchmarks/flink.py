@@ -372,11 +372,12 @@ def measure_commands(
 ) -> None:
     """Run both commands as whole processes, in turns, each while nothing else warms up.
 
-    Flink's cluster has run each job before. A standby runs one job and ends: it cannot be warmer.
+    Both sides have run each job before.
     """
+    from scripts.benchmarks.start import await_ready
 
     def run_flink(data: Input, mode: str, place: Path) -> float:
-        await_standby()
+        await_ready(os.environ)
         return flink.run(data, mode, place / "flink")[0]
 
     for data in inputs:
@@ -396,10 +397,10 @@ def measure_commands(
 
 
 def run_pooled(data: Input, mode: str, place: Path) -> float:
-    """Give the run to a standby; return the seconds of the command."""
-    from scripts.benchmarks.start import timed
+    """Give the run to a warm driver; return the seconds of the command."""
+    from scripts.benchmarks.start import await_ready, timed
 
-    await_standby()
+    await_ready(os.environ)
     params = {"input": data.folder, "output": place / "runtime"}
     given = [part for key, value in params.items() for part in ("--param", f"{key}={value}")]
     command = [*CLI, "run", "--pool", str(place / "job"), "--entry", f"{JOB}:minutes"]
@@ -413,7 +414,7 @@ def conf_options() -> list[str]:
 
 @contextlib.contextmanager
 def pool() -> Iterator[None]:
-    """Keep one standby for the block."""
+    """Keep one warm driver for the block."""
     with (WORK / "pool.log").open("wb") as log:
         command = [*CLI, "pool", "start", *conf_options()]
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -421,16 +422,6 @@ def pool() -> Iterator[None]:
         yield
     finally:
         end(process)
-
-
-def await_standby() -> None:
-    """Wait until a standby is warm, and alone on the machine."""
-    deadline = time.monotonic() + READY_S
-    while not list((WORK / "pool").glob("standby-*.sock")):
-        if time.monotonic() > deadline:
-            sys.exit(f"no standby within {READY_S:.0f} s: {(WORK / 'pool.log').read_text()}")
-        time.sleep(0.2)
-    time.sleep(1.0)
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def short_task(number: int, side: str) -> SparkStreamingOperator:
         job_dir=f"{place}/job",
         params={"input": f"{PLACE}/in", "output": f"{place}/out"},
         mode=MODE,
-        standby=side in {"pool", "worker"},
+        warm=side in {"pool", "worker"},
         deferrable=side != "worker",
         defer_after=0 if side in {"deferred", "trigger"} else None,
         end_from_trigger=side == "trigger",

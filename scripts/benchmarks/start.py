@@ -19,6 +19,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.runtime.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -72,7 +75,7 @@ def main() -> int:
         for number in range(arguments.rounds):
             for side, mode in sides:
                 if side == "pool":
-                    await_standby(environ)
+                    await_ready(environ)
                 found[side, mode].append(run(side, mode, number, environ))
             found["plain", ""].append(run_plain(number))
     report(found)
@@ -101,7 +104,7 @@ def make_archive(environ: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def pool(environ: Mapping[str, str]) -> Iterator[None]:
-    """Keep one standby for the block."""
+    """Keep one warm driver for the block."""
     command = [sys.executable, "-m", "airflow_provider.runtime.cli", "pool"]
     with (WORK / "pool.log").open("wb") as log:
         process = subprocess.Popen([*command, "start"], env=environ, stdout=log, stderr=log)
@@ -112,15 +115,23 @@ def pool(environ: Mapping[str, str]) -> Iterator[None]:
         process.wait()
 
 
-def await_standby(environ: Mapping[str, str]) -> None:
-    """Wait until a standby is warm, and alone on the machine."""
-    folder = Path(environ["SPARK_STREAM_POOL"])
+def await_ready(environ: Mapping[str, str], size: int = 1) -> None:
+    """Wait until the pool's drivers are ready, and alone on the machine."""
     deadline = time.monotonic() + READY_S
-    while not list(folder.glob("standby-*.sock")):
+    while states(environ) != ["ready"] * size:
         if time.monotonic() > deadline:
-            sys.exit(f"no standby within {READY_S:.0f} s: {(WORK / 'pool.log').read_text()}")
+            sys.exit(f"no warm driver within {READY_S:.0f} s: {states(environ)}")
         time.sleep(0.2)
     time.sleep(1.0)
+
+
+def states(environ: Mapping[str, str]) -> list[str]:
+    """Return the states of the pool's drivers; none of a pool that is not up yet."""
+    try:
+        answer = ask(Path(environ["SPARK_STREAM_POOL"]), "status")
+    except ConfigError:
+        return []
+    return [driver["state"] for driver in answer["drivers"]]
 
 
 def run(side: str, mode: str, number: int, environ: Mapping[str, str]) -> float:

@@ -31,6 +31,7 @@ from airflow_provider.hooks.submit_options import (
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import runtime_zip
+from airflow_provider.runtime.control.spark_submit import WarmSettings
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -90,8 +91,8 @@ def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "heard.json"
 
 
-def hook_of(*, standby: bool | None = None, **options: Any) -> SparkStreamingHook:
-    return SparkStreamingHook("spark_test", SubmitOptions(**options), standby=standby)
+def hook_of(*, warm: bool | None = None, **options: Any) -> SparkStreamingHook:
+    return SparkStreamingHook("spark_test", SubmitOptions(**options), warm=warm)
 
 
 def request_of(entry: str, job_dir: str = "/jobs/flights", **options: Any) -> RunSpec:
@@ -180,10 +181,10 @@ def test_settings_of_the_connection_that_are_none_are_refused(
 
 @pytest.mark.parametrize(
     ("extra", "argument", "is_wanted"),
-    [({}, None, False), ({}, True, True), ({"standby": True}, None, True),
-     ({"standby": True}, False, False), ({"deploy-mode": "cluster"}, True, False), ({"principal": "p@R"}, True, False)],
+    [({}, None, False), ({}, True, True), ({"warm": True}, None, True),
+     ({"warm": True}, False, False), ({"deploy-mode": "cluster"}, True, False), ({"principal": "p@R"}, True, False)],
 )  # fmt: skip
-def test_a_standby_is_asked_for_by_the_task_or_the_connection(
+def test_a_warm_driver_is_asked_for_by_the_task_or_the_connection(
     monkeypatch: pytest.MonkeyPatch,
     entry: str,
     extra: dict[str, Any],
@@ -193,11 +194,11 @@ def test_a_standby_is_asked_for_by_the_task_or_the_connection(
     """The task wins; a driver in the cluster is never warm."""
     connect(monkeypatch, "yarn", conf={"spark.a": "1", "spark.b": "1"}, **extra)
 
-    hook = hook_of(standby=argument, conf={"spark.b": "2"})
-    asked = hook._standby_settings(request_of(entry))
+    hook = hook_of(warm=argument, conf={"spark.b": "2"})
+    asked = hook._warm_settings(request_of(entry))
 
-    assert is_wanted is hook.wants_standby()
-    wanted = {"master": "yarn", "conf": {"spark.a": "1", "spark.b": "2"}}
+    assert is_wanted is hook.wants_warm_driver()
+    wanted = WarmSettings("yarn", {"spark.a": "1", "spark.b": "2"})
     assert (wanted if is_wanted else None) == asked
 
 
@@ -346,18 +347,18 @@ def test_an_option_that_spark_submit_would_refuse_is_named(option: str, value: A
         SubmitOptions(**{option: value}).check()
 
 
-def test_a_standby_must_have_been_started_with_the_same_options(
+def test_a_warm_driver_must_have_been_started_with_the_same_options(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
-    """Heap, jars, files and packages are settings that the standby compares."""
+    """Heap, jars, files and packages are settings that the driver compares."""
     connect(monkeypatch, "local[1]", queue="others")
     hook = hook_of(
-        standby=True, conf={"a": "b"}, driver_memory="3g", jars="a.jar", files="a", num_executors=2
+        warm=True, conf={"a": "b"}, driver_memory="3g", jars="a.jar", files="a", num_executors=2
     )
 
-    assert {
-        "master": "local[1]",
-        "conf": {
+    assert WarmSettings(
+        "local[1]",
+        {
             "a": "b",
             "spark.driver.memory": "3g",
             "spark.executor.instances": "2",
@@ -365,21 +366,21 @@ def test_a_standby_must_have_been_started_with_the_same_options(
             "spark.jars": "a.jar",
             "spark.yarn.queue": "others",
         },
-    } == hook._standby_settings(request_of(entry))
+    ) == hook._warm_settings(request_of(entry))
 
 
 @pytest.mark.parametrize(
     "option", ["keytab", "principal", "properties_file", "proxy_user", "spark_binary"]
 )
-def test_what_no_standby_can_have_starts_cold_and_says_so(
+def test_what_no_warm_driver_can_have_starts_cold_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], entry: str, option: str
 ) -> None:
     """Another identity, another Spark or unread settings: the task's log has one line."""
     connect(monkeypatch, "local[1]")
 
-    hook = hook_of(standby=True, **{option: "x"})
-    assert not hook.wants_standby()
-    assert hook._standby_settings(request_of(entry)) is None
+    hook = hook_of(warm=True, **{option: "x"})
+    assert not hook.wants_warm_driver()
+    assert hook._warm_settings(request_of(entry)) is None
     assert 1 == capsys.readouterr().out.count(f"no warm driver: none has a {option} of this task")
 
 

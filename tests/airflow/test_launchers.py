@@ -492,7 +492,7 @@ def test_a_file_of_this_machine_is_refused(place: Place) -> None:
             {"launcher": "livy", "launcher_options": {"password": "x"}},
             "livy takes texts, of entry_point, runtime, proxy_user, queue",
         ),
-        ({"launcher": "livy", "standby": True}, "standby: warm drivers are for spark-submit"),
+        ({"launcher": "livy", "warm": True}, "warm: warm drivers are for spark-submit"),
     ],
 )
 def test_a_bad_launcher_is_refused_when_the_dag_is_parsed(

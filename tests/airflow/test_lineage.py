@@ -15,6 +15,7 @@ from handmade import RUN, TI, Job
 from handmade_streams import Stream
 from services import HERE, run_dag, wait_for
 
+from airflow_provider.extensions.warm_drivers.matching import FixedSettings
 from airflow_provider.operators.lineage import datasets_of_run
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
@@ -185,17 +186,18 @@ def test_a_driver_learns_its_parent_and_no_secret(
     assert ":secret" not in logged
 
 
-def test_a_warm_driver_is_asked_for_as_ever(compat: Any, tmp_path: Path) -> None:
-    """A parent that is another one for each task is no setting that a warm driver must have."""
+def test_a_warm_driver_gets_the_task_as_parent(compat: Any, tmp_path: Path) -> None:
+    """The parent is another one for each task: the run has it, and no driver is started with it."""
     spec = RunSpec(job_dir="/jobs/x", entry="jobs.py:daily", run_id=RUN)
     hooks: list[Any] = [
-        rendered(tmp_path, standby=True, **flags)._hook()
-        for flags in ({}, dict.fromkeys(FLAGS, True))
+        rendered(tmp_path, warm=True, **flags)._hook() for flags in ({}, dict.fromkeys(FLAGS, True))
     ]
-    asked = [hook._standby_settings(spec) for hook in hooks]
+    asked = [hook._warm_settings(spec) for hook in hooks]
 
-    assert asked[0] is not None
-    assert asked[0] == asked[1]
+    fixed = [FixedSettings.of(each.master, each.conf, {}) for each in asked]
+    assert fixed[0] == fixed[1]
+    assert "spark.openlineage.parentJobName" not in asked[0].conf
+    assert "spark.openlineage.parentJobName" in asked[1].conf
 
 
 def test_airflows_configuration_says_so_for_all_tasks(

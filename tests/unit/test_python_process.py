@@ -15,7 +15,7 @@ from airflow_provider.runtime.base.host import current_umask, module_command
 
 PACKAGE = Path(airflow_provider.__file__).parent
 STARTED = (
-    "airflow_provider.extensions.warm_drivers.standby",
+    "airflow_provider.extensions.warm_drivers.driver",
     "airflow_provider.runtime.control.launcher",
     "airflow_provider.runtime.spark.class_archive",
 )
@@ -57,7 +57,7 @@ def test_a_module_is_run_without_the_working_directory(planted, monkeypatch, ver
 @pytest.mark.parametrize("module", STARTED)
 def test_no_process_of_ours_runs_what_lies_in_its_folder(planted, module):
     """
-    A standby, a launcher and the maker of the archive import everything before they refuse these
+    A warm driver, a launcher and the maker of the archive import everything before they refuse these
     arguments; nothing of it comes from the folder in which they are started.
     """
     run_in(planted, [*module_command(module), "no", "arguments"])

@@ -54,8 +54,8 @@ TERMS = (
     "run",
     "savepoint",
     "slice",
-    "standby",
     "suspend",
+    "warm driver",
     "watermark marker",
 )
 

@@ -1,4 +1,4 @@
-"""``spark-stream pool``: keeps standby drivers on this machine and shows their status."""
+"""``spark-stream pool``: keeps warm drivers on this machine and shows their status."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    answer = _ask(user_folder(), "status")
+    answer = ask(user_folder(), "status")
     if arguments.json:
         print_json({"version": 1, **answer})
         return EXIT_OK
@@ -98,7 +98,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _stop(_: argparse.Namespace) -> int:
     folder = user_folder()
-    _ask(folder, "stop")
+    ask(folder, "stop")
     clock = SystemClock()
     deadline = clock.monotonic() + _END_S
     while clock.monotonic() < deadline:
@@ -109,7 +109,8 @@ def _stop(_: argparse.Namespace) -> int:
     raise ConfigError(msg)
 
 
-def _ask(folder: Path, what: str) -> dict[str, Any]:
+def ask(folder: Path, what: str) -> dict[str, Any]:
+    """Return the pool's answer to ``status`` or ``stop``, or raise ConfigError without a pool."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with channel:
         channel.settimeout(_END_S)

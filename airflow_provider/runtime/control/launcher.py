@@ -31,6 +31,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Final
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.base.retry import RetryBudget
+from airflow_provider.runtime.control.spark_submit import opened_log
 from airflow_provider.runtime.control.submit import enter, enter_again, entered_with
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,
@@ -45,8 +46,6 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.spark.class_archive import make_in_background
-from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
-from airflow_provider.runtime.storage.open import local_folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,26 +106,6 @@ def record_exit(run: RunDirectory, driver_id: str, code: int, log: BinaryIO) -> 
     )
     retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
     retries.retry(lambda: run.put_exit(driver_id, record))
-
-
-def opened_log(run: RunDirectory, log: Path) -> BinaryIO:
-    """Open the log to append to it and to read it; below the job directory no link is followed.
-
-    What becomes of the log's end is in a document, which more users may read than the log's file.
-
-    Raises:
-        NotAFileError: a symbolic link is on the way.
-    """
-    directory = local_folder_of(run.storage)
-    folder = None
-    if directory is not None:
-        folder = LocalFolder(str(Path(directory.root).resolve()), directory.inside).at("logs")
-    if folder is None or folder.path != str(log.parent):  # Airflow's own folder
-        log.parent.mkdir(parents=True, exist_ok=True)
-        folder = LocalFolder(str(log.parent))
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-    with folder.opened(make=True) as above:
-        return open(open_file_at(above, log.name, where=str(log), flags=flags), "a+b")
 
 
 def _last_lines(log: BinaryIO) -> list[str]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import signal
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, TypeVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
 from airflow_provider.runtime.base.host import identify, module_command
+from airflow_provider.runtime.base.runtime_zip import APPLICATION
 from airflow_provider.runtime.base.typed_json import Mismatch, decode
 from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.errors.explanation import first_line, line_in
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.spark.installation import check_java
+from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
+from airflow_provider.runtime.storage.open import local_folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from airflow_provider.runtime.api.launchers import Application
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -31,6 +34,34 @@ if TYPE_CHECKING:
 
 _PROCESS: str = "airflow_provider.runtime.control.launcher"
 _PART_BYTES = 1 << 16
+
+
+def opened_log(run: RunDirectory, log: Path) -> BinaryIO:
+    """Open the log to append to it and to read it; below the job directory no link is followed.
+
+    What becomes of the log's end is in a document, which more users may read than the log's file.
+
+    Raises:
+        NotAFileError: a symbolic link is on the way.
+    """
+    directory = local_folder_of(run.storage)
+    folder = None
+    if directory is not None:
+        folder = LocalFolder(str(Path(directory.root).resolve()), directory.inside).at("logs")
+    if folder is None or folder.path != str(log.parent):  # Airflow's own folder
+        log.parent.mkdir(parents=True, exist_ok=True)
+        folder = LocalFolder(str(log.parent))
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    with folder.opened(make=True) as above:
+        return open(open_file_at(above, log.name, where=str(log), flags=flags), "a+b")
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmSettings:
+    """What a warm driver needs to know of a submission, beside the command."""
+
+    master: str
+    conf: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +72,7 @@ class SparkSubmitLauncher:
     job_dir: str
     log_file: Path
     command: Callable[[Application], Sequence[str]]
-    standby: Mapping[str, Any] | None = None
+    warm: WarmSettings | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
 
     kind: ClassVar[str] = "spark-submit"
@@ -59,7 +90,9 @@ class SparkSubmitLauncher:
         handle = Handle(driver_id=token, launcher=self.kind, id=token)
         if self.run.process_of(token) is not None or self.run.exit_of(token) is not None:
             return handle
-        self._start(self.command(application), token)
+        command = self.command(application)
+        if self.warm is None or not self._hand_over(command, token, self.warm):
+            self._start(command, token)
         failpoints.hit("submission.launched")
         return handle
 
@@ -122,11 +155,25 @@ class SparkSubmitLauncher:
         end = data.rfind(b"\n") + 1
         return LogPart(tuple(data[:end].decode(errors="replace").splitlines()), offset + end)
 
+    def _hand_over(self, command: Sequence[str], token: str, warm: WarmSettings) -> bool:
+        """Give the run to a warm driver, which looks after itself; return whether one took it."""
+        application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
+        with opened_log(self.run, self.log_file) as output:
+            reason = load_known(WARM_DRIVERS, "submission")(
+                command[application + 1 :],
+                (self.job_dir, self.run.run_id, token),
+                output,
+                master=warm.master,
+                conf=warm.conf,
+                environment=self.environment,
+            )
+            if reason is not None:
+                output.write(f"no warm driver: {reason}; starting one\n".encode())
+        return reason is None
+
     def _start(self, command: Sequence[str], token: str) -> None:
         options = ["--job-dir", self.job_dir, "--run-id", self.run.run_id]
         options += ["--driver-id", token, "--log", str(self.log_file)]
-        if self.standby is not None:
-            options += ["--standby", json.dumps(self.standby)]
         process = subprocess.Popen(
             [*module_command(_PROCESS), *options, "--", *command],
             stdin=subprocess.DEVNULL,

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.host import identify, identify_this
 from airflow_provider.runtime.base.retry import Retries, RetryPolicy
-from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher
+from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher, WarmSettings
 from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.observe.state import RunState, driver_at_work
@@ -61,16 +61,19 @@ def submit_driver(
     job_dir: str,
     log: Path,
     command: Sequence[str],
-    standby: Mapping[str, Any] | None = None,
+    warm: WarmSettings | None = None,
     environment: Mapping[str, str],
 ) -> None:
-    """Submit a driver with ``spark-submit``, and return immediately; see the table above."""
+    """Submit a driver with ``spark-submit``, or give the run to a warm driver; see the table above.
+
+    It returns without waiting for the driver; a busy warm driver is waited for up to eight seconds.
+    """
     launcher = SparkSubmitLauncher(
         run=run,
         job_dir=job_dir,
         log_file=log,
         command=lambda _: command,
-        standby=standby,
+        warm=warm,
         environment=environment,
     )
     _intend(run, record, spec)
