@@ -196,8 +196,8 @@ def test_a_warm_driver_gets_the_task_as_parent(compat: Any, tmp_path: Path) -> N
 
     fixed = [FixedSettings.of(each.master, each.conf, {}) for each in asked]
     assert fixed[0] == fixed[1]
-    assert "spark.openlineage.parentJobName" not in asked[0].conf
-    assert "spark.openlineage.parentJobName" in asked[1].conf
+    assert "spark.openlineage.parentRunId" not in asked[0].conf
+    assert "spark.openlineage.parentRunId" in asked[1].conf
 
 
 def test_airflows_configuration_says_so_for_all_tasks(
