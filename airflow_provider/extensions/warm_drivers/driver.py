@@ -25,6 +25,7 @@ import atexit
 import contextlib
 import dataclasses
 import gc
+import importlib
 import json
 import logging
 import os
@@ -90,11 +91,13 @@ class Verdict:
             pool has gone.
         birth: of the JVM, by the first child that looks at it.
         retired: why the JVM may have no further run, or None.
+        imported: modules that it has imported, of a child that has warmed up.
     """
 
     did: str
     birth: Birth | None = None
     retired: str | None = None
+    imported: tuple[str, ...] = ()
 
 
 class Driver:
@@ -113,7 +116,6 @@ class Driver:
         self._jvm = JvmProcess.start(self._start.master, self._jvm_conf(folder), folder)
         clock = SystemClock()
         began = clock.monotonic()
-        gc.freeze()  # forked pages stay shared
         reason = self._warm()
         while reason is None:
             verdict = self._fork(self._serve_one)
@@ -141,18 +143,24 @@ class Driver:
 
     def _warm(self) -> str | None:
         for _ in range(_WARM_UPS):
-            if reason := self._fork(self._warm_one).retired:
-                return reason
+            verdict = self._fork(self._warm_one)
+            if verdict.retired:
+                return verdict.retired
+            for name in verdict.imported:  # so that no run has to, NumPy for PySpark among them
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        gc.freeze()  # the pages of what was imported stay shared
         return None
 
     def _warm_one(self, jvm: Jvm) -> Verdict:
+        known = set(sys.modules)
         jvm.open_gateway()
         spark = start_spark(
             "spark-stream warm-up", self._start.master, self._start.conf, in_running_jvm=True
         )
         warm_up(spark, rounds=_ROUNDS)
         spark.stop()
-        return Verdict(SERVED)
+        return Verdict(SERVED, imported=tuple(sys.modules.keys() - known))
 
     def _serve_one(self, jvm: Jvm) -> Verdict:
         birth = self._birth

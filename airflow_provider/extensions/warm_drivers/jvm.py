@@ -42,7 +42,6 @@ from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
 from airflow_provider.runtime.spark.installation import spark_home
-from airflow_provider.runtime.spark.spark_log import log_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,11 +54,13 @@ _END_S: Final = 5.0
 _QUIET_S: Final = 2.0
 _POLL_S: Final = 0.02
 _NUMBERS: Final = re.compile(r"\d+")
-# Java's own, which come and go whatever runs.
-_JAVAS: Final = re.compile(
+# Threads that come and go whatever runs, and run nothing of a job.
+_HARMLESS: Final = re.compile(
     r"process reaper.*|ForkJoinPool\.commonPool-worker-#|Attach Listener|Common-Cleaner"
     r"|C[12] CompilerThread#|Cleaner-#|Keep-Alive-(Timer|SocketCleaner)|Java2D Disposer"
-    r"|Notification Thread|Service Thread|Sweeper thread|surefire.*"
+    r"|Notification Thread|Service Thread|Sweeper thread"
+    # Netty's, of Spark's network: they end two seconds after their SparkContext.
+    r"|globalEventExecutor-#-#|(files|rpc|shuffle)-(boss|client|server)-#-#"
 )
 _WAITS: Final = frozenset(
     f"java.util.concurrent.{each}"
@@ -186,16 +187,16 @@ class Jvm:
             python_parameters=PythonParameters(port=0, eager_load=False),
         )
         self._server: Any = None
-        self._java: Any = self._root.jvm.java
-        self._spark: Any = self._root.jvm.org.apache.spark
-        self._hadoop: Any = self._root.jvm.org.apache.hadoop
 
     def open_gateway(self) -> None:
         """Connect PySpark of this process to a gateway of its own, with a secret of its own."""
         from pyspark import SparkContext
 
-        secret, here = secrets.token_hex(32), self._java.net.InetAddress.getLoopbackAddress()
-        builder = getattr(self._root.jvm.py4j, "ClientServer$ClientServerBuilder")()
+        secret, here = (
+            secrets.token_hex(32),
+            self._class("java.net.InetAddress").getLoopbackAddress(),
+        )
+        builder = self._class("py4j.ClientServer$ClientServerBuilder")()
         builder = builder.javaPort(0).javaAddress(here).pythonPort(0).pythonAddress(here)
         server = builder.authToken(secret).build()
         server.startServer()
@@ -231,12 +232,15 @@ class Jvm:
                 table.put(name, value)
 
     def log_to(self, path: Path) -> None:
-        if self._java.lang.System.getProperty(LOG_PROPERTY) is not None:
-            log_to(self._root.jvm, path)
+        system = self._class("java.lang.System")
+        if system.getProperty(LOG_PROPERTY) is not None:
+            system.setProperty(LOG_PROPERTY, str(path))
+            logs = self._class("org.apache.logging.log4j.LogManager")
+            logs.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
 
     def is_static(self, setting: str) -> bool:
         """Whether Spark takes this setting of SQL only when a session is made."""
-        return bool(self._spark.sql.internal.SQLConf.isStaticConfigKey(setting))
+        return bool(self._class("org.apache.spark.sql.internal.SQLConf").isStaticConfigKey(setting))
 
     def _environment(self) -> Any:
         """Return Java's table behind ``System.getenv()``, which ``ProcessBuilder`` copies."""
@@ -246,7 +250,7 @@ class Jvm:
         return self._field("java.util.Collections$UnmodifiableMap", "m", unmodifiable)
 
     def _field(self, class_name: str, field_name: str, owner: Any) -> Any:
-        field = self._java.lang.Class.forName(class_name).getDeclaredField(field_name)
+        field = self._class("java.lang.Class").forName(class_name).getDeclaredField(field_name)
         field.setAccessible(True)
         return field.get(owner)
 
@@ -255,26 +259,29 @@ class Jvm:
     def born(self) -> Birth:
         """Return what is put back after each run."""
         self._close_static()
-        self._java.lang.System.gc()
-        environment, properties = self._environment(), self._java.lang.System.getProperties()
+        self._class("java.lang.System").gc()
+        environment, properties = (
+            self._environment(),
+            self._class("java.lang.System").getProperties(),
+        )
         return Birth(
             environment=_texts(environment),
             properties=_texts(properties),
             hashes=(environment.hashCode(), properties.hashCode()),
             threads={name: len(infos) for name, infos in self._threads().items()},
             files=tuple(sorted(each.name for each in self._process.files.iterdir())),
-            zone=self._java.util.TimeZone.getDefault().getID(),
-            locale=self._java.util.Locale.getDefault().toLanguageTag(),
+            zone=self._class("java.util.TimeZone").getDefault().getID(),
+            locale=self._class("java.util.Locale").getDefault().toLanguageTag(),
             descriptors=self._system().getOpenFileDescriptorCount(),
         )
 
     def put_back(self, birth: Birth) -> None:
         """Undo what a run has changed."""
         self._close_static()
-        java = self._java
-        java.util.TimeZone.setDefault(java.util.TimeZone.getTimeZone(birth.zone))
-        java.util.Locale.setDefault(java.util.Locale.forLanguageTag(birth.locale))
-        tables = (self._environment(), java.lang.System.getProperties())
+        zones, locales = self._class("java.util.TimeZone"), self._class("java.util.Locale")
+        zones.setDefault(zones.getTimeZone(birth.zone))
+        locales.setDefault(locales.forLanguageTag(birth.locale))
+        tables = (self._environment(), self._class("java.lang.System").getProperties())
         wanted = (birth.environment, birth.properties)
         for table, texts, code in zip(tables, wanted, birth.hashes, strict=True):
             if table.hashCode() != code:
@@ -297,38 +304,37 @@ class Jvm:
         return self._worn_out(birth, limits)
 
     def _close_static(self) -> None:
-        sql = self._spark.sql
-        is_old = str(_object(self._spark, "package").SPARK_VERSION()).startswith("3.")
-        session = sql.SparkSession if is_old else sql.classic.SparkSession
+        is_old = str(self._object("org.apache.spark.package").SPARK_VERSION()).startswith("3.")
+        session = self._class(f"org.apache.spark.sql.{'' if is_old else 'classic.'}SparkSession")
         session.clearActiveSession()
         session.clearDefaultSession()
-        sql.execution.streaming.state.StateStore.stop()
-        _object(self._spark.util, "Utils").clearLocalRootDirs()
-        self._hadoop.fs.FileSystem.closeAll()
-        self._hadoop.security.UserGroupInformation.reset()
+        self._class("org.apache.spark.sql.execution.streaming.state.StateStore").stop()
+        self._object("org.apache.spark.util.Utils").clearLocalRootDirs()
+        self._class("org.apache.hadoop.fs.FileSystem").closeAll()
+        self._class("org.apache.hadoop.security.UserGroupInformation").reset()
         self.log_to(self._process.log)
 
     def _left(self, birth: Birth) -> str | None:
-        if not _object(self._spark, "SparkContext").getActive().isEmpty():
+        if not self._object("org.apache.spark.SparkContext").getActive().isEmpty():
             return "a SparkContext is still active"
         if children := _children(self._process.process.pid):
             return f"process {children[0]} is still there"
         allowed = Counter(birth.threads)
         now = self._threads()
         for name, infos in now.items():
-            if len(infos) > allowed[name] and not _JAVAS.fullmatch(name):
+            if len(infos) > allowed[name] and not _HARMLESS.fullmatch(name):
                 working = [each for each in infos if not _is_idle(each)]
                 if len(working) > allowed[name]:
                     return f"its thread {name} is still there"
-        if not self._java.util.concurrent.ForkJoinPool.commonPool().isQuiescent():
+        if not self._class("java.util.concurrent.ForkJoinPool").commonPool().isQuiescent():
             return "a task of the common pool still runs"
         return None
 
     def _worn_out(self, birth: Birth, limits: Limits) -> str | None:
-        memory = self._java.lang.management.ManagementFactory.getMemoryMXBean()
+        memory = self._class("java.lang.management.ManagementFactory").getMemoryMXBean()
         most = memory.getHeapMemoryUsage().getMax() * limits.heap
         if memory.getHeapMemoryUsage().getUsed() > most:
-            self._java.lang.System.gc()
+            self._class("java.lang.System").gc()
         measured = {
             "heap in MiB": (memory.getHeapMemoryUsage().getUsed() >> 20, int(most) >> 20),
             "metaspace in MiB": (
@@ -336,7 +342,7 @@ class Jvm:
                 limits.metaspace_mib,
             ),
             "number of threads": (
-                self._java.lang.Thread.activeCount(),
+                self._class("java.lang.Thread").activeCount(),
                 sum(birth.threads.values()) + limits.more_threads,
             ),
             "number of open files": (
@@ -351,14 +357,28 @@ class Jvm:
 
     def _threads(self) -> dict[str, list[Any]]:
         """Return what Java knows of living threads, by name, with ``#`` for numbers."""
-        every = self._java.lang.management.ManagementFactory.getThreadMXBean()
+        every = self._class("java.lang.management.ManagementFactory").getThreadMXBean()
         found: dict[str, list[Any]] = {}
         for info in every.dumpAllThreads(False, False):  # noqa: FBT003 - Java has no names
             found.setdefault(_NUMBERS.sub("#", info.getThreadName()), []).append(info)
         return found
 
+    def _class(self, name: str) -> Any:
+        """Return a Java class by its whole name.
+
+        ``jvm.org.apache…`` lets Java look for a class ``org``, and for one ``org.apache``, in each
+        of Spark's jars: 50 ms for each class.
+        """
+        from py4j.java_gateway import JavaClass
+
+        return JavaClass(name, self._root._gateway_client)
+
+    def _object(self, name: str) -> Any:
+        """Return a Scala object."""
+        return getattr(self._class(f"{name}$"), "MODULE$")
+
     def _system(self) -> Any:
-        return self._java.lang.management.ManagementFactory.getOperatingSystemMXBean()
+        return self._class("java.lang.management.ManagementFactory").getOperatingSystemMXBean()
 
 
 def set_folder(spark: SparkSession, folder: str) -> None:
@@ -367,11 +387,6 @@ def set_folder(spark: SparkSession, folder: str) -> None:
     conf = spark.sparkContext._jsc.hadoopConfiguration()
     local = hadoop.fs.FileSystem.get(java.net.URI("file:///"), conf)
     local.setWorkingDirectory(hadoop.fs.Path(folder))
-
-
-def _object(package: Any, name: str) -> Any:
-    """Return a Scala object."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _texts(table: Any) -> dict[str, str]:

@@ -96,7 +96,8 @@ class SparkLog:
         with self._lock:
             shutil.copyfile(self.path, path)
             copied = path.stat().st_size
-            log_to(self._jvm, path)
+            self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
+            log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
             redact_log(self._jvm)
             log4j.core.config.Configurator.setRootLevel(level)
             with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
@@ -137,12 +138,6 @@ class SparkLog:
             for line in whole.decode(errors="replace").splitlines():
                 if (text := self._warnings.new(line)) is not None:
                     log.warning("Spark: %s", text)
-
-
-def log_to(jvm: Any, path: Path) -> None:
-    """Let a JVM log to another file, by its configuration alone: no level or appender is kept."""
-    jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
-    jvm.org.apache.logging.log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
 
 
 # --- secrets ------------------------------------------------------------------------------------
