@@ -196,7 +196,7 @@ class Driver:
         try:
             return cast("Verdict", decode(Verdict, read_json(said)))
         except ValueError:
-            self._jvm.process.kill()
+            self._jvm.kill()
             how = os.waitstatus_to_exitcode(status)
             return Verdict(NOTHING, retired=f"its process {pid} has died ({how})")
 

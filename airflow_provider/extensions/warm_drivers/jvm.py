@@ -17,6 +17,9 @@ the user of Hadoop
 temporary and shuffle files     are in the JVM's own folder; what was not there at the birth goes
 threads, processes              must have ended within two seconds, or the JVM is retired
 added jars, static settings     the JVM is retired
+System.out, System.err, the     the JVM is retired
+handler of uncaught errors
+security properties             remain
 classes, compiled code          remain
 ==============================  ====================================================================
 """
@@ -56,7 +59,7 @@ _POLL_S: Final = 0.02
 _NUMBERS: Final = re.compile(r"\d+")
 # Threads that come and go whatever runs, and run nothing of a job.
 _HARMLESS: Final = re.compile(
-    r"process reaper.*|ForkJoinPool\.commonPool-worker-#|Attach Listener|Common-Cleaner"
+    r"process reaper.*|Attach Listener|Common-Cleaner"
     r"|C[12] CompilerThread#|Cleaner-#|Keep-Alive-(Timer|SocketCleaner)|Java2D Disposer"
     r"|Notification Thread|Service Thread|Sweeper thread"
     # Netty's, of Spark's network: they end two seconds after their SparkContext.
@@ -82,15 +85,22 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Birth:
-    """The state of a JVM that has warmed up and served nobody."""
+    """The state of a JVM that has warmed up and served nobody.
+
+    Attributes:
+        threads: for each name the number of those at work: an idle one of the birth must not make
+            room for a thread of the same name that a run has left at work.
+    """
 
     environment: Mapping[str, str]
     properties: Mapping[str, str]
     hashes: tuple[int, int]
     threads: Mapping[str, int]
+    all_threads: int
     files: tuple[str, ...]
     zone: str
     locale: str
+    exchangeable: Mapping[str, int]
     descriptors: int
 
 
@@ -153,9 +163,20 @@ class JvmProcess:
             self.process.stdin.close()  # it removes its own files
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_S)
-        self.process.kill()
+        self.kill()
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill it with the processes that it has started, which would write on without it."""
+        if self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGSTOP)  # it starts no other one meanwhile
+        family = _descendants(self.process.pid)
+        self.process.kill()
+        for pid in family:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def log_in(folder: Path) -> Path:
@@ -268,10 +289,12 @@ class Jvm:
             environment=_texts(environment),
             properties=_texts(properties),
             hashes=(environment.hashCode(), properties.hashCode()),
-            threads={name: len(infos) for name, infos in self._threads().items()},
+            threads=dict(self._working()),
+            all_threads=self._thread_bean().getThreadCount(),
             files=tuple(sorted(each.name for each in self._process.files.iterdir())),
             zone=self._class("java.util.TimeZone").getDefault().getID(),
             locale=self._class("java.util.Locale").getDefault().toLanguageTag(),
+            exchangeable=self._exchangeable(),
             descriptors=self._system().getOpenFileDescriptorCount(),
         )
 
@@ -301,7 +324,19 @@ class Jvm:
             if clock.monotonic() >= deadline:
                 return reason
             clock.sleep(_POLL_S)
-        return self._worn_out(birth, limits)
+        now = self._exchangeable()
+        changed = [name for name, which in birth.exchangeable.items() if now[name] != which]
+        return f"its run has exchanged {changed[0]}" if changed else self._worn_out(birth, limits)
+
+    def _exchangeable(self) -> dict[str, int]:
+        """Identify objects of Java that a run can exchange, and that only Java could put back."""
+        system, threads = self._class("java.lang.System"), self._class("java.lang.Thread")
+        objects = {
+            "System.out": system.out,
+            "System.err": system.err,
+            "the handler of uncaught errors": threads.getDefaultUncaughtExceptionHandler(),
+        }
+        return {name: system.identityHashCode(each) for name, each in objects.items()}
 
     def _close_static(self) -> None:
         is_old = str(self._object("org.apache.spark.package").SPARK_VERSION()).startswith("3.")
@@ -319,13 +354,8 @@ class Jvm:
             return "a SparkContext is still active"
         if children := _children(self._process.process.pid):
             return f"process {children[0]} is still there"
-        allowed = Counter(birth.threads)
-        now = self._threads()
-        for name, infos in now.items():
-            if len(infos) > allowed[name] and not _HARMLESS.fullmatch(name):
-                working = [each for each in infos if not _is_idle(each)]
-                if len(working) > allowed[name]:
-                    return f"its thread {name} is still there"
+        for name in self._working() - Counter(birth.threads):
+            return f"its thread {name} is still there"
         if not self._class("java.util.concurrent.ForkJoinPool").commonPool().isQuiescent():
             return "a task of the common pool still runs"
         return None
@@ -342,8 +372,8 @@ class Jvm:
                 limits.metaspace_mib,
             ),
             "number of threads": (
-                self._class("java.lang.Thread").activeCount(),
-                sum(birth.threads.values()) + limits.more_threads,
+                self._thread_bean().getThreadCount(),
+                birth.all_threads + limits.more_threads,
             ),
             "number of open files": (
                 self._system().getOpenFileDescriptorCount(),
@@ -355,13 +385,14 @@ class Jvm:
         ]
         return worn[0] if worn else None
 
-    def _threads(self) -> dict[str, list[Any]]:
-        """Return what Java knows of living threads, by name, with ``#`` for numbers."""
-        every = self._class("java.lang.management.ManagementFactory").getThreadMXBean()
-        found: dict[str, list[Any]] = {}
-        for info in every.dumpAllThreads(False, False):  # noqa: FBT003 - Java has no names
-            found.setdefault(_NUMBERS.sub("#", info.getThreadName()), []).append(info)
-        return found
+    def _working(self) -> Counter[str]:
+        """Count the threads that do something, or will, by name, with ``#`` for numbers."""
+        infos = self._thread_bean().dumpAllThreads(False, False)  # noqa: FBT003 - Java has no names
+        names = (_NUMBERS.sub("#", each.getThreadName()) for each in infos if not _is_idle(each))
+        return Counter(name for name in names if not _HARMLESS.fullmatch(name))
+
+    def _thread_bean(self) -> Any:
+        return self._class("java.lang.management.ManagementFactory").getThreadMXBean()
 
     def _class(self, name: str) -> Any:
         """Return a Java class by its whole name.
@@ -419,6 +450,10 @@ def _is_idle(thread: Any) -> bool:
     if any("DelayedWorkQueue" in each for each in frames):
         return False
     return any(each.startswith("py4j.") or each in _WAITS for each in frames)
+
+
+def _descendants(pid: int) -> list[int]:
+    return [each for child in _children(pid) for each in (child, *_descendants(child))]
 
 
 def _children(pid: int) -> Sequence[int]:
