@@ -172,7 +172,9 @@ class Driver:
             return Verdict(NOTHING, birth, reason)
         with socket.socket(fileno=self._start.listener) as listener:
             say(self._start.pool, READY_LINE)
-            taken = accept_run(listener, self._start.pool, self._fixed)
+            ended = os.pidfd_open(self._jvm.process.pid)
+            taken = accept_run(listener, self._start.pool, self._fixed, jvm=ended)
+            os.close(ended)
         if isinstance(taken, str):
             return Verdict(taken, birth)
         say(self._start.pool, BUSY_LINE)
@@ -228,15 +230,18 @@ def say(line: int, words: bytes) -> None:
 Taken = tuple[socket.socket, Handover, list[int]]
 
 
-def accept_run(listener: socket.socket, pool: int, fixed: FixedSettings) -> Taken | str:
-    """Accept the first client that stays; return ``nothing`` when the pool has gone.
+def accept_run(
+    listener: socket.socket, pool: int, fixed: FixedSettings, *, jvm: int | None = None
+) -> Taken | str:
+    """Accept the first client that stays; return ``nothing`` when the pool or the JVM has gone.
 
     A process that has read a request and gets no run returns ``refused``, and must end: it knows
     the run's secrets.
     """
+    needed = [pool] if jvm is None else [pool, jvm]
     while True:
-        ready, _, _ = select.select([listener.fileno(), pool], [], [])
-        if pool in ready:
+        ready, _, _ = select.select([listener.fileno(), *needed], [], [])
+        if not {*needed}.isdisjoint(ready):
             return NOTHING
         try:
             channel = listener.accept()[0]
