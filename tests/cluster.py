@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.jvm import QUICK
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_PAGE = re.compile(r"MasterWebUI.* started at http://\S+:(\d+)")
 _REGISTERED = "Successfully registered with master"
 _START_S = 60.0
 
@@ -164,6 +167,17 @@ class Cluster:
         """Wait until the master knows all that are alive."""
         alive = [worker for worker in self._workers if worker.is_alive]
         assert _comes_true(lambda: all(worker.is_ready() for worker in alive))
+
+    def children(self) -> list[int]:
+        """Return the PIDs of the processes that the workers have started."""
+        return [pid for worker in self._workers for pid in worker.children()]
+
+    def applications(self) -> list[str]:
+        """Return the ids of the applications that run, as the master's page says."""
+        found = _PAGE.search(self._master.log)
+        assert found is not None, self._master.log
+        with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/json/", timeout=10) as answer:
+            return [each["id"] for each in json.load(answer)["activeapps"]]
 
     @property
     def alive(self) -> int:

@@ -1,0 +1,1 @@
+from tests.spark.planting_jobs import *

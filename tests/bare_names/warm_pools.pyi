@@ -1,0 +1,1 @@
+from tests.spark.warm_pools import *

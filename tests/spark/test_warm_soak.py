@@ -1,0 +1,139 @@
+"""A thousand runs of ten jobs by two warm drivers: each exact, none sees another's anything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streams import ROCKSDB, Place, Rows, plain, read_with_pandas
+from truths import NEEDS_ROCKSDB, TRUTHS, prepare, truth_of_windows
+from warm_pools import Pool, Started, await_until
+
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(0)]
+
+JOBS = Path(__file__).with_name("planting_jobs.py")
+RUNS = int(os.environ.get("WARM_RUNS", "1000"))
+CYCLE = (
+    *("tumbling_window", "outer_join", "timers_in_pandas", "session_window", "deduplication"),
+    *("delta", "raising", "join_then_aggregation", "window_over_window", "timeouts_in_pandas"),
+)
+KILLED = 50  # of so many runs one
+# What a measure may grow by with each run, on average.
+MOST = {
+    "metaspace_kib": 150.0,
+    "heap_kib": 150.0,
+    "threads": 0.05,
+    "files": 0.1,
+    "parent_kib": 10.0,
+}
+FEWEST = 10
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    started = Pool(tmp_path, size=2)
+    yield started
+    started.end()
+
+
+class Runner:
+    """Runs one of the jobs after the other, and checks each."""
+
+    def __init__(self, pool: Pool, root: Path) -> None:
+        self._pool, self._root = pool, root
+
+    def run(self, number: int) -> dict[str, Any]:
+        """Return what the run has found, if all that it has written is exact."""
+        job = CYCLE[number % len(CYCLE)]
+        place = Place(self._root / f"run-{number}")
+        place.root.mkdir()
+        salt = f"salt-{number}-of-a-run"
+        params = prepare(place, job)["params"]
+        conf = ROCKSDB if job in NEEDS_ROCKSDB else {}
+        found = place.root / "report"
+        command = self._pool.arguments(
+            f"{JOBS}:soaked",
+            place.job_dir,
+            {"input": place.input, "output": place.output, "job": job, "report": found, **params},
+            "--secret-param=salt=SALT",
+            mode="streaming",
+            conf=conf,
+        )
+
+        def start() -> Started:
+            return self._pool.start(command, conf=conf, environment={"SALT": salt})
+
+        started = start()
+        if number % KILLED == KILLED - 1:
+            await_until(found.exists, why=started.log)
+            os.kill(started.run.pid, signal.SIGKILL)
+            assert EXIT_RETRY == started.wait(), (number, started.log)
+            started = start()
+        code = started.wait()
+        assert (EXIT_USAGE if job == "raising" else EXIT_OK) == code, (number, job, started.log)
+        if job != "raising":
+            assert _truth(job) == _read(job, place.output), (number, job)
+        report = dict(json.loads(found.read_text()))
+        assert [salt] == report["salts"]
+        return report
+
+
+def _truth(job: str) -> Rows:
+    return TRUTHS[job]() if job in TRUTHS else truth_of_windows()
+
+
+def _read(job: str, folder: Path) -> Rows:
+    if job != "delta":
+        return read_with_pandas(folder)
+    from deltalake import DeltaTable
+
+    columns = ["start", "k", "n", "total"]
+    table = DeltaTable(str(folder)).to_pyarrow_table(columns=columns)
+    return plain(table.to_pandas().itertuples(index=False))
+
+
+def test_a_thousand_runs_are_exact_and_leave_nothing(tmp_path, pool):
+    """
+    Windows, joins, pandas, Delta, failing and killed ones, each with a secret of its own: each finds
+    the JVM as the first one has found it, and what a JVM holds does not grow.
+    """
+    runner = Runner(pool, tmp_path)
+    pool.all_ready(2)
+
+    with ThreadPoolExecutor(3) as clients:
+        reports = list(clients.map(runner.run, range(RUNS)))
+
+    assert [] == [n for n, each in enumerate(reports) if each["found"] != reports[0]["found"]]
+    series: dict[int, list[dict[str, int]]] = defaultdict(list)
+    for report in reports:
+        series[report["measures"]["jvm"]].append(report["measures"])
+    (tmp_path / "measures.json").write_text(json.dumps(list(series.values())))
+    slopes = [(name, *_growth(each, name)) for each in series.values() for name in each[0]]
+    for name, runs, slope, first, last in slopes:
+        print(f"{name}: {first:,} to {last:,} in {runs} runs, {slope:+.3f} each")
+    measured = [each for each in slopes if each[1] >= FEWEST]
+    assert measured
+    assert [] == [each for each in measured if each[0] in MOST and each[2] > MOST[each[0]]]
+
+
+def _growth(samples: list[dict[str, int]], name: str) -> tuple[int, float, int, int]:
+    """Return the number of runs, the growth with each, the first and the last value.
+
+    In the first quarter of the runs a JVM still loads classes.
+    """
+    values = [each[name] for each in itertools.islice(samples, len(samples) // 4, None)]
+    if len(values) < 2:
+        return len(samples), 0.0, values[0], values[-1]
+    slope = statistics.linear_regression(range(len(values)), values).slope
+    return len(samples), slope, values[0], values[-1]
