@@ -8,11 +8,13 @@ import os
 import resource
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from airflow_provider.runtime.base.host import ProcessIdentity, identify, identify_this
-from tests.pipes import stdin_of
+from tests.pipes import stdin_of, stdout_of
 
 
 @pytest.fixture
@@ -47,6 +49,34 @@ def test_a_zombie_is_gone(child):
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # waits, but leaves the zombie
 
     assert identity.is_gone()
+
+
+ONE_THREAD_LEFT = """
+import ctypes, platform, sys, threading
+
+threading.Thread(target=sys.stdin.readline).start()
+print("started", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # of this thread
+"""
+
+
+def test_a_process_is_not_gone_while_one_of_its_threads_is_left():
+    """
+    Its first thread has ended, so the kernel shows a zombie; another thread may still write, as in a
+    killed process that waits for a slow disk.
+    """
+    command = [sys.executable, "-c", ONE_THREAD_LEFT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        identity = identify([process.pid])
+        stdout_of(process).readline()
+        status = Path(f"/proc/{process.pid}/status")
+        while "State:\tZ" not in status.read_text():
+            time.sleep(0.01)
+
+        assert not identity.is_gone()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert identity.is_gone()
 
 
 def test_it_is_gone_when_all_its_processes_are(child):

@@ -119,10 +119,15 @@ def _visible_start(pid: int) -> int | None:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return the start time of a process; None when only its exit status is left."""
+    """Return the start time of a process; None when only its exit status is left.
+
+    The state is that of its first thread. A killed process can have another one that still writes,
+    because a thread in a system call of a slow disk ends only after the call.
+    """
     stat = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = stat[stat.rindex(")") + 2 :].split()
-    return None if state in {"Z", "X"} else int(fields[18])
+    threads, start = int(fields[16]), int(fields[18])
+    return None if state in {"Z", "X"} and threads <= 1 else start
 
 
 @contextlib.contextmanager
