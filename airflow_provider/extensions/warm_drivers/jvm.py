@@ -65,10 +65,8 @@ _HARMLESS: Final = re.compile(
     # Netty's, of Spark's network: they end two seconds after their SparkContext.
     r"|globalEventExecutor-#-#|(files|rpc|shuffle)-(boss|client|server)-#-#"
 )
-_WAITS: Final = frozenset(
-    f"java.util.concurrent.{each}"
-    for each in ("ThreadPoolExecutor.getTask", "ForkJoinPool.awaitWork")
-)
+_IDLE: Final = ("ThreadPoolExecutor.getTask(", "ForkJoinPool.awaitWork(", "py4j.")
+_FRAMES: Final = 8  # of a thread, in Java's description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,10 +444,14 @@ def _is_idle(thread: Any) -> bool:
 
     Pools of Spark's objects, such as that of broadcasts, keep their threads for a minute.
     """
-    frames = [f"{each.getClassName()}.{each.getMethodName()}" for each in thread.getStackTrace()]
-    if any("DelayedWorkQueue" in each for each in frames):
-        return False
-    return any(each.startswith("py4j.") or each in _WAITS for each in frames)
+    text = str(thread)  # with the first frames: one answer of Java, and mostly enough
+    if text.count("\tat ") == _FRAMES and not _waits(text):
+        text = "\n".join(map(str, thread.getStackTrace()))
+    return _waits(text)
+
+
+def _waits(stack: str) -> bool:
+    return "DelayedWorkQueue" not in stack and any(each in stack for each in _IDLE)
 
 
 def _descendants(pid: int) -> list[int]:
