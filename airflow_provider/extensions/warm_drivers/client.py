@@ -103,10 +103,11 @@ class WarmRun:
     def wait(self) -> int:
         """Return the exit code; :data:`~.errors.EXIT_RETRY` for a driver that was killed."""
         self._channel.settimeout(None)
-        try:
-            answer = receive(self._channel)
-        except (OSError, ValueError):
-            answer = None
+        with self._channel:
+            try:
+                answer = receive(self._channel)
+            except (OSError, ValueError):
+                answer = None
         return int(answer["exit"]) if answer is not None else EXIT_RETRY
 
     def leave(self) -> None:
