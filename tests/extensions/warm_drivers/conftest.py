@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,6 +118,13 @@ class DriverProcess:
             self.process.kill()
 
 
+def await_that(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yield a pool's folder: its path is short enough for sockets, and it is this user's alone."""
@@ -144,9 +152,7 @@ def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def start(
-    folder: Path, spark_home: Path, tmp_path: Path
-) -> Iterator[Callable[..., DriverProcess]]:
+def start(folder: Path, spark_home: Path, tmp_path: Path) -> Iterator[Callable[..., DriverProcess]]:
     """Yield a function that starts one more driver at the pool's socket."""
     with contextlib.ExitStack() as closing:
         listener = closing.enter_context(listen(folder / RUNS_SOCKET))
