@@ -125,6 +125,13 @@ def await_that(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what starts drivers as processes out of the fast tests."""
+    for item in items:
+        if "spark_home" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yield a pool's folder: its path is short enough for sockets, and it is this user's alone."""

@@ -34,7 +34,7 @@ SUBMISSION = ("/job", "run", "driver")
 
 
 @contextmanager
-def a_driver(folder: Path, does: Callable[[socket.socket], None]) -> Iterator[None]:
+def a_driver(folder: Path, does: Callable[[socket.socket], object]) -> Iterator[None]:
     """Accept one client, and do something with it."""
     with listen(folder / RUNS_SOCKET) as listener:
 
@@ -160,14 +160,16 @@ def test_a_submission_leaves_its_run(idle, tmp_path):
     """
     It returns as soon as a driver has the run, which reads nothing and writes to the driver's log.
     """
-    fields = {"master": "local[2]", "conf": {}, "environment": {"GREETING": "hello"}}
+    environ = {"GREETING": "hello"}
     with (tmp_path / "log").open("wb") as output:
-        assert submit_to_pool(["run"], SUBMISSION, output, **fields) is None
+        assert not submit_to_pool(
+            ["run"], SUBMISSION, output, master="local[2]", conf={}, environment=environ
+        )
     channel, handover, files = idle.taken()
     os.write(files[1], b"to output, ")
     os.write(files[2], b"to errors")
 
-    assert (SUBMISSION, {"GREETING": "hello"}) == (handover.submission, handover.environment)
+    assert (SUBMISSION, environ) == (handover.submission, handover.environment)
     assert b"" == os.read(files[0], 1)
     assert "to output, to errors" == (tmp_path / "log").read_text()
     assert receive(channel) is None
