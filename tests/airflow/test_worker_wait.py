@@ -121,7 +121,7 @@ def test_the_last_run_is_that_of_the_job_directory_or_of_the_last_task_that_succ
     assert last_seconds(ti, None) is None
 
 
-def test_a_worker_waits_first_where_a_standby_is_asked_for_or_the_last_run_was_short(
+def test_a_worker_waits_first_where_a_warm_driver_is_asked_for_or_the_last_run_was_short(
     job: Job, ended_run: Callable[[float], RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task or its connection asks for one; `defer_after` wins, and no stream is waited for."""
@@ -133,14 +133,14 @@ def test_a_worker_waits_first_where_a_standby_is_asked_for_or_the_last_run_was_s
             task_id="daily", job="flights.jobs:daily", job_dir=job.url, **arguments
         )._defer_after_s(waited, {"ti": TI})
 
-    assert [0.0, 5.0, 0.0] == [seconds(), seconds(standby=True), seconds(conn_id="nowhere")]
+    assert [0.0, 5.0, 0.0] == [seconds(), seconds(warm=True), seconds(conn_id="nowhere")]
     assert 13.0 == seconds(new._replace(last_run=job.run_id))
     assert 0.0 == seconds(new._replace(last_run=job.run_id), defer_after=0)
-    assert 0.0 == seconds(standby=True, until="stopped")
-    assert 0.0 == seconds(AwaitedDriver(), standby=True)
+    assert 0.0 == seconds(warm=True, until="stopped")
+    assert 0.0 == seconds(AwaitedDriver(), warm=True)
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT",
-        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"standby": True}}),
+        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"warm": True}}),
     )
     assert 5.0 == seconds()
 

@@ -208,10 +208,10 @@ def test_a_client_waits_for_a_free_driver_only_so_long(folder):
     ("does", "reason"),
     [
         (lambda _: None, "the driver has just ended"),
-        (lambda c: (says_free(c), receive(c)), "the pool's drivers cannot take it: it has ended"),
+        (lambda c: (says_free(c), receive(c)), "the pool's drivers cannot take it: it has ended"),  # type: ignore[func-returns-value]
         (lambda c: c.sendall(b"\0\0\0\2[]"), "not a message"),
         (
-            lambda c: (says_free(c), receive(c), send(c, {"refused": "its umask is 022"})),
+            lambda c: (says_free(c), receive(c), send(c, {"refused": "its umask is 022"})),  # type: ignore[func-returns-value]
             "the pool's drivers cannot take it: its umask is 022",
         ),
     ],
@@ -238,14 +238,14 @@ def test_a_folder_that_others_can_enter_gets_no_run(folder, idle, given):
 
 def test_the_exit_code_arrives(folder, given):
     """The client ends with the code that the driver sends."""
-    with a_driver(folder, lambda c: (takes(c), send(c, {"exit": 4}))):
+    with a_driver(folder, lambda c: (takes(c), send(c, {"exit": 4}))):  # type: ignore[func-returns-value]
         assert 4 == given().wait()
 
 
 @pytest.mark.parametrize("last_words", [b"", b"\0\0", b"\0\0\0\2[]"])
 def test_a_driver_that_dies_can_be_resumed(folder, last_words, given):
     """Without its exit code the client says that the run may be started again."""
-    with a_driver(folder, lambda c: (takes(c), c.sendall(last_words))):
+    with a_driver(folder, lambda c: (takes(c), c.sendall(last_words))):  # type: ignore[func-returns-value]
         assert EXIT_RETRY == given().wait()
 
 

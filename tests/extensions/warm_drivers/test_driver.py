@@ -350,10 +350,9 @@ def test_an_unfit_jvm_gets_no_run(driver, given, spark_home):
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_driver_ends_with_its_pool_but_not_a_run(driver, spark_home, is_busy, begun):
     """An idle one ends at once, with a JVM that could end in good order; a run ends before."""
-    if is_busy:
-        taken, _, _ = begun("wait")
+    taken = begun("wait")[0] if is_busy else None
     driver.leaves_pool()
-    if is_busy:
+    if taken is not None:
         taken.signal(signal.SIGTERM)
         assert 9 == taken.wait()
 

@@ -40,7 +40,7 @@ class StandInJvm(Anything):
         self.is_static = STATIC.__eq__
 
     def born(self) -> Birth:
-        return Birth({}, {}, (0, 0), {}, (), "UTC", "en", 0)
+        return Birth({}, {}, (0, 0), {}, 0, (), "UTC", "en", {}, 0)
 
     def unfit(self, *_: object) -> str | None:
         return "it is unfit" if Path(os.environ["SPARK_HOME"], "unfit").exists() else None
