@@ -1,4 +1,4 @@
-"""What a driver has fixed at its start, and a run must therefore have in common with it."""
+"""The settings that a driver has fixed at its start, and that a run must have in common with it."""
 
 from __future__ import annotations
 

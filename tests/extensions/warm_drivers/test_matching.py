@@ -1,4 +1,4 @@
-"""What a driver and a run must have in common, and what may differ."""
+"""The settings that a driver and a run must have in common, and those that may differ."""
 
 from __future__ import annotations
 
