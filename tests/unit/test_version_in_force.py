@@ -126,6 +126,7 @@ ONE_VERSION = {
     "extensions/state_tools/diff.py": "what it measures is one directory's",
     "extensions/state_tools/open_state.py": "opens what its caller has addressed",
     "extensions/upgrades/upgrading.py": "the upgrade itself",
+    "extensions/warm_drivers/driver.py": "the driver of one version",
 }
 
 
