@@ -133,8 +133,8 @@ class JvmProcess:
         """
         info = folder / "gateway"
         command = [str(spark_home() / "bin" / "spark-submit")]
-        command += ["--master", master] if master is not None else []
-        command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        conf = {**conf, "spark.master": master or "local[*]"}
+        command += [part for key, value in conf.items() for part in ("-c", f"{key}={value}")]
         environment = {**os.environ, "SPARK_CONNECT_MODE": "0", _GATEWAY: str(info)}
         process = subprocess.Popen(
             [*command, "pyspark-shell"],
