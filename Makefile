@@ -108,6 +108,7 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
 	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
 	$(BIN)/python scripts/benchmarks/start.py || missed=1; \
+	$(BIN)/python scripts/benchmarks/warm.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/dag.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/savepoints.py running || missed=1; \
 	$(BIN)/python scripts/benchmarks/savepoints.py size || missed=1; \

@@ -106,7 +106,7 @@ def make_archive(environ: Mapping[str, str]) -> None:
 def pool(environ: Mapping[str, str]) -> Iterator[None]:
     """Keep one warm driver for the block."""
     command = [sys.executable, "-m", "airflow_provider.runtime.cli", "pool"]
-    with (WORK / "pool.log").open("wb") as log:
+    with Path(environ["SPARK_STREAM_POOL"]).with_suffix(".log").open("wb") as log:
         process = subprocess.Popen([*command, "start"], env=environ, stdout=log, stderr=log)
     try:
         yield
