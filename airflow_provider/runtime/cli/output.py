@@ -12,7 +12,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from airflow_provider.runtime.base.clock import Due, SystemClock
-from airflow_provider.runtime.cli.progress_lines import Rates, plain_line, progress_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -209,6 +208,9 @@ def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
     Lines that follow a successful run are removed. Without ``rich`` a plain line is written every
     ten seconds.
     """
+    # Not above: a command that gives its run to a warm driver would spend a third of its time here.
+    from airflow_provider.runtime.cli.progress_lines import Rates, plain_line, progress_lines
+
     with live_block(sys.stderr) as block:
         clock = SystemClock()
         rates, is_due = Rates(clock), Due(clock, _PLAIN_S)
