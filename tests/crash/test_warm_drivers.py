@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,21 @@ def test_a_run_that_dies_at_a_failpoint_is_resumed_by_the_next_driver(job, pool,
     assert point in failpoints.ALL
     job.resume(job.holders()[-1])
     await_end(jvm)
+
+
+@pytest.mark.whole
+def test_a_pool_that_ends_while_a_driver_warms_up_leaves_nothing(tmp_path):
+    """It does not wait for the driver: neither its processes are left, nor the JVM's files."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    pool = Pool(tmp_path, TMPDIR=str(folder))
+    await_until(lambda: list(folder.glob("spark-stream-*/jvm.log")))
+
+    begun = time.monotonic()
+    pool.end()
+
+    assert time.monotonic() - begun < 10
+    assert [] == list(folder.glob("spark-stream-*"))
 
 
 # --- submissions --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,7 +38,7 @@ from airflow_provider.runtime.spark.installation import check_classic, check_jav
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class _Driver:
     process: subprocess.Popen[bytes]
     channel: socket.socket | None
     log: Path
+    folder: Path
     state: str
     since: float
     runs: int = 0
@@ -199,11 +201,12 @@ class _Pool:
         mine, its = socket.socketpair()
         name = f"driver-{uuid.uuid4().hex}"
         path = self._folder / f"{name}.log"
+        # Not in the pool's own folder, which may be in memory: Spark's files are large.
+        folder = Path(tempfile.gettempdir()) / f"spark-stream-{name}"
         start = Start(
             listener=self._runs.fileno(),
             pool=its.fileno(),
-            # Not in the pool's own folder, which may be in memory: Spark's files are large.
-            folder=str(Path(tempfile.gettempdir()) / f"spark-stream-{name}"),
+            folder=str(folder),
             master=self._master,
             conf=self._conf,
         )
@@ -217,17 +220,20 @@ class _Pool:
                 start_new_session=True,  # what ends the pool's terminal does not end a driver
                 pass_fds=[start.listener, start.pool],
             )  # fmt: skip
-        return _Driver(process, mine, path, WARMING, self._clock.monotonic())
+        return _Driver(process, mine, path, folder, WARMING, self._clock.monotonic())
 
     def _wait(self, listener: socket.socket) -> None:
+        if self._listen_to_all([listener], _POLL_S):
+            with contextlib.suppress(OSError, ValueError):
+                self._answer(listener.accept()[0])
+
+    def _listen_to_all(self, others: Sequence[socket.socket], wait_s: float) -> bool:
+        """Listen to drivers that have said something; return whether one of *others* is ready."""
         channels = {d.channel: d for d in self._drivers if d.channel is not None}
-        ready, _, _ = select.select([listener, *channels], [], [], _POLL_S)
-        for channel in ready:
-            if channel is listener:
-                with contextlib.suppress(OSError, ValueError):
-                    self._answer(listener.accept()[0])
-            else:
-                self._listen(channels[channel])
+        ready, _, _ = select.select([*others, *channels], [], [], wait_s)
+        for channel in channels.keys() & ready:
+            self._listen(channels[channel])
+        return any(each in ready for each in others)
 
     def _listen(self, driver: _Driver) -> None:
         said = driver.said()
@@ -257,6 +263,8 @@ class _Pool:
             self._drivers.remove(driver)
             driver.hang_up()
             code = driver.process.returncode
+            if driver.state != BUSY:  # a run goes on without the parent, and needs the files
+                shutil.rmtree(driver.folder, ignore_errors=True)
             if driver.state == WARMING:
                 self._pause_s = min(_LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
                 self._not_before = self._clock.monotonic() + self._pause_s
@@ -274,16 +282,20 @@ class _Pool:
                 driver.log.unlink(missing_ok=True)
 
     def _let_go(self) -> None:
+        self._listen_to_all([], 0)
         for driver in self._drivers:
             driver.hang_up()
+            if driver.state == WARMING:  # it would look at the pool only when it is warm
+                os.killpg(driver.process.pid, signal.SIGKILL)
         idle = [d for d in self._drivers if d.state != BUSY]
         deadline = self._clock.monotonic() + _END_S / 2
         for driver in idle:
             try:
                 driver.process.wait(max(0.0, deadline - self._clock.monotonic()))
-            except subprocess.TimeoutExpired:  # it is still warming up
+            except subprocess.TimeoutExpired:
                 os.killpg(driver.process.pid, signal.SIGKILL)
                 driver.process.wait()
+            shutil.rmtree(driver.folder, ignore_errors=True)
             driver.log.unlink(missing_ok=True)
 
 
