@@ -272,7 +272,7 @@ class Submission:
         )
         spec.send(self.run.storage)
         which = (str(self.place.job_dir), "r1", "d1")
-        with self.log.open("wb") as output:
+        with self.log.open("w+b") as output:
             return submit_to_pool(
                 ["driver", "run", *which, spec.sha256()],
                 which,
@@ -297,7 +297,7 @@ def test_a_submission_records_its_process_and_its_end(submission, job, pool):
     assert submission.submit(pool, job.gate) is None
 
     run = submission.run
-    ended = await_until(lambda: run.exit_of("d1"))
+    ended = await_until(lambda: run.exit_of("d1"), why="no end is recorded")
     assert EXIT_OK == ended.exit_code, submission.log.read_text()
     job.check()
     assert "FINISHED: run r1" in submission.log.read_text()

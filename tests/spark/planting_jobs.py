@@ -360,7 +360,7 @@ def soaked(ctx: JobContext) -> None:
         unfinished.replace(found)
     import jobs  # here: it needs half a second, and only these runs have it
 
-    name = ctx.params["job"]
+    name, _ = ctx.params["job"], ctx.params["salt"]
     ours = {"delta": _to_delta, "raising": _raising}
     (ours.get(name) or getattr(jobs, name))(ctx)
 

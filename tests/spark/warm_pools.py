@@ -41,7 +41,9 @@ def plain_environment() -> dict[str, str]:
     """Return the variables that a shell of a user would have."""
     names = ("PYSPARK_", "SPARK_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(names)}
-    path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+    # The folder of the jobs, which import each other in Spark's workers, too.
+    folders = [ROOT, str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, folders))
     return {
         **kept,
         "PYTHONPATH": path,

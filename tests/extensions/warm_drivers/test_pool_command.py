@@ -151,7 +151,8 @@ def test_the_pause_after_drivers_that_cannot_start_doubles(folder, monkeypatch):
     monkeypatch.setattr(pool_command, "SystemClock", FakeClock)
     pool = pool_command._Pool(folder, 1, None, {})
     mine, its = socket.socketpair()
-    driver = partial(pool_command._Driver, log=folder / "driver.log", state="warming", since=0.0)
+    files = {"log": folder / "driver.log", "folder": folder / "driver"}
+    driver = partial(pool_command._Driver, **files, state="warming", since=0.0)
     dead = subprocess.Popen(["false"])
     dead.wait()
     pauses = []
