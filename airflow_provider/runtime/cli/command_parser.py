@@ -13,7 +13,6 @@ from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.run_options import options_of
 from airflow_provider.runtime.jobdir.run_spec import with_arguments
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,6 +115,8 @@ def follow_upgrades(arguments: argparse.Namespace) -> None:
     if name is None or given is None or arguments.this_version:
         return
     try:
+        from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+
         found = directory_in_force(given, run_id=getattr(arguments, "run_id", None))
     except PermissionError:  # the command itself says what cannot be read
         return

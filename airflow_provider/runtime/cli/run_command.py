@@ -20,7 +20,6 @@ from airflow_provider.runtime.cli.command_parser import (
     read_options,
 )
 from airflow_provider.runtime.cli.output import live_progress, print_json
-from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.spark.session import SparkStarter
@@ -171,8 +171,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _add_driver(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     driver = add(commands, "driver", _driver, "carry out a submission; for launchers")
-    requests = (RunSpec.COMMAND, BootstrapSpec.COMMAND, *REQUESTS)
-    driver.add_argument("request", choices=requests, help="the kind of the request")
+    driver.add_argument("request", help="the kind of the request")
     driver.add_argument("job_dir", **JOB_DIR)
     driver.add_argument("run_id", metavar="RUN_ID", help="the run of the submission")
     driver.add_argument("driver_id", metavar="DRIVER_ID", help="the driver of the submission")
@@ -188,7 +187,9 @@ def _drive(arguments: argparse.Namespace) -> int:
     run = open_job_directory(arguments.job_dir).run(arguments.run_id)
     check_not_revoked(run, arguments.driver_id)
     which = (run.storage, arguments.driver_id, arguments.digest)
-    if arguments.request == BootstrapSpec.COMMAND:
+    if arguments.request not in {RunSpec.COMMAND, *REQUESTS}:
+        from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+
         return bootstrap(BootstrapSpec.receive(*which))
     with _keeping_details(run.storage, arguments.driver_id):
         if arguments.request in REQUESTS:
@@ -215,12 +216,16 @@ def add_bootstrap(
 ) -> None:
     """Add the action to those of ``spark-stream state``."""
     text = "make a job's first state from history: its queries read it, then a savepoint is taken"
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+
     command = add(actions, "bootstrap", _bootstrap, text)
     add_options(command, BootstrapSpec)
     add_json(command, "print savepoint.json")
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+
     spec = read_options(arguments, BootstrapSpec)
     return bootstrap(spec, as_json=arguments.json)
 

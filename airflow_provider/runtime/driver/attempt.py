@@ -68,7 +68,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_S: Final = 0.05  # a drained job is noticed this late, twice
+POLL_S: Final = 0.05
+_FIRST_POLL_S: Final = 0.005
+_LATE: Final = 0.05  # of the time since the last event: so much later the next one is noticed
 _REQUEST_POLL_S: Final = 0.5  # costs one read
 _SLOW_POLL_S: Final = 1.0  # lease and progress: each costs a look at the storage
 OnProgress = Callable[[ProgressRecord], None]
@@ -197,7 +199,7 @@ class Attempt:
             spark_log.move(Path(folder) / "logs" / f"{self._driver_id}.spark.log")
 
     def _run_loop(self, run: RunRecord) -> None:
-        self._record = run
+        self._record, since = run, self._clock.monotonic()
         if self._try(self._open_queries) and self._try(self._save_start, run):
             self._try(self._begin)
         while self._life.phase is not events.JobPhase.ENDED:
@@ -205,8 +207,10 @@ class Attempt:
                 self._try(self._observe)
             if self._events:
                 self._handle(self._events.popleft())
+                since = self._clock.monotonic()
             else:
-                self._clock.sleep(POLL_S)
+                quiet_s = self._clock.monotonic() - since
+                self._clock.sleep(min(POLL_S, max(_FIRST_POLL_S, _LATE * quiet_s)))
 
     def _handle(self, event: events.Event) -> None:
         before = shown_phase(self._life)
