@@ -287,16 +287,12 @@ class _Pool:
             driver.hang_up()
             if driver.state == WARMING:  # it would look at the pool only when it is warm
                 os.killpg(driver.process.pid, signal.SIGKILL)
-        idle = [d for d in self._drivers if d.state != BUSY]
         deadline = self._clock.monotonic() + _END_S / 2
-        for driver in idle:
-            try:
+        for driver in [d for d in self._drivers if d.state != BUSY]:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it has just taken a run
                 driver.process.wait(max(0.0, deadline - self._clock.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(driver.process.pid, signal.SIGKILL)
-                driver.process.wait()
-            shutil.rmtree(driver.folder, ignore_errors=True)
-            driver.log.unlink(missing_ok=True)
+                shutil.rmtree(driver.folder, ignore_errors=True)
+                driver.log.unlink(missing_ok=True)
 
 
 def _described(driver: _Driver, now: float) -> dict[str, Any]:
