@@ -151,8 +151,8 @@ def test_the_pause_after_drivers_that_cannot_start_doubles(folder, monkeypatch):
     monkeypatch.setattr(pool_command, "SystemClock", FakeClock)
     pool = pool_command._Pool(folder, 1, None, {})
     mine, its = socket.socketpair()
-    files = {"log": folder / "driver.log", "folder": folder / "driver"}
-    driver = partial(pool_command._Driver, **files, state="warming", since=0.0)
+    log, files = folder / "driver.log", folder / "driver"
+    driver = partial(pool_command._Driver, log=log, folder=files, state="warming", since=0.0)
     dead = subprocess.Popen(["false"])
     dead.wait()
     pauses = []
