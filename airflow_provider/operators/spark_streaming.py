@@ -108,8 +108,7 @@ class SparkStreamingOperator(DriverOperator):
         max_lag_time: see *max_lag*.
         defer_after: how long the worker waits itself before the triggerer does. A deferred task is
             green after 13 seconds at the earliest, so by default the worker waits for as long if
-            the last run took less than 10 seconds; before the first run 5 seconds with *warm*,
-            else 0.
+            the last run took less than 10 seconds, or if there was none and *warm* is set; else 0.
         end_from_trigger: whether a successful run ends the task in the triggerer, without a start
             of a worker (1 to 10 seconds). Airflow then runs the task's callbacks elsewhere, and
             neither ``post_execute`` nor listeners such as OpenLineage's. A task with outlets, or

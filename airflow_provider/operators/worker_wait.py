@@ -24,8 +24,6 @@ DEFERRAL_S: Final = 13.0
 """When a deferred task is green at the earliest; by default no worker waits for longer."""
 SHORT_S: Final = 10.0
 """A run that took less is expected to take less than a deferral the next time."""
-UNKNOWN_S: Final = 5.0
-"""How long a worker waits for a warm driver before any run has ended: nearly all are shorter."""
 
 
 class RunPlace(NamedTuple):
@@ -44,7 +42,7 @@ def choose_wait_s(last_s: float | None, *, is_warm: bool, passed_s: float = 0.0)
     more than :data:`SHORT_S`              0
     less time than this one has taken      0
     otherwise, if known                    :data:`DEFERRAL_S`
-    an unknown time, with a warm driver    :data:`UNKNOWN_S`
+    an unknown time, with a warm driver    :data:`DEFERRAL_S`
     an unknown time                        0
     =====================================  ======================
 
@@ -58,7 +56,7 @@ def choose_wait_s(last_s: float | None, *, is_warm: bool, passed_s: float = 0.0)
         passed_s: since the submission of this run's driver.
     """
     if last_s is None:
-        return UNKNOWN_S if is_warm else 0.0
+        return DEFERRAL_S if is_warm else 0.0
     return DEFERRAL_S if passed_s <= last_s <= SHORT_S else 0.0
 
 

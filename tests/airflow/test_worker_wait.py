@@ -17,7 +17,6 @@ from airflow_provider.operators.base import AwaitedDriver
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.operators.worker_wait import (
     DEFERRAL_S,
-    UNKNOWN_S,
     RunPlace,
     choose_wait_s,
     last_seconds,
@@ -45,8 +44,8 @@ def job(tmp_path: Path) -> Job:
     ("last_s", "is_warm", "passed_s", "expected"),
     [
         (None, False, 0.0, 0.0),
-        (None, True, 0.0, UNKNOWN_S),
-        (None, True, 600.0, UNKNOWN_S),
+        (None, True, 0.0, DEFERRAL_S),
+        (None, True, 600.0, DEFERRAL_S),
         (0.5, True, 0.0, DEFERRAL_S),
         (9.5, False, 0.0, DEFERRAL_S),
         (9.5, False, 9.4, DEFERRAL_S),
@@ -133,7 +132,7 @@ def test_a_worker_waits_first_where_a_warm_driver_is_asked_for_or_the_last_run_w
             task_id="daily", job="flights.jobs:daily", job_dir=job.url, **arguments
         )._defer_after_s(waited, {"ti": TI})
 
-    assert [0.0, 5.0, 0.0] == [seconds(), seconds(warm=True), seconds(conn_id="nowhere")]
+    assert [0.0, DEFERRAL_S, 0.0] == [seconds(), seconds(warm=True), seconds(conn_id="nowhere")]
     assert 13.0 == seconds(new._replace(last_run=job.run_id))
     assert 0.0 == seconds(new._replace(last_run=job.run_id), defer_after=0)
     assert 0.0 == seconds(warm=True, until="stopped")
