@@ -141,7 +141,7 @@ def test_a_worker_waits_first_where_a_warm_driver_is_asked_for_or_the_last_run_w
         "AIRFLOW_CONN_SPARK_DEFAULT",
         json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"warm": True}}),
     )
-    assert 5.0 == seconds()
+    assert DEFERRAL_S == seconds()
 
 
 def test_the_last_run_is_that_of_the_newest_lease(job: Job) -> None:
