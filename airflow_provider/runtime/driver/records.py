@@ -346,7 +346,8 @@ def _state_operators(
 ) -> list[OperatorRows]:
     if not query.logs.is_stateful():
         return []
-    reported = reported_state(query.last_progress(), query.logs.position().last_commit)
+    last_commit = query.logs.position().last_commit
+    reported = reported_state(query.definition.df.sparkSession, query.last_progress(), last_commit)
     place = directory.checkpoint(query.name).url
     planned = query.definition.topology.operators
     return reported or read_state_operators(job.spark, spark_url(place), planned)

@@ -141,7 +141,8 @@ class _DrainReader:
         )
 
     def _operators(self, batch: int) -> list[OperatorRows]:
-        return reported_state(self._query.last_progress(), batch) or read_state_operators(
+        reported = reported_state(self._spark, self._query.last_progress(), batch)
+        return reported or read_state_operators(
             self._spark, self._checkpoint, self._definition.topology.operators, batch=batch
         )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BY_TIME: Final = "__event_time"
+_ROWS_COUNTED: Final = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,15 @@ def prepare_state(spark: SparkSession) -> None:
     spark._jsparkSession.sessionState().streamingQueryManager()
 
 
-def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[OperatorRows]:
-    """Return the operators of Spark's report of a batch; empty when it has not reported it."""
-    if not progress or progress["batchId"] != batch:
+def reported_state(
+    spark: SparkSession, progress: Mapping[str, Any] | None, batch: int
+) -> list[OperatorRows]:
+    """Return the operators of Spark's report of a batch; empty if it has none, or counts no rows.
+
+    With the setting off Spark reports 0 rows, whatever is there.
+    """
+    is_counted = str(spark.conf.get(_ROWS_COUNTED, "true")).lower() == "true"
+    if not is_counted or not progress or progress["batchId"] != batch:
         return []
     return [
         OperatorRows(index, operator["operatorName"], operator["numRowsTotal"])
