@@ -1,7 +1,6 @@
 -- Nexmark's queries for Flink, as nexmark/nexmark has them; ${input} and ${sink} are replaced.
 -- What differs, and why:
 --   the tables are files, not one generator of three kinds of events;
---   q11: Flink joins bids exactly ten seconds apart into one session, Spark does not;
 --   q13: the table of the side input has no lookup in Flink's connector for files;
 --   q14: characters are counted by Flink's own functions, not by one in Java.
 
@@ -168,10 +167,10 @@ CREATE TABLE q11 (
     bidder BIGINT, bid_count BIGINT, starttime TIMESTAMP(3), endtime TIMESTAMP(3)
 ) WITH (${sink});
 INSERT INTO q11
-SELECT B.bidder, COUNT(*), SESSION_START(B.`dateTime`, INTERVAL '9.999' SECOND),
-    SESSION_END(B.`dateTime`, INTERVAL '9.999' SECOND) + INTERVAL '0.001' SECOND
+SELECT B.bidder, COUNT(*), SESSION_START(B.`dateTime`, INTERVAL '10' SECOND),
+    SESSION_END(B.`dateTime`, INTERVAL '10' SECOND)
 FROM bid B
-GROUP BY B.bidder, SESSION(B.`dateTime`, INTERVAL '9.999' SECOND);
+GROUP BY B.bidder, SESSION(B.`dateTime`, INTERVAL '10' SECOND);
 
 -- q13
 CREATE TABLE q13 (

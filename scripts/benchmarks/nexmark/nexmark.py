@@ -44,6 +44,10 @@ CONF: Final = {"spark.driver.memory": "2g", "spark.sql.session.timeZone": "UTC"}
 ENTRY: Final = f"{queries.__file__}:nexmark"
 SIDES: Final = ("runtime", "plain", "flink")
 FILES: Final = 2  # one for each of Flink's slots, which reads what is late as lost
+HEADER: Final = (
+    "| | rows/s | this runtime | CPU | equal | plain | CPU | query / plain | Flink | CPU | equal "
+    "| Flink / this runtime |"
+)
 OVERHEAD: Final = 1.03  # of this runtime over plain PySpark, beyond which a row says so
 
 
@@ -252,14 +256,10 @@ def report(measures: list[Measure]) -> int:
     for each in measures:
         found.setdefault((each.mode, each.query), {}).setdefault(each.side, []).append(each)
     for mode in dict.fromkeys(mode for mode, _ in found):
-        print(
-            f"\n{mode.upper()}\n\n| | rows/s | this runtime | CPU | equal | plain | query / plain ",
-            end="",
-        )
-        print("| Flink | CPU | equal | Flink / this runtime |\n" + "|---" * 11 + "|")
-        for (of, query), sides in found.items():
-            if of == mode:
-                print(line_of(query, mode, sides))
+        print(f"\n{mode.upper()}\n\n{HEADER}\n{'|---' * HEADER.count(' | ')}|---|")
+        of_mode = {query: sides for (of, query), sides in found.items() if of == mode}
+        for query in sorted(of_mode, key=lambda name: int(name[1:])):
+            print(line_of(query, mode, of_mode[query]))
     print("\n" + "\n".join(f"{name} is refused: {why}" for name, why in queries.REFUSED.items()))
     wrong = [each for each in measures if each.side == "runtime" and each.difference]
     print("\n".join(f"WRONG: {each}" for each in wrong) or "every row equals the truth")
@@ -276,6 +276,7 @@ def line_of(query: str, mode: str, sides: Mapping[str, list[Measure]]) -> str:
         seconds(ours, "cpu_s"),
         equality(ours),
         seconds(plain, "wall_s"),
+        seconds(plain, "cpu_s"),
         (f"**{slow:.2f}**" if slow > OVERHEAD else f"{slow:.2f}") if slow else "",
         seconds(theirs, "wall_s"),
         seconds(theirs, "cpu_s"),

@@ -78,7 +78,7 @@ FROM ranked;
 
 CREATE VIEW q11 AS
 WITH marked AS (
-    SELECT bidder, dateTime, coalesce(dateTime >= lag(dateTime) OVER past + INTERVAL 10 SECOND, true)
+    SELECT bidder, dateTime, coalesce(dateTime > lag(dateTime) OVER past + INTERVAL 10 SECOND, true)
         AS begins
     FROM bid WINDOW past AS (PARTITION BY bidder ORDER BY dateTime)
 ), numbered AS (
