@@ -65,7 +65,12 @@ _HARMLESS: Final = re.compile(
     # Netty's, of Spark's network: they end two seconds after their SparkContext.
     r"|globalEventExecutor-#-#|(files|rpc|shuffle)-(boss|client|server)-#-#"
 )
-_IDLE: Final = ("ThreadPoolExecutor.getTask(", "ForkJoinPool.awaitWork(", "py4j.")
+_IDLE: Final = (
+    "ThreadPoolExecutor.getTask(",
+    "ForkJoinPool.awaitWork(",
+    "py4j.ClientServerConnection.waitForCommands(",
+)
+_AT_WORK: Final = ("DelayedWorkQueue", "py4j.commands.")
 _FRAMES: Final = 8  # of a thread, in Java's description
 
 
@@ -211,10 +216,8 @@ class Jvm:
         """Connect PySpark of this process to a gateway of its own, with a secret of its own."""
         from pyspark import SparkContext
 
-        secret, here = (
-            secrets.token_hex(32),
-            self._class("java.net.InetAddress").getLoopbackAddress(),
-        )
+        secret = secrets.token_hex(32)
+        here = self._class("java.net.InetAddress").getLoopbackAddress()
         builder = self._class("py4j.ClientServer$ClientServerBuilder")()
         builder = builder.javaPort(0).javaAddress(here).pythonPort(0).pythonAddress(here)
         server = builder.authToken(secret).build()
@@ -279,10 +282,8 @@ class Jvm:
         """Return what is put back after each run."""
         self._close_static()
         self._class("java.lang.System").gc()
-        environment, properties = (
-            self._environment(),
-            self._class("java.lang.System").getProperties(),
-        )
+        environment = self._environment()
+        properties = self._class("java.lang.System").getProperties()
         return Birth(
             environment=_texts(environment),
             properties=_texts(properties),
@@ -378,10 +379,8 @@ class Jvm:
                 birth.descriptors + limits.more_descriptors,
             ),
         }
-        worn = [
-            f"its {n} is {now}, above {most}" for n, (now, most) in measured.items() if now > most
-        ]
-        return worn[0] if worn else None
+        worn = ((what, now, most) for what, (now, most) in measured.items() if now > most)
+        return next((f"its {what} is {now}, above {most}" for what, now, most in worn), None)
 
     def _working(self) -> Counter[str]:
         """Count the threads that do something, or will, by name, with ``#`` for numbers."""
@@ -440,7 +439,7 @@ def _remove(path: Path) -> None:
 
 
 def _is_idle(thread: Any) -> bool:
-    """Whether a thread waits in a pool for work that nobody has planned, or is Py4J's own.
+    """Whether a thread waits in a pool for work that nobody has planned, or for Python's next call.
 
     Pools of Spark's objects, such as that of broadcasts, keep their threads for a minute.
     """
@@ -451,7 +450,8 @@ def _is_idle(thread: Any) -> bool:
 
 
 def _waits(stack: str) -> bool:
-    return "DelayedWorkQueue" not in stack and any(each in stack for each in _IDLE)
+    is_at_work = any(each in stack for each in _AT_WORK)
+    return not is_at_work and any(each in stack for each in _IDLE)
 
 
 def _descendants(pid: int) -> list[int]:
