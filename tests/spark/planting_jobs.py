@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -213,11 +212,6 @@ def hold_thread(spark: Any, target: Path) -> None:
     java(spark, f"new Thread() {{ {late_write(target)} }}.start();")
 
 
-def hold_call(spark: Any, target: Path) -> None:
-    call = f"new Thread() {{ {late_write(target)} }}.run();"
-    threading.Thread(target=java, args=(spark, call), daemon=True).start()
-
-
 def hold_pooled_thread(spark: Any, target: Path) -> None:
     task = f"new Runnable() {{ {late_write(target)} }}"
     java(spark, f"java.util.concurrent.Executors.newFixedThreadPool(1).execute({task});")
@@ -267,7 +261,6 @@ def exchange_handler(spark: Any, _: Path) -> None:
 
 HELD: dict[str, Callable[[Any, Path], None]] = {
     "thread": hold_thread,
-    "call": hold_call,
     "pooled thread": hold_pooled_thread,
     "timer": hold_timer,
     "scheduled": hold_scheduled,

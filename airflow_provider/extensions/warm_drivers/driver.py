@@ -160,6 +160,7 @@ class Driver:
         )
         warm_up(spark, rounds=_ROUNDS)
         spark.stop()
+        jvm.close_gateway()
         return Verdict(SERVED, imported=tuple(sys.modules.keys() - known))
 
     def _serve_one(self, jvm: Jvm) -> Verdict:
