@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from airflow_provider.decorators.spark_stream import spark_stream_task
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.testing.job_directories import a_run
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def submit(_: Any, spec: Any, run_id: str, **__: Any) -> Any:
         found.append(spec)
-        return SimpleNamespace(driver_id="driver", log=None)
+        return SubmissionRecord(
+            driver_id="driver", run_id=run_id, submitted="2026-01-01T00:00:00+00:00", log=None
+        )
 
     monkeypatch.setattr("airflow_provider.hooks.spark_streaming.SparkStreamingHook.submit", submit)
     monkeypatch.setattr(

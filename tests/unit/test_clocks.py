@@ -52,7 +52,7 @@ ALLOWED: Final = {
     "another machine is believed for a day, which no two clocks differ by",
     "runtime/savepoints/retention.py:_is_old": "max_age is an age for people, which they ask for",
     "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
-    "extensions/warm_drivers/pool.py:_fingerprint": "times of installed files, compared with themselves: another "
+    "extensions/warm_drivers/matching.py:_fingerprint": "times of installed files, compared with themselves: another "
     "version of the code",
     "plugins/job_summaries.py:_times": "how long a run took",
     "plugins/job_summaries.py:_batches": "the last commit that a page shows",
