@@ -259,7 +259,9 @@ class _Pool:
             send(channel, {"size": self._size, "drivers": drivers})
 
     def _reap(self) -> None:
-        for driver in [d for d in self._drivers if d.process.poll() is not None]:
+        ended = [d for d in self._drivers if d.process.poll() is not None]
+        self._listen_to_all([], 0)  # their last words
+        for driver in ended:
             self._drivers.remove(driver)
             driver.hang_up()
             code = driver.process.returncode
