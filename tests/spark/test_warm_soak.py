@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import statistics
 from collections import defaultdict
@@ -122,6 +123,7 @@ def test_a_thousand_runs_are_exact_and_leave_nothing(tmp_path, pool):
     slopes = [(name, *_growth(each, name)) for each in series.values() for name in each[0]]
     for name, runs, slope, first, last in slopes:
         print(f"{name}: {first:,} to {last:,} in {runs} runs, {slope:+.3f} each")
+    print(*re.findall("retired after .*", pool.log), sep="\n")
     measured = [each for each in slopes if each[1] >= FEWEST]
     assert measured
     assert [] == [each for each in measured if each[0] in MOST and each[2] > MOST[each[0]]]
