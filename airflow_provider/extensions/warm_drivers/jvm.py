@@ -64,6 +64,8 @@ _HARMLESS: Final = re.compile(
     r"|Notification Thread|Service Thread|Sweeper thread"
     # Netty's, of Spark's network: they end two seconds after their SparkContext.
     r"|globalEventExecutor-#-#|(files|rpc|shuffle)-(boss|client|server)-#-#"
+    # It ends idle Python workers of one SparkContext, and stays when that has stopped.
+    r"|Idle Worker Monitor for .*"
 )
 _IDLE: Final = (
     "ThreadPoolExecutor.getTask(",
