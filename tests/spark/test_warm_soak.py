@@ -38,7 +38,7 @@ MOST = {
     "files": 0.1,
     "parent_kib": 10.0,
 }
-FEWEST = 10
+FEWEST = 50  # runs of one JVM, of which the first quarter loads classes
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_thousand_runs_are_exact_and_leave_nothing(tmp_path, pool):
         print(f"{name}: {first:,} to {last:,} in {runs} runs, {slope:+.3f} each")
     print(*re.findall("retired after .*", pool.log), sep="\n")
     measured = [each for each in slopes if each[1] >= FEWEST]
-    assert measured
+    assert measured or RUNS < 4 * FEWEST  # fewer try only that each is exact
     assert [] == [each for each in measured if each[0] in MOST and each[2] > MOST[each[0]]]
 
 
