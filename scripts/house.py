@@ -45,7 +45,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/state_rewrite": 1000,
     "extensions/state_tools": 1330,
     "extensions/upgrades": 1270,
-    "extensions/warm_drivers": 1250,
+    "extensions/warm_drivers": 1260,
     "hooks": 1700,
     "operators": 1710,
     "plugins": 1940,

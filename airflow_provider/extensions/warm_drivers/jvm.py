@@ -84,7 +84,7 @@ class Limits:
     age_s: float = 12 * 3600.0
     heap: float = 0.5  # of the largest heap, in use after a collection
     metaspace_mib: int = 768
-    more_threads: int = 50  # than at the birth
+    more_threads: int = 300  # than at the birth; pools of Spark's keep theirs for a minute
     more_descriptors: int = 300
 
 
@@ -302,6 +302,7 @@ class Jvm:
     def put_back(self, birth: Birth) -> None:
         """Undo what a run has changed."""
         self._close_static()
+        self._end_monitors()
         zones, locales = self._class("java.util.TimeZone"), self._class("java.util.Locale")
         zones.setDefault(zones.getTimeZone(birth.zone))
         locales.setDefault(locales.forLanguageTag(birth.locale))
@@ -349,6 +350,12 @@ class Jvm:
         self._class("org.apache.hadoop.fs.FileSystem").closeAll()
         self._class("org.apache.hadoop.security.UserGroupInformation").reset()
         self.log_to(self._process.log)
+
+    def _end_monitors(self) -> None:
+        """End the watch over Python workers, which Spark leaves after a run that had some."""
+        for thread in self._class("java.lang.Thread").getAllStackTraces().keySet():
+            if str(thread.getName()).startswith("Idle Worker Monitor"):
+                thread.interrupt()
 
     def _left(self, birth: Birth) -> str | None:
         if not self._object("org.apache.spark.SparkContext").getActive().isEmpty():
