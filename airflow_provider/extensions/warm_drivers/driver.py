@@ -111,7 +111,8 @@ class Driver:
 
     def serve(self) -> int:
         folder = Path(self._start.folder)
-        files_in(folder).mkdir(parents=True, mode=0o700)
+        folder.mkdir(mode=0o700)  # the JVM puts the secret of its gateway there
+        files_in(folder).mkdir()
         log_in(folder).touch()
         self._jvm = JvmProcess.start(self._start.master, self._jvm_conf(folder), folder)
         clock = SystemClock()

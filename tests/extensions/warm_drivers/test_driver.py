@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -336,6 +337,11 @@ def test_a_driver_has_a_limit_of_runs_and_of_age(start, given, limits, runs, rea
 
     assert re.fullmatch(f"retired after {runs} runs: {reason}", driver.says())
     assert 0 == driver.process.wait(LIMIT_S)
+
+
+def test_a_drivers_files_are_its_users_alone(driver):
+    """The secret of the gateway is among them while the JVM starts."""
+    assert 0o700 == stat.S_IMODE(driver.folder.stat().st_mode)
 
 
 def test_an_unfit_jvm_gets_no_run(driver, given, spark_home):
