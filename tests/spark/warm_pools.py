@@ -21,6 +21,7 @@ import airflow_provider
 from airflow_provider.extensions.warm_drivers.client import Handover, WarmRun, hand_over
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
 from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.runtime.errors import ConfigError
 from tests.jvm import jvm_options
 
 ROOT = str(Path(airflow_provider.__file__).parents[1])
@@ -140,9 +141,11 @@ class Pool:
         return found
 
     def _ready(self) -> list[Ready]:
-        if not (self.folder / "pool.sock").exists():
+        try:
+            drivers = self.drivers()
+        except ConfigError:  # it is not up yet; one that was killed has left its socket
             return []
-        ready = [driver["pid"] for driver in self.drivers() if driver["state"] == "ready"]
+        ready = [driver["pid"] for driver in drivers if driver["state"] == "ready"]
         found = [processes_of(pid) for pid in ready]
         return [each for each in found if each is not None]
 
