@@ -1,6 +1,6 @@
 """Hook of a driver, whatever its launcher: watches and ends runs through the job directory.
 
-Each task imports this anew, and so does each parse of a DAG's file. So what few tasks use, such as
+Each task imports this again, and so does each parse of a DAG's file. So what few tasks use, such as
 savepoints and bootstraps, is imported where it is used: a quarter of the time.
 """
 

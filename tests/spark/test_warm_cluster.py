@@ -41,7 +41,7 @@ def pool(tmp_path: Path, cluster: Cluster) -> Iterator[Pool]:
 
 
 def is_free(cluster: Cluster) -> bool:
-    """Tell whether the master knows no application, and the worker has no executor."""
+    """Whether the master knows no application, and the worker has no executor."""
     return not cluster.applications() and not any(map(is_executor, cluster.children()))
 
 

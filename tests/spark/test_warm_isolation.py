@@ -121,7 +121,7 @@ SALT = "salt-4711-of-one-run"
 
 
 def remembers(pid: int, text: str) -> bool:
-    """Tell whether a process has a text in the memory that it can write to."""
+    """Whether a process has a text in the memory that it can write to."""
     wanted = text.encode()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():

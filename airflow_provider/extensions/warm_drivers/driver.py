@@ -156,6 +156,7 @@ class Driver:
     def _warm_one(self, jvm: Jvm) -> Verdict:
         known = set(sys.modules)
         jvm.open_gateway()
+        jvm.log_to(self._jvm.log)
         spark = start_spark(
             "spark-stream warm-up", self._start.master, self._start.conf, in_running_jvm=True
         )
@@ -212,7 +213,7 @@ def _be_child(work: Callable[[], Verdict], writes: int) -> None:
         os.write(writes, json.dumps(encode(verdict)).encode())
         code = 0
     except BaseException:
-        logging.getLogger(__name__).exception("a warm driver's process")
+        log.exception("a warm driver's process")
     finally:
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
@@ -355,7 +356,8 @@ class Run:
         """Start the run's own application in the JVM; see :class:`.SparkStarter`."""
         conf = {**self._handover.conf, **conf}
         self._jvm.open_gateway()
-        self._jvm.log_to(new_log_file())
+        if self._jvm.has_log_file():
+            self._jvm.log_to(new_log_file())
         self._static = next(
             (
                 f"its run had the static setting {key}"

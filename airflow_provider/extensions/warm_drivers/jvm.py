@@ -83,7 +83,7 @@ class Limits:
     runs: int = 1_000
     age_s: float = 12 * 3600.0
     heap: float = 0.5  # of the largest heap, in use after a collection
-    metaspace_mib: int = 768
+    other_mib: int = 768  # metaspace, and compiled code
     more_threads: int = 300  # than at the birth; pools of Spark's keep theirs for a minute
     more_descriptors: int = 300
 
@@ -255,12 +255,16 @@ class Jvm:
             if before.get(name) != value:
                 table.put(name, value)
 
+    def has_log_file(self) -> bool:
+        """Whether the JVM logs to a file of ours; users may have configured its log."""
+        return self._class("java.lang.System").getProperty(LOG_PROPERTY) is not None
+
     def log_to(self, path: Path) -> None:
-        system = self._class("java.lang.System")
-        if system.getProperty(LOG_PROPERTY) is not None:
-            system.setProperty(LOG_PROPERTY, str(path))
-            logs = self._class("org.apache.logging.log4j.LogManager")
-            logs.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
+        """Configure its log again, which goes to *path* unless users have configured it."""
+        if self.has_log_file():
+            self._class("java.lang.System").setProperty(LOG_PROPERTY, str(path))
+        logs = self._class("org.apache.logging.log4j.LogManager")
+        logs.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
 
     def is_static(self, setting: str) -> bool:
         """Whether Spark takes this setting of SQL only when a session is made."""
@@ -375,9 +379,9 @@ class Jvm:
             self._class("java.lang.System").gc()
         measured = {
             "heap in MiB": (memory.getHeapMemoryUsage().getUsed() >> 20, int(most) >> 20),
-            "metaspace in MiB": (
+            "memory beside the heap in MiB": (
                 memory.getNonHeapMemoryUsage().getUsed() >> 20,
-                limits.metaspace_mib,
+                limits.other_mib,
             ),
             "number of threads": (
                 self._thread_bean().getThreadCount(),

@@ -265,7 +265,7 @@ class _Pool:
             self._drivers.remove(driver)
             driver.hang_up()
             code = driver.process.returncode
-            if driver.state != BUSY:  # a run goes on without the parent, and needs the files
+            if driver.state != BUSY:  # a run continues without the parent, and needs the files
                 shutil.rmtree(driver.folder, ignore_errors=True)
             if driver.state == WARMING:
                 self._pause_s = min(_LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))

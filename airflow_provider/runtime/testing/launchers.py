@@ -245,7 +245,7 @@ class RemoteLauncherContract(LauncherContract):
         assert 1 == case.runs()
 
     def test_a_cluster_that_is_away_says_nothing_of_a_run(self, case: RemoteCase) -> None:
-        """While nobody answers nothing is known, nothing fails for good; all continues later."""
+        """While nobody answers nothing is known, nothing has failed; all continues later."""
         launcher = case.open()
         handle = launcher.submit(case.application(None), a_token())
         case.go_away()

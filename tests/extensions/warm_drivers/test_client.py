@@ -1,4 +1,4 @@
-"""Handing a run over, over real sockets: it is taken once, or starts cold, and its end is told."""
+"""Handing a run over, over real sockets: it is taken once, or starts cold, and its exit code arrives."""
 
 from __future__ import annotations
 
