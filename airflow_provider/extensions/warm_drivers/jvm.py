@@ -314,7 +314,7 @@ class Jvm:
         wanted = (birth.environment, birth.properties)
         for table, texts, code in zip(tables, wanted, birth.hashes, strict=True):
             if table.hashCode() != code:
-                _put_back(table, texts)
+                self._fill(table, texts)
         for path in self._process.files.iterdir():
             if path.name not in birth.files:
                 _remove(path)
@@ -354,6 +354,14 @@ class Jvm:
         self._class("org.apache.hadoop.fs.FileSystem").closeAll()
         self._class("org.apache.hadoop.security.UserGroupInformation").reset()
         self.log_to(self._process.log)
+
+    def _fill(self, table: Any, texts: Mapping[str, str]) -> None:
+        """Give a table of Java these texts alone, without a look at the last run's secrets in it."""
+        from py4j.java_collections import MapConverter
+
+        wanted = MapConverter().convert(texts, self._root._gateway_client)
+        table.keySet().retainAll(wanted.keySet())
+        table.putAll(wanted)
 
     def _end_monitors(self) -> None:
         """End the watch over Python workers, which Spark leaves after a run that had some."""
@@ -432,15 +440,6 @@ def set_folder(spark: SparkSession, folder: str) -> None:
 
 def _texts(table: Any) -> dict[str, str]:
     return {str(key): str(table.get(key)) for key in table.keySet()}
-
-
-def _put_back(table: Any, texts: Mapping[str, str]) -> None:
-    now = _texts(table)
-    for name in now.keys() - texts.keys():
-        table.remove(name)
-    for name, value in texts.items():
-        if now.get(name) != value:
-            table.put(name, value)
 
 
 def _remove(path: Path) -> None:
