@@ -356,7 +356,7 @@ class Jvm:
         self.log_to(self._process.log)
 
     def _fill(self, table: Any, texts: Mapping[str, str]) -> None:
-        """Give a table of Java these texts alone, without a look at the last run's secrets in it."""
+        """Give a table of Java these texts alone; of the last run's secrets none is read."""
         from py4j.java_collections import MapConverter
 
         wanted = MapConverter().convert(texts, self._root._gateway_client)

@@ -27,6 +27,7 @@ from airflow_provider.runtime.spark.defaults import (
     PARTITIONS,
     PROVIDER,
     STATE,
+    application_settings,
     configured,
     is_fixed_at_start,
     jvm_defaults,
@@ -101,7 +102,7 @@ def start_spark(
         if log_file is not None:
             log_file.unlink(missing_ok=True)
         raise not_started(chosen, str(error)) from error
-    if spark.sparkContext.getConf().get("spark.log.level") is None:
+    if spark.sparkContext._conf.get("spark.log.level") is None:
         spark.sparkContext.setLogLevel("WARN")
     spark_log = SparkLog.of(spark)
     if log_file is not None and (spark_log is None or spark_log.path != log_file):
@@ -242,16 +243,17 @@ def job_session(
 
     silence()
     session = spark.newSession()
-    for key, default in chosen_settings(spark, conf, is_batch=is_batch).items():
+    said = {**application_settings(spark), **conf}
+    for key, default in chosen_settings(spark, said, is_batch=is_batch).items():
         value = (kept or {}).get(key, default)
         session.conf.set(key, value)
         if key == PROVIDER:
             session.conf.set(CHOSEN_PROVIDER, value)
-    said = session._jsparkSession.sessionState().conf().contains
-    if not said(_SIMPLIFIED):
+    has = session._jsparkSession.sessionState().conf().contains
+    if not has(_SIMPLIFIED):
         session.conf.set(_SIMPLIFIED, "false")
     for key, value in checkpoints_on_disk(spark).items() if on_disk else ():
-        if not said(key):
+        if not has(key):
             session.conf.set(key, value)
     for key, value in conf.items():
         # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
@@ -272,13 +274,11 @@ def checkpoints_on_disk(spark: SparkSession) -> dict[str, str]:
 
 
 def chosen_settings(
-    spark: SparkSession, conf: Mapping[str, str], *, is_batch: bool = False
+    spark: SparkSession, said: Mapping[str, str], *, is_batch: bool = False
 ) -> dict[str, str]:
-    """Return the settings that this package chooses for a session of this application."""
-    context = spark.sparkContext
-    given = dict(context.getConf().getAll())
-    cores = known_cores({**given, **conf}, context.defaultParallelism)
-    return session_defaults(cores, {**given, **conf}, is_batch=is_batch)
+    """Return the settings that this package chooses for a session, given what users have said."""
+    cores = known_cores(said, spark.sparkContext.defaultParallelism)
+    return session_defaults(cores, said, is_batch=is_batch)
 
 
 def effective_settings(session: SparkSession) -> dict[str, str]:
@@ -291,11 +291,11 @@ def describe_settings(
 ) -> str:
     """Return in one line the settings of a run, and why."""
     context = session.sparkContext
-    said = {**dict(context.getConf().getAll()), **conf}
+    said = {**application_settings(session), **conf}
     settings = effective_settings(session)
     store = settings[PROVIDER].rpartition(".")[2].removesuffix("StateStoreProvider")
     partitions = settings[PARTITIONS]
-    why = reason_of_partitions(partitions, chosen_settings(session, conf, is_batch=is_batch))
+    why = reason_of_partitions(partitions, chosen_settings(session, said, is_batch=is_batch))
     heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
     java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
     archive = "" if "SharedArchiveFile" in java else ", no class archive yet"

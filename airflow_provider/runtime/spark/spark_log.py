@@ -14,7 +14,11 @@ from weakref import WeakKeyDictionary
 from airflow_provider.runtime.base.clock import LOG_TIME
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import set_conf
-from airflow_provider.runtime.spark.defaults import LOG_PROPERTY, configured
+from airflow_provider.runtime.spark.defaults import (
+    LOG_PROPERTY,
+    application_settings,
+    configured,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -169,7 +173,7 @@ def keep_secrets(spark: SparkSession) -> None:
     Spark prints plans, and a parameter that a job uses as a literal is a part of its plan. Spark
     stores and shows its settings, so no setting may redact plans.
     """
-    conf = dict(spark.sparkContext.getConf().getAll())
+    conf = application_settings(spark)
     check_event_log(conf)
     if conf.get(UI, "true") == "true":
         log.warning(
