@@ -15,8 +15,8 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import RunningQuery
-from airflow_provider.runtime.queries.watermarks import LatePolicy
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -68,7 +68,7 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
         epochs=epochs,
         trigger={"availableNow": True},
         clock=SystemClock(),
-        late=LatePolicy(definition, "count", None),
+        policy=RowPolicy(definition, "count", None),
     )
     query.start(StartMode.INPUT)
     assert epochs.in_batch.wait(60)

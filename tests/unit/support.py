@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
@@ -307,5 +307,5 @@ def bench(root: Path, *sinks: Sink) -> Iterator[EpochBench]:
         made.close()
 
 
-def counted(rows: int | None) -> Callable[[], int | None]:
-    return lambda: rows
+def counted(rows: int | None) -> Callable[[], BatchCounts]:
+    return lambda: BatchCounts(rows)

@@ -39,7 +39,7 @@ from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, a_final, a_run
 from tests.present import present
-from tests.unit.support import EpochBench, FakeSink
+from tests.unit.support import EpochBench, FakeSink, counted
 
 AS_IT_WAS = Topology(("events",), ())
 CHANGED = Topology(("events", "more"), ())
@@ -266,7 +266,7 @@ def test_what_is_committed_is_published_first(job):
     """Nobody could publish it afterwards."""
     committer = job.recovered()
     job.spark.plan(2)
-    committer.pre_commit(SimpleNamespace(rows=["row"]), 2, lambda: 1)
+    committer.pre_commit(SimpleNamespace(rows=["row"]), 2, counted(1))
     point(job, AS_IT_WAS).check()
     job.spark.commit(2)
 
@@ -297,7 +297,7 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     directory.run("r2").put_record(a_run("r2", starting={"q": -1}, started="2026-02-01"))
     committer = job.recovered("r2")
     job.spark.plan(0)
-    committer.pre_commit(SimpleNamespace(rows=["anew"]), 0, lambda: 1)
+    committer.pre_commit(SimpleNamespace(rows=["anew"]), 0, counted(1))
     job.spark.commit(0)
     committer.commit_ready()
     job.close()
@@ -333,7 +333,7 @@ def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
     job.spark.begin("another").storage.put("sources/0/0", b"v1")
     committer = job.recovered("r2")
     job.spark.plan(0)
-    committer.pre_commit(SimpleNamespace(rows=["again"]), 0, lambda: 1)
+    committer.pre_commit(SimpleNamespace(rows=["again"]), 0, counted(1))
     job.spark.commit(0)
     committer.commit_ready()
     job.close()

@@ -14,7 +14,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.jobdir import epochs as epoch_records
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, LateCount
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord, LateCount
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
@@ -451,21 +451,23 @@ def test_late_rows_are_counted_over_batches_and_drivers(job):
     assert {} == first.late_rows()
     for epoch, late in enumerate([{"0": 0}, {"0": 40, "1": 2}]):
         job.spark.plan(epoch)
-        first.pre_commit(FakeFrame("a"), epoch, counted(1), lambda late=late: LateCount(late))
+        first.pre_commit(FakeFrame("a"), epoch, lambda late=late: BatchCounts(1, LateCount(late)))
         job.spark.commit(epoch)
     job.spark.plan(2)
-    first.pre_commit(FakeFrame("b"), 2, counted(1), lambda: LateCount({"0": 5}, is_minimum=True))
+    first.pre_commit(
+        FakeFrame("b"), 2, lambda: BatchCounts(1, LateCount({"0": 5}, is_minimum=True))
+    )
     assert first.late_is_minimum()
     assert {"0": 45, "1": 2} == first.late_rows()
 
     second = job.recovered()
     assert {"0": 40, "1": 2} == second.late_rows()
-    second.pre_commit(FakeFrame("b"), 2, counted(1), lambda: LateCount({"0": 5}))
+    second.pre_commit(FakeFrame("b"), 2, lambda: BatchCounts(1, LateCount({"0": 5})))
     job.spark.commit(2)
     assert not second.late_is_minimum()
     assert {"0": 45, "1": 2} == second.late_rows()
 
-    second.pre_commit(FakeFrame("c"), 3, counted(1), lambda: None)
+    second.pre_commit(FakeFrame("c"), 3, lambda: BatchCounts(1, None))
     assert second.late_rows() is None
 
 
@@ -485,10 +487,12 @@ def test_an_epoch_that_is_refused_is_not_recorded(job, sink):
         )
 
     with pytest.raises(LateRowsError):
-        first.pre_commit(FakeFrame("a"), 0, counted(9), lambda: LateCount({"0": 4}), check=refuse)
+        first.pre_commit(
+            FakeFrame("a"), 0, lambda: BatchCounts(9, LateCount({"0": 4})), check=refuse
+        )
 
     second = job.recovered()
-    second.pre_commit(FakeFrame("b"), 0, counted(9), lambda: LateCount({"0": 4}))
+    second.pre_commit(FakeFrame("b"), 0, lambda: BatchCounts(9, LateCount({"0": 4})))
     job.spark.commit(0)
     second.commit_ready()
     assert [(0, 9, {"0": 4})] == seen
@@ -643,7 +647,7 @@ def test_rows_that_a_source_had_lost_add_up_over_a_run(job):
     assert 0 == committer.lost_rows()
     for epoch, lost in enumerate((2, 3)):
         job.spark.plan(epoch)
-        committer.pre_commit(FakeFrame("a"), epoch, counted(1), count_lost=lambda lost=lost: lost)
+        committer.pre_commit(FakeFrame("a"), epoch, lambda lost=lost: BatchCounts(1, lost=lost))
         job.spark.commit(epoch)
         committer.commit_ready()
 

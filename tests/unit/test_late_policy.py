@@ -18,28 +18,28 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, LateCount
-from airflow_provider.runtime.jobdir.run_options import LateLimit, RunOptions, parse_late_limit
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord, LateCount
+from airflow_provider.runtime.jobdir.run_options import RowLimit, RunOptions, parse_row_limit
 from airflow_provider.runtime.jobdir.run_records import RunRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.watermarks import LatePolicy
+from airflow_provider.runtime.queries.row_policy import RowPolicy
 
 
 @pytest.mark.parametrize(
     ("text", "limit", "words"),
     [
-        ("0", LateLimit(0), "0 rows"),
-        ("1500", LateLimit(1500), "1,500 rows"),
-        ("0.1%", LateLimit(None, 0.1), "0.1 %"),
-        ("20 %", LateLimit(None, 20.0), "20 %"),
-        ("100%", LateLimit(None, 100.0), "100 %"),
+        ("0", RowLimit(0), "0 rows"),
+        ("1500", RowLimit(1500), "1,500 rows"),
+        ("0.1%", RowLimit(None, 0.1), "0.1 %"),
+        ("20 %", RowLimit(None, 20.0), "20 %"),
+        ("100%", RowLimit(None, 100.0), "100 %"),
     ],
 )
 def test_a_limit_is_a_number_of_rows_or_a_share(text, limit, words):
     """Both are read as people give them, and told in words."""
-    assert (limit, words) == (parse_late_limit(text), str(parse_late_limit(text)))
+    assert (limit, words) == (parse_row_limit(text), str(parse_row_limit(text)))
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "%", "1e3", "٣", "nan%", "many"])
@@ -48,7 +48,7 @@ def test_what_is_no_limit_is_refused(text):
     with pytest.raises(
         ConfigError, match=r"a number of rows such as 100, or a share such as 0\.1%"
     ):
-        parse_late_limit(text)
+        parse_row_limit(text)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_what_is_no_limit_is_refused(text):
 )
 def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
     """Of an unknown number of rows no share is known, so that one late row is too many."""
-    assert crossed is parse_late_limit(limit).is_crossed(late, read)
+    assert crossed is parse_row_limit(limit).is_crossed(late, read)
 
 
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"late": "never"}, "late 'never': use one of 'count', 'fail', 'wait'"),
-        ({"late_limit": "5"}, "late limit '5' is of late='fail', and late is 'count'"),
+        ({"late": "never"}, "late 'never': use one of 'count', 'keep', 'fail', 'wait'"),
+        ({"late_limit": "5"}, "late limit '5' is of late='fail' or 'keep', and late is 'count'"),
         ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
         ({"late": "wait", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
         ({"late": "wait", "until": "available"}, "until='available', at_end=None does not reach"),
@@ -136,6 +136,14 @@ EPOCH = EpochRecord(
 )
 
 
+def no_examples(*_: Any) -> list[str]:
+    return []
+
+
+def checked(record: EpochRecord) -> tuple[Any, ...]:
+    return record.epoch, vars(record), BatchCounts(), no_examples
+
+
 @pytest.mark.parametrize(
     ("late", "limit", "words"),
     [
@@ -162,7 +170,7 @@ def test_too_many_late_rows_are_a_failure_that_a_retry_does_not_heal(late, limit
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
 
     with pytest.raises(LateRowsError) as error:
-        LatePolicy(QUERY, late, spec.accepted_late_rows).check(EPOCH)
+        RowPolicy(QUERY, late, spec.accepted_late_rows).check(*checked(EPOCH))
 
     assert words == str(error.value)
     assert FailureClass.NON_RECOVERABLE is classify(error.value).failure_class
@@ -184,9 +192,9 @@ def test_accepted_late_rows_pass(late, limit, rows):
     Up to the limit, over all operators of the query; without one also those that nobody can count.
     """
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
-    policy = LatePolicy(QUERY, late, spec.accepted_late_rows)
+    policy = RowPolicy(QUERY, late, spec.accepted_late_rows)
 
-    policy.check(dataclasses.replace(EPOCH, late_rows=rows))
+    policy.check(*checked(dataclasses.replace(EPOCH, late_rows=rows)))
 
     assert (late == "wait") is policy.waits
 
@@ -199,8 +207,8 @@ def test_late_rows_that_nobody_can_count_are_not_accepted(late):
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late)
 
     with pytest.raises(CheckpointError, match="does not tell how many rows come late"):
-        LatePolicy(QUERY, late, spec.accepted_late_rows).check(
-            dataclasses.replace(EPOCH, late_rows=None)
+        RowPolicy(QUERY, late, spec.accepted_late_rows).check(
+            *checked(dataclasses.replace(EPOCH, late_rows=None))
         )
 
 
@@ -236,16 +244,16 @@ def test_late_rows_are_checked_before_a_sink_shows_the_batch(sink, late, late_ro
     """With the counts of the epochs before, and only for a sink that cannot wait for the commit."""
     limit = "5" if late == "fail" else None
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
-    policy = LatePolicy(dataclasses.replace(QUERY, sinks=(sink,)), late, spec.accepted_late_rows)
-    before: Any = SimpleNamespace(late_rows=lambda: {"0": 2}, rows_read=lambda: 10)
+    policy = RowPolicy(dataclasses.replace(QUERY, sinks=(sink,)), late, spec.accepted_late_rows)
+    ours = dataclasses.replace(EPOCH, late_rows={"0": 2}, rows_read=10)
+    before: Any = SimpleNamespace(own_record=lambda: ours)
     frame: Any = _Frame()
-    counts = lambda: 10, lambda: LateCount({"0": late_rows})
+    batch = BatchCounts(10, LateCount({"0": late_rows}))
 
     with (
         contextlib.suppress(LateRowsError),
-        policy.checked_first(before, frame, 4, *counts) as (rows, read, dropped),
+        policy.checked_first(before, frame, 4, lambda: batch, no_examples) as rows,
     ):
-        assert (10, LateCount({"0": late_rows})) == (read(), dropped())
         frame.done.append("stage")
         assert rows is frame
 
@@ -256,6 +264,6 @@ def test_a_watermark_that_cannot_be_held_fails_the_batch():
     """
     When Spark does not say what it runs, the batch must not commit with a watermark that moves.
     """
-    LatePolicy(QUERY, "count", None).batch_ran(None)
+    RowPolicy(QUERY, "count", None).batch_ran(None)
     with pytest.raises(CheckpointError, match="does not tell which batch it runs"):
-        LatePolicy(QUERY, "wait", LateLimit()).batch_ran(None)
+        RowPolicy(QUERY, "wait", RowLimit()).batch_ran(None)

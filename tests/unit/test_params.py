@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.context import Params
+from airflow_provider.runtime.queries.params import Params
 
 
 def test_a_mistyped_name_is_refused_with_the_one_that_was_meant() -> None:

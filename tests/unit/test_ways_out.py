@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors.ways_out import (
 )
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_spec import parse_interval
-from airflow_provider.runtime.queries.context import Params
+from airflow_provider.runtime.queries.params import Params
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

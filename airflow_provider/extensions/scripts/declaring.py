@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG, SparkSink
-from airflow_provider.runtime.spark.defaults import application_settings
+from airflow_provider.runtime.spark.spark_log import application_settings
 from airflow_provider.runtime.spark.versions import fitting_packages
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 

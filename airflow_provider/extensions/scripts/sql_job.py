@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.queries.context import JobContext, Params
+    from airflow_provider.runtime.queries.context import JobContext
+    from airflow_provider.runtime.queries.params import Params
 
 
 _PATHS: Final = frozenset({*FORMATS, "delta", "text"})

@@ -37,6 +37,12 @@ WARM_DRIVERS: Final = {
 """What gives a submitted run, or the run of a command, to a warm driver."""
 STATE_ACTIONS: Final = {"rewrite": f"{_HOME}.state_rewrite.rewrite_command:add_actions"}
 """What adds an action to the commands ``spark-stream state``."""
+ROW_CHECKS: Final = {
+    "rule": f"{_HOME}.row_checks.rules:rule_of",
+    "rows": f"{_HOME}.row_checks.rules:with_rule",
+    "records": f"{_HOME}.row_checks.records:records_of",
+}
+"""What makes rules, what applies them to rows, and what tells records that cannot be read."""
 SOURCES: Final = {
     "kafka": f"{_HOME}.kafka.formats:SPARKS_KAFKA",
     "spark-stream-kafka": f"{_HOME}.kafka.formats:PYTHON_KAFKA",

@@ -23,8 +23,9 @@ from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.batch_sizing import BatchSizer
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.query import bind
+from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import RunningQuery
-from airflow_provider.runtime.queries.watermarks import EventTimes, LatePolicy
+from airflow_provider.runtime.queries.watermarks import EventTimes
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
@@ -130,7 +131,7 @@ class QueryOpener:
             ),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
             ends=self._ends_of(query, place, logs),
-            late=LatePolicy(query, self.spec.late, self.spec.accepted_late_rows),
+            policy=RowPolicy(query, self.spec.late, self.spec.accepted_late_rows),
         )
 
     def _ends_of(
@@ -175,6 +176,7 @@ class QueryOpener:
             storage=self.directory.committables(query.name),
             logs=logs,
             sinks=query.sinks,
+            kept=query.kept,
             lease=self.lease,
             run_id=self.run.run_id,
             clock=self.clock,

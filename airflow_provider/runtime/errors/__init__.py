@@ -238,6 +238,16 @@ class LateRowsError(SparkStreamError):
         )
 
 
+class RefusedRowsError(SparkStreamError):
+    """More rows break a rule of the job than it accepts; the batch is not published."""
+
+    exit_code = EXIT_FATAL
+
+
+class AccountError(SparkStreamError):
+    """The rows of a batch do not add up; it is not published, and may run again."""
+
+
 class LostInputError(SparkStreamError):
     """Input that a query has yet to read is gone: it expired, or its topic was deleted."""
 

@@ -103,9 +103,9 @@ RULES: Final[tuple[Rule, ...]] = (
         types=("ConfigError", "CheckpointError", "RevertError", "StopError"),
     ),
     Rule(
-        "more rows came late than the run accepts, and they would again",
+        "more rows came late, or break a rule, than is accepted, and they would again",
         _NON_RECOVERABLE,
-        types=("LateRowsError",),
+        types=("LateRowsError", "RefusedRowsError"),
     ),
     JVM_GONE,
     Rule(

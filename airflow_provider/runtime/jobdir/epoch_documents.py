@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
-from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues
+from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues, TapValues
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class EpochRecord(Document):
             with this epoch; None when not known.
         late_minimum: whether they may be more: an aggregation's dropped group counts as one.
         lost_rows: messages up to and with this epoch that had expired before the run read them.
+        taps: rows of the run up to and with this epoch at each place with rules.
+        kept_rows: rows of the run that were taken out and kept; None if the sink does not count.
         offsets: Spark's ``offsets/<epoch>`` when the batch ran; None if Spark keeps none, and in
             packed records.
         log_digests: the SHA-256 of that and of each file of ``sources/`` of the batch, by path.
@@ -56,6 +58,8 @@ class EpochRecord(Document):
     late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
     late_minimum: bool = False
     lost_rows: NonNegative = 0
+    taps: dict[str, TapValues] = dataclasses.field(default_factory=dict)
+    kept_rows: NonNegative | None = 0
     offsets: str | None = None
     log_digests: dict[str, str] = dataclasses.field(default_factory=dict)
     commit: str | None = None
@@ -175,7 +179,6 @@ class RevertRecord(Document):
     keep_outputs: bool = False
 
 
-CountInput = Callable[[], "int | None"]
 LateRows = Mapping[str, int]
 """Rows by the id of the stateful operator that has dropped them as late."""
 
@@ -192,7 +195,50 @@ class LateCount:
     is_minimum: bool = False
 
 
-CountLate = Callable[[], LateCount | None]
+@dataclasses.dataclass(frozen=True)
+class TapCount:
+    """Rows at a place with rules.
+
+    Attributes:
+        rows: how many came.
+        taken: how many of them were taken out.
+        broken: by rule, how many broke it; a row may break several.
+    """
+
+    rows: int
+    taken: int
+    broken: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "taken": self.taken, "broken": dict(self.broken)}
+
+    def after(self, before: Mapping[str, Any] | None) -> TapCount:
+        """Return the count with an earlier one's values added; its rules may have been others."""
+        if before is None:
+            return self
+        broken = dict(before["broken"])
+        broken |= {rule: broken.get(rule, 0) + rows for rule, rows in self.broken.items()}
+        return TapCount(before["rows"] + self.rows, before["taken"] + self.taken, broken)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchCounts:
+    """The rows of one batch.
+
+    Attributes:
+        read: rows that the scans have given; None when not known.
+        late: rows dropped as late; None when not known.
+        lost: messages that had expired before they were read.
+        taps: the counts of each place with rules, by its name.
+    """
+
+    read: int | None = 0
+    late: LateCount | None = dataclasses.field(default_factory=LateCount)
+    lost: int = 0
+    taps: Mapping[str, TapCount] = dataclasses.field(default_factory=dict)
+
+
+CountRows = Callable[[], BatchCounts]
 
 
 def add_rows(before: int | None, more: int | None) -> int | None:
@@ -209,15 +255,19 @@ def add_late(before: LateRows | None, more: LateCount | None) -> dict[str, int] 
 
 
 def totals_after(
-    ours: EpochRecord | None, read: int | None, late: LateCount | None, lost: int
+    ours: EpochRecord | None, batch: BatchCounts, kept: int | None = 0
 ) -> dict[str, Any]:
     """Return the record fields that count the run up to and with an epoch."""
     was_minimum = ours is not None and ours.late_minimum
+    before = ours.taps if ours else {}
+    taps = {name: count.after(before.get(name)).to_dict() for name, count in batch.taps.items()}
     return {
-        "rows_read": add_rows(ours.rows_read if ours else 0, read),
-        "late_rows": add_late(ours.late_rows if ours else {}, late),
-        "late_minimum": was_minimum or (late is not None and late.is_minimum),
-        "lost_rows": (ours.lost_rows if ours else 0) + lost,
+        "rows_read": add_rows(ours.rows_read if ours else 0, batch.read),
+        "late_rows": add_late(ours.late_rows if ours else {}, batch.late),
+        "late_minimum": was_minimum or (batch.late is not None and batch.late.is_minimum),
+        "lost_rows": (ours.lost_rows if ours else 0) + batch.lost,
+        "taps": {**before, **taps},
+        "kept_rows": add_rows(ours.kept_rows if ours else 0, kept),
     }
 
 

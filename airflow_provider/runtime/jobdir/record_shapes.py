@@ -180,6 +180,15 @@ class _SinkPart(TypedDict):
 
 SinkPartValues = Annotated[dict[str, Any], shaped(_SinkPart)]
 
+
+class _Tap(TypedDict):
+    rows: NonNegative
+    taken: NonNegative
+    broken: dict[str, NonNegative]
+
+
+TapValues = Annotated[dict[str, Any], shaped(_Tap)]
+
 _RestoredFrom = TypedDict("_RestoredFrom", {"from": str})
 
 

@@ -30,45 +30,46 @@ if TYPE_CHECKING:
 
 
 COUNT: Final = "count"
+KEEP: Final = "keep"
 FAIL: Final = "fail"
 WAIT: Final = "wait"
-LATE: Final = (COUNT, FAIL, WAIT)
+LATE: Final = (COUNT, KEEP, FAIL, WAIT)
 _SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _WHOLE: Final = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
-class LateLimit:
-    """How many late rows each query of a run may drop.
+class RowLimit:
+    """How many rows may come late, or break a rule.
 
     Attributes:
         rows: a number; None for a share.
-        share: per cent of the rows that the query has read up to then.
+        share: per cent of the rows read up to then.
     """
 
     rows: int | None = 0
     share: float | None = None
 
-    def is_crossed(self, late: int, read: int | None) -> bool:
-        """Whether too many late rows were dropped; a share of an unknown number allows none."""
+    def is_crossed(self, rows: int, read: int | None) -> bool:
+        """Whether *rows* are too many; a share of an unknown number allows none."""
         if self.rows is not None:
-            return late > self.rows
-        return late > 0 and (read is None or _WHOLE * late > (self.share or 0.0) * read)
+            return rows > self.rows
+        return rows > 0 and (read is None or _WHOLE * rows > (self.share or 0.0) * read)
 
     def __str__(self) -> str:
         return f"{self.rows:,} rows" if self.rows is not None else f"{self.share:g} %"
 
 
-def parse_late_limit(text: str) -> LateLimit:
+def parse_row_limit(text: str, what: str = "late limit") -> RowLimit:
     """Read a limit: a number of rows, or a share such as ``0.1%``."""
     if text.isascii() and text.isdigit():
-        return LateLimit(rows=int(text))
+        return RowLimit(rows=int(text))
     found = _SHARE.fullmatch(text) if text.isascii() else None
     share = float(found[1]) if found else math.nan
     if not 0 <= share <= _WHOLE:
-        msg = f"late limit {text!r}: a number of rows such as 100, or a share such as 0.1%"
+        msg = f"{what} {text!r}: a number of rows such as 100, or a share such as 0.1%"
         raise ConfigError(msg)
-    return LateLimit(rows=None, share=share)
+    return RowLimit(rows=None, share=share)
 
 
 Own = TypeVar("Own", bound="RunOptions")
@@ -286,8 +287,8 @@ class RunOptions:
     )
     late: str = option(
         "--late",
-        "late rows: count them, fail above a limit, or wait: the watermark waits for the end of "
-        "the data, so no row is late",
+        "late rows: count them; keep them in each query's sink for kept rows; fail above a limit; "
+        "or wait: the watermark waits for the end of the data, so no row is late",
         default=COUNT,
         argument="late",
         choices=LATE,
@@ -296,8 +297,8 @@ class RunOptions:
     )
     late_limit: str | None = option(
         "--late-limit",
-        "with late fail: the most late rows of each query, a number or a share such as 0.1%; "
-        "default: 0",
+        "with late fail or keep: the most late rows of each query, a number or a share such as "
+        "0.1%; default: 0 with fail, any number with keep",
         default=None,
         argument="late_limit",
         takes="str | int | None",
@@ -374,11 +375,11 @@ class RunOptions:
         return FailureOverrides.parse(self.fails_as)
 
     @property
-    def accepted_late_rows(self) -> LateLimit | None:
+    def accepted_late_rows(self) -> RowLimit | None:
         """How many late rows each query may drop; None for any number."""
-        if self.late == COUNT:
+        if self.late == COUNT or (self.late == KEEP and self.late_limit is None):
             return None
-        return parse_late_limit(self.late_limit or "0") if self.late == FAIL else LateLimit()
+        return RowLimit() if self.late == WAIT else parse_row_limit(self.late_limit or "0")
 
     def pacing_s(self, until: str) -> float:
         """Return how long the batches of a run should take, 0 for no target."""
@@ -410,10 +411,10 @@ class RunOptions:
 
     def _check_late(self) -> None:
         if self.late_limit is not None:
-            parse_late_limit(self.late_limit)
-            if self.late != FAIL:
+            parse_row_limit(self.late_limit)
+            if self.late not in {FAIL, KEEP}:
                 msg = (
-                    f"late limit {self.late_limit!r} is of late={FAIL!r}, and late is "
+                    f"late limit {self.late_limit!r} is of late={FAIL!r} or {KEEP!r}, and late is "
                     f"{self.late!r}; change one"
                 )
                 raise ConfigError(msg)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sources import LossySource
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
+from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.batch_reports import own_report
+from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     FILE_SCAN,
@@ -22,6 +26,7 @@ from airflow_provider.runtime.queries.plan import (
     rows_of,
     source_scans,
 )
+from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused
@@ -214,15 +219,29 @@ class BatchQuery:
         lost = 0
         if lossy := lossy_among(self.definition.sources):
             lost = warn_of_losses(lossy, f"query={self.name}", execution.planned)
-        self.epochs.pre_commit(
-            execution.rows(), _EPOCH, lambda: self._count(execution), count_lost=lambda: lost
+        rows = BatchRows(
+            self.definition,
+            df.sparkSession,
+            began=self._clock.now(),
+            execution=lambda: execution.planned,
+            rows_of=lambda tap: tap.rows,
         )
+        counts = functools.cache(lambda: self._count(execution, rows, lost))
+        policy = RowPolicy(self.definition, COUNT, None)
+        with rows.without_taken(execution.rows()) as output:
+            self.epochs.pre_commit(
+                output,
+                _EPOCH,
+                counts,
+                kept=rows.kept,
+                check=lambda record: policy.check(_EPOCH, vars(record), counts(), rows.examples),
+            )
 
-    def _count(self, execution: BatchExecution) -> int | None:
+    def _count(self, execution: BatchExecution, rows: BatchRows, lost: int) -> BatchCounts:
         session = self.definition.df.sparkSession._jsparkSession
         say_what_is_not_counted(self.name, execution.planned.executedPlan(), session)
         self._rows = execution.count_input_rows()
-        return self._rows
+        return BatchCounts(self._rows, lost=lost, taps=rows.count_taps())
 
 
 # What reads in a batch job without telling the source's name, or its rows.

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, cast
 
-from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink
-from airflow_provider.runtime.base.clock import parse_duration
-from airflow_provider.runtime.base.extensions import check_api_version
+from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
+from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_param, words
+from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
-from airflow_provider.runtime.queries.plan import is_streaming, operations
+from airflow_provider.runtime.queries.output_locations import (
+    OutputLocations,
+    Sinks,
+    check_together,
+    location_key,
+    sinks_of,
+)
+from airflow_provider.runtime.queries.params import Params
+from airflow_provider.runtime.queries.plan import has_operators, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
-from airflow_provider.runtime.queries.read_options import check_end, check_options, check_read_order
+from airflow_provider.runtime.queries.read_options import (
+    check_end,
+    check_idle_timeout,
+    check_options,
+    check_read_order,
+    check_watermark,
+)
+from airflow_provider.runtime.queries.row_policy import check_taps
 from airflow_provider.runtime.queries.source import (
     MODIFIED,
     EndOption,
@@ -27,20 +39,25 @@ from airflow_provider.runtime.queries.source import (
     SourceDefinition,
     load_table,
 )
+from airflow_provider.runtime.queries.taps import (
+    KEPT_SCHEMA,
+    behind_state,
+    taps_of,
+)
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.spark_sink import DiscardSink
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+    from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_provider.runtime.queries.taps import Tap
 
 OUTPUT_MODES = ("append", "update", "complete")
 Callback = Callable[[], None]
-Sinks: TypeAlias = "tuple[Sink | OnePhaseSink, ...]"
 
 
 class JobContext:
@@ -83,6 +100,8 @@ class JobContext:
         self._outputs = OutputLocations(job_dir)
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
+        self._taps: list[Tap] = []
+        self._tapped: dict[int, tuple[DataFrame, Tap]] = {}  # by id, which the frame keeps in use
         self._on_finish: list[Callback] = []
         self._on_published: list[Callback] = []
         self._on_poll: list[Callback] = []
@@ -103,6 +122,9 @@ class JobContext:
         adaptive_batches: bool = True,
         idle_timeout: str | float | None = None,
         read_order: str = MODIFIED,
+        rejected: str | None = None,
+        rejected_limit: str | int | None = None,
+        value: str | None = None,
     ) -> DataFrame:
         """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
@@ -128,6 +150,15 @@ class JobContext:
                 *watermark*. Its rows count again as soon as it has some.
             read_order: in which order bounded files are read, over several batches: ``modified``,
                 by their modification times, as Spark does; or ``name``, by their paths as text.
+            rejected: what happens to a record of ``csv`` or ``json`` that does not fit the schema:
+                ``fail`` ends the run before the batch is published, ``count`` leaves it out,
+                ``keep`` writes it to the query's sink for kept rows; None leaves it to Spark, which
+                makes NULLs of it.
+            rejected_limit: the most rejected records of a run, a number or a share such as
+                ``"1%"``; above it the run fails.
+            value: for Kafka, the format of the messages' values, ``json`` or ``csv``: the column
+                ``value`` is then a struct of the *schema*; the *options* are those of Kafka and of
+                the format.
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
@@ -148,16 +179,18 @@ class JobContext:
             schema=schema,
             options=dict(options or {}),
             bounded=bounded,
-            watermark=_watermark(name, watermark),
+            watermark=check_watermark(name, watermark),
             is_internal=written,
             adaptive_batches=adaptive_batches,
             target_s=self._target_batch_s,
-            idle_timeout_s=_idle_timeout(name, idle_timeout, watermark),
+            idle_timeout_s=check_idle_timeout(name, idle_timeout, watermark),
             markers=binding.markers,
             ended=binding.ended,
             ends=check_end(name, format, ends, bounded=bounded, is_internal=written),
             read_order=check_read_order(name, format, read_order, options or {}, bounded=bounded),
         )
+        if rejected is not None or value is not None:
+            declared = self._with_records(declared, rejected or FAIL, rejected_limit, value)
         source = self._source(declared)
         if self._is_batch and not source.bounded:
             msg = (
@@ -168,6 +201,75 @@ class JobContext:
         df = source.load(self.spark, streaming=not self._is_batch)
         self._sources.append(source)
         return df
+
+    def _with_records(
+        self, declared: SourceDefinition, on: str, limit: str | int | None, value: str | None
+    ) -> SourceDefinition:
+        records = load_known(ROW_CHECKS, "records")(
+            declared.name,
+            declared.format,
+            declared.schema,
+            declared.options,
+            value=value,
+            on=on,
+            limit=limit,
+        )
+
+        def without_rejected(df: DataFrame) -> DataFrame:
+            tap = records.tap(df)
+            self._add_tap(tap)
+            return cast("DataFrame", records.passed(tap.passed(tap.all())))
+
+        return dataclasses.replace(declared, records=records, without_rejected=without_rejected)
+
+    def expect(
+        self,
+        df: DataFrame,
+        name: str,
+        rule: str | Column,
+        *,
+        on: str = FAIL,
+        limit: str | int | None = None,
+        batch_limit: str | int | None = None,
+    ) -> DataFrame:
+        """Return the rows of *df* that may continue; each is to keep to a rule.
+
+        The rule is evaluated in the batch that reads the row. NULL breaks a rule, and so does an
+        error of Spark's in it, such as a division by zero; an error in a function of Python is one
+        of the job. Several rules on the same rows see each row once: give what this returns to the
+        next call.
+
+        Args:
+            df: what ``ctx.read`` returned, or what was computed from it.
+            name: the rule's name in this job.
+            rule: what is true for a good row, in SQL or as a column.
+            on: what happens to a row that breaks it: ``fail`` ends the run before the batch is
+                published; ``count`` counts it, and it continues; ``keep`` takes it out, and writes
+                it to the sink *kept* of ``ctx.write``, with the names of all rules that it breaks.
+            limit: the most such rows in a run, a number or a share such as ``"1%"``; above it the
+                run fails before the batch is published. With ``fail`` 0 unless given.
+            batch_limit: the same for each batch.
+
+        Raises:
+            ConfigError: the name is used twice, or Spark cannot evaluate the rule on these rows.
+        """
+        made = load_known(ROW_CHECKS, "rule")(name, on, limit, batch_limit)
+        before = self._tapped.get(id(df), (None, None))[1]
+        tap = load_known(ROW_CHECKS, "rows")(df, before, made, rule)
+        if before is not None:
+            self._taps.remove(before)
+        self._add_tap(tap)
+        passed: DataFrame = tap.passed(tap.all())
+        self._tapped[id(passed)] = (passed, tap)
+        return passed
+
+    def _add_tap(self, tap: Tap) -> None:
+        names = {rule.name for each in self._taps for rule in each.rules}
+        for rule in tap.rules:
+            if rule.name in names:
+                msg = f"rule {rule.name!r} is given twice; give each rule a name of its own"
+                raise ConfigError(msg)
+        self._taps.append(tap)
 
     def initial_state(
         self,
@@ -208,6 +310,7 @@ class JobContext:
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
         takes_over: str | None = None,
+        kept: Sink | None = None,
     ) -> None:
         """Declare a query: a stream, in BATCH one batch job.
 
@@ -220,6 +323,9 @@ class JobContext:
                 rows it gets.
             takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
                 continues from it, with its state. It is copied and does not change.
+            kept: a sink for rows that the query takes out: rejected records, rows that break a rule
+                with ``keep``, and late rows of a run with ``late="keep"``. It shares the query's
+                epochs, and has the columns of :data:`.taps.KEPT_SCHEMA`.
 
         Raises:
             NotAStreamError: Spark cannot run the query as a stream.
@@ -243,27 +349,60 @@ class JobContext:
             msg = f"query {name!r}: {what}; {words()['BEGIN']}"
             raise ConfigError(msg)
         given = sinks_of(name, to)
-        sinks = self._sinks(name, given)
-        for sink in sinks:
+        for sink in (sinks := self._sinks(name, given)):
             sink.check(df, output_mode)
+        kept_sink, taps = self._kept_sink(name, kept, given), taps_of(df, self._taps)
+        split = self._split(df, taps, name, output_mode)
         sources = sources_of(df, self._sources)
         if not sources:
             msg = f"query {name!r} reads none of the job's sources; {words()['BEGIN']}"
             raise ConfigError(msg)
         query = QueryDefinition(
             name=name,
-            df=df,
-            sinks=tuple(sink for sink in sinks if not isinstance(sink, OnePhaseSink)),
+            df=df if split is None else split.all(),
+            sinks=tuple(s for s in (*sinks, kept_sink) if s and not isinstance(s, OnePhaseSink)),
             native=next((sink for sink in sinks if isinstance(sink, OnePhaseSink)), None),
             output_mode=output_mode,
             operators=tuple(operators or ()),
             sources=sources,
             operations=operations(df),
             takes_over=takes_over,
+            kept=kept_sink,
+            taps=taps,
+            split=split,
         )
+        check_taps(query)
         check_query(query)
-        self._outputs.add(name, given, sources)
+        self._outputs.add(name, [*given, *([kept] if kept else [])], sources)
         self._queries.append(query)
+
+    def _kept_sink(self, name: str, kept: Sink | None, given: Sinks) -> Sink | None:
+        if kept is None:
+            return None
+        check_together(name, (*given, kept))
+        if isinstance(kept, OnePhaseSink | VisibleSink):
+            msg = f"query {name!r}: kept rows need a sink of two phases, and {kept.name} has one"
+            raise ConfigError(msg)
+        (sink,) = self._sinks(f"{name} kept", (kept,))
+        sink.check(self.spark.createDataFrame([], KEPT_SCHEMA), "append")
+        return cast("Sink", sink)
+
+    def _split(
+        self, df: DataFrame, taps: tuple[Tap, ...], name: str, output_mode: str
+    ) -> Tap | None:
+        """Return the tap that is the query's output, if its rows can be kept only there."""
+        if self._is_batch:
+            return None
+        on_top = self._tapped.get(id(df), (None, None))[1]
+        split = None
+        for tap in taps:
+            if not tap.keeps or not has_operators(tap.rows, output_mode):
+                continue
+            if tap is not on_top:
+                msg = f"query {name!r}: {behind_state(tap)}"
+                raise ConfigError(msg)
+            split = tap
+        return split
 
     def _sinks(self, name: str, given: Sinks) -> Sinks:
         del name
@@ -344,122 +483,4 @@ class JobContext:
         return tuple(self._queries)
 
 
-_PARTS: Final = 2  # of a watermark
-
-
-def _watermark(source: str, given: Any) -> tuple[str, str] | None:
-    """Return the column and the delay; a string alone would be read as many columns."""
-    if given is None:
-        return None
-    parts = () if isinstance(given, str) else tuple(given)
-    if len(parts) == _PARTS and all(isinstance(part, str) for part in parts):
-        return parts
-    msg = (
-        f"source {source!r}: watermark={given!r} is no pair; write watermark=(COLUMN, DELAY), such "
-        "as watermark=('ts', '10 minutes')"
-    )
-    raise ConfigError(msg)
-
-
-def _idle_timeout(
-    source: str, value: str | float | None, watermark: tuple[str, str] | None
-) -> float | None:
-    if value is None:
-        return None
-    seconds = parse_duration(value, name=f"source {source!r}: idle_timeout")
-    if watermark is None or seconds == 0:
-        msg = (
-            f"source {source!r}: idle_timeout is a time in which its watermark may not advance, so "
-            "it is more than 0 and needs watermark=(column, delay)"
-        )
-        raise ConfigError(msg)
-    return seconds
-
-
-def sinks_of(query: str, to: Sink | OnePhaseSink | Sequence[Sink]) -> Sinks:
-    """Return the sinks that ``ctx.write`` is given."""
-    sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
-    if not sinks:
-        msg = f"query {query!r} has no sink; write it to files(…)"
-        raise ConfigError(msg)
-    for sink in sinks:
-        if not isinstance(sink, (Sink, OnePhaseSink)):
-            msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
-            raise ConfigError(msg)
-        check_api_version(sink, f"query {query!r}: the sink {sink.name!r}")
-    names = [sink.name for sink in sinks]
-    if len(set(names)) != len(names):
-        msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
-        raise ConfigError(msg)
-    if len(sinks) > 1 and any(isinstance(sink, OnePhaseSink) for sink in sinks):
-        msg = (
-            f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
-            "write a second query"
-        )
-        raise ConfigError(msg)
-    return sinks
-
-
 __all__ = ["OUTPUT_MODES", "FilesSink", "JobContext"]
-
-
-log = logging.getLogger(__name__)
-
-
-class Params(dict[str, Any]):
-    """Parameters by name. Iterating over all of them counts as reading each."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        super().__init__(given)
-        self._unread = set(given)
-        self._absent: set[str] = set()
-
-    def __missing__(self, name: str) -> Any:
-        given = ", ".join(sorted(super().keys())) or "none"
-        msg = f"the job needs a parameter {name!r} (given: {given}); {set_param(name)}"
-        raise ConfigError(msg)
-
-    def __getitem__(self, name: str) -> Any:
-        self._looked_for(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._looked_for(name)
-        return super().get(name, default)
-
-    def __contains__(self, name: object) -> bool:
-        self._looked_for(name)
-        return super().__contains__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._unread.clear()
-        return super().__iter__()
-
-    def keys(self) -> KeysView[str]:  # type: ignore[override]  # a view of this class has no other
-        self._unread.clear()
-        return super().keys()
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # the same
-        self._unread.clear()
-        return super().items()
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]  # the same
-        self._unread.clear()
-        return super().values()
-
-    def check_read(self) -> None:
-        """Check for parameters that the job's function, which has returned, has not read."""
-        for name in sorted(self._unread):
-            meant = difflib.get_close_matches(name, sorted(self._absent), n=1)
-            if meant:
-                msg = (
-                    f"parameter {name!r}: the job's function does not read it, and looks for "
-                    f"{meant[0]!r}, which is not given; correct the name, or leave it out"
-                )
-                raise ConfigError(msg)
-            log.warning("parameter %r is given, and the job's function does not read it", name)
-
-    def _looked_for(self, name: object) -> None:
-        self._unread.discard(str(name))
-        if isinstance(name, str) and not super().__contains__(name):
-            self._absent.add(name)

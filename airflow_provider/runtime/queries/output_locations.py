@@ -12,9 +12,10 @@ import fnmatch
 import os
 import posixpath
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from airflow_provider.runtime.api.sinks import LocatedSink
+from airflow_provider.runtime.api.sinks import LocatedSink, OnePhaseSink, Sink
+from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, folder_dataset
@@ -191,3 +192,35 @@ def _alternatives(pattern: str) -> Iterator[str]:
         return
     for each in found[1].split(","):
         yield from _alternatives(f"{pattern[: found.start()]}{each}{pattern[found.end() :]}")
+
+
+Sinks: TypeAlias = "tuple[Sink | OnePhaseSink, ...]"
+
+
+def sinks_of(query: str, to: Sink | OnePhaseSink | Sequence[Sink]) -> Sinks:
+    """Return the sinks that ``ctx.write`` is given."""
+    sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
+    if not sinks:
+        msg = f"query {query!r} has no sink; write it to files(…)"
+        raise ConfigError(msg)
+    for sink in sinks:
+        if not isinstance(sink, (Sink, OnePhaseSink)):
+            msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
+            raise ConfigError(msg)
+        check_api_version(sink, f"query {query!r}: the sink {sink.name!r}")
+    check_together(query, sinks)
+    return sinks
+
+
+def check_together(query: str, sinks: Sinks) -> None:
+    """Refuse sinks that cannot be those of one query."""
+    names = [sink.name for sink in sinks]
+    if len(set(names)) != len(names):
+        msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
+        raise ConfigError(msg)
+    if len(sinks) > 1 and any(isinstance(sink, OnePhaseSink) for sink in sinks):
+        msg = (
+            f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
+            "write a second query"
+        )
+        raise ConfigError(msg)

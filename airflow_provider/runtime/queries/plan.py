@@ -83,10 +83,11 @@ def sources_under_a_watermark(df: DataFrame) -> set[str]:
 
 def watermark_delays(df: DataFrame) -> list[str]:
     """Return the delays of the watermarks in *df*'s plan, in the order of its nodes."""
-    return [str(node.delay().toString()) for kind, node in _analyzed(df) if kind == _WATERMARK]
+    return [str(node.delay().toString()) for kind, node in analyzed(df) if kind == _WATERMARK]
 
 
-def _analyzed(df: DataFrame) -> Iterator[tuple[str, Any]]:
+def analyzed(df: DataFrame) -> Iterator[tuple[str, Any]]:
+    """Yield the kind of each node of *df*'s analyzed plan, and the node; upper ones first."""
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
@@ -106,7 +107,7 @@ def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
 def operations(df: DataFrame) -> tuple[str, ...]:
     """Return Spark's names of the operations in *df*'s plan, each once, sorted."""
     found: set[str] = set()
-    for kind, node in _analyzed(df):
+    for kind, node in analyzed(df):
         stateful = kind_of_node(kind)
         setting = stateful.setting if stateful else None
         if setting is Setting.TIMEOUT:
@@ -148,6 +149,12 @@ def executed(plan: Any) -> Iterator[Any]:
     inside = _inside(plan)
     for child in items(plan.children()) if inside is None else [inside]:
         yield from executed(child)
+
+
+def has_state(plan: Any, jvm: Any) -> bool:
+    """Whether an executed plan reads state, which must not happen a second time."""
+    writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
+    return any(writer.isInstance(node) for node in executed(plan))
 
 
 def planned_tasks(plan: Any) -> Iterator[bytes]:
@@ -319,6 +326,12 @@ def plan_operators(
             raise
         log.warning("stateful operators are not known before the query starts: %s", error)
         return None
+
+
+def has_operators(df: DataFrame, output_mode: str) -> bool:
+    """Whether *df* has a stateful operator when it is run as a stream."""
+    names = [name or str(place) for place, name in enumerate(source_names(df))]
+    return bool(plan_operators(df, output_mode, names))
 
 
 def _state_writer(df: DataFrame) -> Any:

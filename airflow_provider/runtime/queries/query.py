@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.plan import PlannedOperator
+    from airflow_provider.runtime.queries.taps import Tap
 
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,13 @@ _BY_CLOCK: Final = ("ProcessingTimeTimeout", ":ProcessingTime")
 
 @dataclasses.dataclass(frozen=True)
 class QueryDefinition:
-    """What ``ctx.write`` was called with."""
+    """What ``ctx.write`` was called with.
+
+    Attributes:
+        sinks: with that for kept rows.
+        split: the tap whose rows, with those that it takes out, are *df*: they come from a stateful
+            operator, which runs once a batch.
+    """
 
     name: str
     df: DataFrame
@@ -70,6 +77,9 @@ class QueryDefinition:
     native: OnePhaseSink | None = None
     operations: tuple[str, ...] = ()
     takes_over: str | None = None
+    kept: Sink | None = None
+    taps: tuple[Tap, ...] = ()
+    split: Tap | None = None
 
     @property
     def goes_by_clock(self) -> bool:

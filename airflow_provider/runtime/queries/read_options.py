@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.clock import millis_to_iso
+from airflow_provider.runtime.base.clock import millis_to_iso, parse_duration
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, FORMAT, KAFKA_FORMATS
@@ -350,3 +350,36 @@ def check_read_order(
         msg = f"{where}: {why}"
         raise ConfigError(msg)
     return order
+
+
+_PARTS: Final = 2  # of a watermark
+
+
+def check_watermark(source: str, given: Any) -> tuple[str, str] | None:
+    """Return the column and the delay; a string alone would be read as many columns."""
+    if given is None:
+        return None
+    parts = () if isinstance(given, str) else tuple(given)
+    if len(parts) == _PARTS and all(isinstance(part, str) for part in parts):
+        return parts
+    msg = (
+        f"source {source!r}: watermark={given!r} is no pair; write watermark=(COLUMN, DELAY), such "
+        "as watermark=('ts', '10 minutes')"
+    )
+    raise ConfigError(msg)
+
+
+def check_idle_timeout(
+    source: str, value: str | float | None, watermark: tuple[str, str] | None
+) -> float | None:
+    """Return the time in seconds, or raise ConfigError."""
+    if value is None:
+        return None
+    seconds = parse_duration(value, name=f"source {source!r}: idle_timeout")
+    if watermark is None or seconds == 0:
+        msg = (
+            f"source {source!r}: idle_timeout is a time in which its watermark may not advance, so "
+            "it is more than 0 and needs watermark=(column, delay)"
+        )
+        raise ConfigError(msg)
+    return seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sources import TimedSource
@@ -84,6 +84,8 @@ class SourceDefinition:
     ended: bool = False
     ends: EndOption | None = None
     read_order: str = MODIFIED
+    records: Any = None  # how records that cannot be read are told from others
+    without_rejected: Callable[[DataFrame], DataFrame] | None = None
 
     @property
     def has_first_limit(self) -> bool:
@@ -111,7 +113,8 @@ class SourceDefinition:
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         known = self.known_format
-        options = {**self.options, **self._first_limit()}
+        own = self.options if self.records is None else self.records.read_options()
+        options = {**own, **self._first_limit()}
         options |= ANY_AGE if streaming and self.read_order == NAME else {}
         if known is not None:
             options = known.complete(options, bounded=self.bounded)
@@ -119,14 +122,17 @@ class SourceDefinition:
         reader = _reader(spark, self.name, streaming=streaming)
         reader = reader if self.format == TABLE else reader.format(self.format)
         reader = reader.options(**options)
-        if self.schema is not None:
-            reader = reader.schema(self.schema)
+        schema = self.schema if self.records is None else self.records.read_schema()
+        if schema is not None:
+            reader = reader.schema(schema)
         path = self._path()
         df = reader.table(str(path)) if self.format == TABLE else reader.load(path)
         if known is not None:
             known.check(self.name, options, df)
         if streaming:
             self.timed_end()  # which shows that the service can be asked
+        if self.without_rejected is not None:
+            df = self.without_rejected(df)
         if self.watermark is None:
             return df
         if self.markers is None or not streaming:

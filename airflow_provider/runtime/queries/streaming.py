@@ -13,10 +13,7 @@ from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
 from airflow_provider.runtime.queries.batch import (
     UnreadFiles,
-    count_input_rows,
-    lossy_among,
     say_what_is_not_counted,
-    warn_of_losses,
 )
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
@@ -31,7 +28,7 @@ from airflow_provider.runtime.queries.read_options import (
     in_read_order,
     warn_of_one_time,
 )
-from airflow_provider.runtime.queries.watermarks import count_late_rows
+from airflow_provider.runtime.queries.stream_batch import StreamBatch
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused, reads_stream
 
@@ -44,12 +41,13 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.jobdir.epoch_documents import LateCount
+    from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.batch_sizing import BatchSizer
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.watermarks import EventTimes, LatePolicy
+    from airflow_provider.runtime.queries.row_policy import RowPolicy
+    from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)
@@ -89,7 +87,7 @@ class RunningQuery:
         event_times: EventTimes | None = None,
         is_drained: bool = False,
         ends: FixedEnds | None = None,
-        late: LatePolicy,
+        policy: RowPolicy,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -106,7 +104,7 @@ class RunningQuery:
         self._event_times = event_times
         self._is_drained = is_drained
         self._ends = ends
-        self._late = late
+        self._policy = policy
         self._has_nothing_left = False
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
@@ -332,20 +330,18 @@ class RunningQuery:
                 self._ends.check(batch, self._execution())
             logged = self._batch_logs.read(batch)
             self._check_input(batch)
-            lost = self._count_lost(batch)
-            with self._late.checked_first(
-                epochs, df, batch, self._count_input, lambda: self._count_late(batch)
-            ) as (rows, read, late):
-                epochs.pre_commit(
-                    rows, batch, read, late, lambda: lost, logged=logged, check=self._late.check
-                )
             execution = self._execution()
+            rows = StreamBatch(
+                self.definition, self._policy, batch, execution=execution, began=began
+            )
+            rows.stage(epochs, df, logged)
+            self._note(batch, rows.counts)
             if execution is not None and self._event_times is not None:
                 self._event_times.batch_ran(execution)
             if self._is_first and execution is not None:
                 self._look_at_first(execution)
             self._is_first = False
-            self._late.batch_ran(execution)  # forgets the event times
+            self._policy.batch_ran(execution)  # forgets the event times
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
@@ -359,8 +355,13 @@ class RunningQuery:
             batch_sizer.batch_ran(since, execution, df.sparkSession._jvm, self.last_progress())
             self._reports.note(batch, pacing=batch_sizer.describe())
 
+    def _note(self, batch: int, counts: BatchCounts) -> None:
+        self._rows = counts.read
+        if counts.late is not None:
+            self._reports.note(batch, late_rows=sum(counts.late.rows.values()))
+
     def _look_at_first(self, execution: Any) -> None:
-        if not self._late.waits:
+        if not self._policy.waits:
             warn_of_one_time(self.definition, execution)
         session = self.definition.df.sparkSession._jsparkSession
         plan = execution.lastExecution().executedPlan()
@@ -376,31 +377,10 @@ class RunningQuery:
         if missing:
             raise MissingInputError(self.name, batch, tuple(missing))
 
-    def _count_lost(self, batch: int) -> int:
-        lossy = lossy_among(self.definition.sources)
-        execution = self._execution() if lossy else None
-        if execution is None:
-            return 0
-        return warn_of_losses(lossy, f"query={self.name} batch={batch}", execution.lastExecution())
-
-    def _count_input(self) -> int | None:
-        if not all(source.is_known for source in self.definition.sources):
-            return None  # a stream that the job opened by itself looks like a table
-        execution = self._execution()
-        self._rows = count_input_rows(execution) if execution is not None else None
-        return self._rows
-
     def _count_files(self, batch: int, execution: Any) -> None:
         self._files = self._files or UnreadFiles(execution)
         self._unread = self._files.count()
         self._reports.note(batch, unread_files=self._unread)
-
-    def _count_late(self, batch: int) -> LateCount | None:
-        execution, jvm = self._execution(), self.definition.df.sparkSession._jvm
-        late = count_late_rows(execution, jvm) if execution is not None else None
-        if late is not None:
-            self._reports.note(batch, late_rows=sum(late.rows.values()))
-        return late
 
     def _execution(self) -> Any | None:
         """Return the JVM's ``StreamExecution`` in a callback; None if the start has failed."""

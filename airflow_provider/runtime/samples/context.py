@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage
-    from airflow_provider.runtime.queries.context import Sinks
+    from airflow_provider.runtime.queries.output_locations import Sinks
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.samples.inputs import Samples

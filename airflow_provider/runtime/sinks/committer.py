@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -24,10 +24,9 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
-from airflow_provider.runtime.errors import LeaseLostError, SinkError
+from airflow_provider.runtime.errors import AccountError, LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import (
     EpochRecord,
-    LateCount,
     add_rows,
     totals_after,
 )
@@ -52,13 +51,20 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.jobdir.epoch_documents import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.epoch_documents import CountRows, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
 
 log = logging.getLogger(__name__)
 
 FOLD_EPOCHS = 100
 """After how many published epochs a driver folds the records of older ones."""
+
+
+class KeptRows(NamedTuple):
+    """Rows that a batch has taken out, and the number of those that were counted as it ran."""
+
+    rows: DataFrame
+    expected: int
 
 
 class EpochCommitter:
@@ -74,6 +80,7 @@ class EpochCommitter:
         storage: Storage,
         logs: CommitLog,
         sinks: Sequence[Sink],
+        kept: Sink | None = None,
         lease: Lease,
         run_id: str,
         clock: Clock,
@@ -85,6 +92,7 @@ class EpochCommitter:
         self._storage = storage
         self._logs = logs
         self._sinks = sinks
+        self._kept = kept
         self._lease = lease
         self._run_id = run_id
         self._clock = clock
@@ -199,17 +207,20 @@ class EpochCommitter:
         self,
         df: DataFrame,
         epoch: int,
-        count_input: CountInput,
-        count_late: CountLate = LateCount,
-        count_lost: Callable[[], int] = int,
+        count: CountRows,
         *,
+        kept: Callable[[], KeptRows | None] = lambda: None,
         logged: LoggedBatch | None = None,
         check: Callable[[EpochRecord], None] = lambda _: None,
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
+        *count* is asked when *df* is staged, and then *kept*, whose rows go to the query's sink
+        for kept rows.
+
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
+            AccountError: not as many rows were kept as were taken out.
 
         Crash safety: staged data without a record is removed by :meth:`recover`.
         """
@@ -219,8 +230,10 @@ class EpochCommitter:
             msg = f"{self._logs.url}: Spark runs batch {epoch} but has written no metadata"
             raise SinkError(msg)
         records = EpochRecords(self._storage, query_id)
-        staged = self._stage(df, EpochId(self._query, query_id, epoch, self._token))
+        named = EpochId(self._query, query_id, epoch, self._token)
+        staged = self._stage(df, named)
         failpoints.hit("sink.staged")
+        counts, kept_rows = count(), self._stage_kept(kept(), named, staged)
         before = self._before(records, epoch)
         ours = before if self._is_ours(before) else None
         record = EpochRecord(
@@ -231,7 +244,7 @@ class EpochCommitter:
             sinks=[self._part(name, part, before) for name, part in staged.items()],
             offsets=logged.offsets if logged is not None else None,
             log_digests=dict(logged.digests) if logged is not None else {},
-            **totals_after(ours, count_input(), count_late(), count_lost()),
+            **totals_after(ours, counts, kept_rows),
         )
         check(record)
         self._lease.check()
@@ -248,13 +261,29 @@ class EpochCommitter:
         return self._id
 
     def _stage(self, df: DataFrame, epoch: EpochId) -> dict[str, Staged]:
-        several = len(self._sinks) > 1  # each run of the batch may compute something different
+        sinks = [sink for sink in self._sinks if sink is not self._kept]
+        several = len(sinks) > 1  # each run of the batch may compute something different
         rows = df.persist() if several else df
         try:
-            return {sink.name: sink.stage(rows, epoch) for sink in self._sinks}
+            return {sink.name: sink.stage(rows, epoch) for sink in sinks}
         finally:
             if several:
                 rows.unpersist()
+
+    def _stage_kept(
+        self, kept: KeptRows | None, epoch: EpochId, staged: dict[str, Staged]
+    ) -> int | None:
+        if kept is None:
+            return 0
+        if self._kept is None:
+            msg = f"query {self._query!r}: rows are to be kept, and no sink is given for them"
+            raise AccountError(msg)
+        part = self._kept.stage(kept.rows, epoch)
+        failpoints.hit("sink.kept")
+        if part.rows is not None and part.rows != kept.expected:
+            raise AccountError(not_kept(self._query, epoch.epoch, kept.expected, part.rows))
+        staged[self._kept.name] = part
+        return part.rows
 
     def _part(self, name: str, staged: Staged, before: EpochRecord | None) -> dict[str, Any]:
         return {
@@ -421,6 +450,10 @@ class EpochCommitter:
     def last_record(self) -> EpochRecord | None:
         return self._last
 
+    def own_record(self) -> EpochRecord | None:
+        """Return the record of the run's last epoch."""
+        return self._last if self._is_ours(self._last) else None
+
     def run_rows(self, sink_name: str) -> int | None:
         return self._run_rows(sink_name, self._last)
 
@@ -436,13 +469,27 @@ class EpochCommitter:
     def lost_rows(self) -> int | None:
         return self._last.lost_rows if self._is_ours(self._last) else 0
 
+    def taps(self) -> dict[str, dict[str, Any]]:
+        return self._last.taps if self._is_ours(self._last) else {}
+
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:
         if not self._is_ours(record):
             return 0
+        if self._kept is not None and sink_name == self._kept.name:
+            return record.kept_rows  # not every epoch has some
         return next((s["run_rows"] for s in record.sinks if s["name"] == sink_name), 0)
 
     def _is_ours(self, record: EpochRecord | None) -> TypeGuard[EpochRecord]:
         return record is not None and record.run_id == self._run_id
+
+
+def not_kept(query: str, epoch: int, expected: int, kept: int) -> str:
+    """Return the message of a batch whose rows were not the same when they were read again."""
+    return (
+        f"query {query!r}: batch {epoch} has taken {expected:,} rows out, and {kept:,} were found "
+        "when they were read again to keep them; nothing is published. A rule, or what is computed "
+        "before it, gives another result each time, or the input has changed meanwhile"
+    )
 
 
 def committable_of(query: str, record: EpochRecord, part: dict[str, Any]) -> Committable:

@@ -28,8 +28,6 @@ from airflow_provider.runtime.spark.installation import spark_home
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
 LOG_PROPERTY: Final = "spark.stream.log"
@@ -276,11 +274,6 @@ _FREE: Final = re.compile(
 _PREFIX: Final = "spark."
 _ALIKE: Final = 0.8  # of two names that differ in a word; below it a suggestion is a guess
 _SLIPS: Final = 2  # letters; two in the other order are two
-
-
-def application_settings(spark: SparkSession) -> dict[str, str]:
-    """Return Spark's settings in force; ``getConf()`` copies each through Java first, 20 ms."""
-    return dict(spark.sparkContext._conf.getAll())
 
 
 def check_names(settings: Mapping[str, str], named: str) -> list[str]:

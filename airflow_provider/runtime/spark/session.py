@@ -27,7 +27,6 @@ from airflow_provider.runtime.spark.defaults import (
     PARTITIONS,
     PROVIDER,
     STATE,
-    application_settings,
     configured,
     is_fixed_at_start,
     jvm_defaults,
@@ -38,7 +37,7 @@ from airflow_provider.runtime.spark.defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
-from airflow_provider.runtime.spark.spark_log import TEMPORARY, SparkLog
+from airflow_provider.runtime.spark.spark_log import TEMPORARY, SparkLog, application_settings
 from airflow_provider.runtime.spark.versions import (
     check_version,
     engine_class,

@@ -16,7 +16,6 @@ from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.ways_out import set_conf
 from airflow_provider.runtime.spark.defaults import (
     LOG_PROPERTY,
-    application_settings,
     configured,
 )
 
@@ -165,6 +164,11 @@ def check_event_log(conf: Mapping[str, str]) -> None:
 def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return a run's settings without Spark's UI, which shows plans, unless others have set it."""
     return dict(conf) if UI in configured(environ) else {UI: "false", **conf}
+
+
+def application_settings(spark: SparkSession) -> dict[str, str]:
+    """Return Spark's settings in force; ``getConf()`` copies each through Java first, 20 ms."""
+    return dict(spark.sparkContext._conf.getAll())
 
 
 def keep_secrets(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ from airflow_provider.extensions.scripts.sql_job import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.context import Params
+from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 

@@ -1,0 +1,1 @@
+"""Rules of a job for its rows, and records that cannot be read: counted, kept, or an error."""

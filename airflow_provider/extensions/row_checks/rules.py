@@ -1,0 +1,102 @@
+"""Rules that a job gives for its rows (``ctx.expect``).
+
+A row keeps to a rule if the rule is true for it. NULL is a violation, as in a ``WHERE`` and other
+than in a ``CHECK`` of SQL; and so is an error in the rule itself, such as a division by zero.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.base.names import CONTROLS
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
+from airflow_provider.runtime.queries.taps import (
+    BITS,
+    MOST_RULES,
+    Rule,
+    Tap,
+    kept_columns,
+    row_as_json,
+    without_errors,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+POLICIES: Final = (FAIL, COUNT, KEEP)
+_LONGEST: Final = 100
+
+
+def rule_of(
+    name: str,
+    on: str,
+    limit: str | int | None = None,
+    batch_limit: str | int | None = None,
+    *,
+    takes: bool = False,
+) -> Rule:
+    """Return a rule, or raise ConfigError; *takes* for rows that cannot stay in the query."""
+    what = f"rule {name!r}"
+    if not name.strip() or len(name) > _LONGEST or "," in name or CONTROLS.search(name):
+        msg = f"{what}: a name has 1 to {_LONGEST} characters, and no comma among them"
+        raise ConfigError(msg)
+    if on not in POLICIES:
+        msg = f"{what}: on={on!r} is none; use one of {', '.join(POLICIES)}"
+        raise ConfigError(msg)
+    most = None if limit is None else parse_row_limit(str(limit), f"{what}: limit")
+    each = (
+        None if batch_limit is None else parse_row_limit(str(batch_limit), f"{what}: batch_limit")
+    )
+    if on == FAIL and most is None and each is None:
+        most = RowLimit(0)
+    return Rule(name, takes=takes or on == KEEP, keeps=on == KEEP, limit=most, batch_limit=each)
+
+
+def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) -> Tap:
+    """Return a tap on *df* with a rule; or, on the same rows, *tap* with one more.
+
+    Raises:
+        ConfigError: Spark cannot evaluate the rule on these rows, or its result is no boolean.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as sf
+
+    rules = tap.rules if tap is not None else ()
+    if len(rules) == MOST_RULES:
+        msg = f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules"
+        raise ConfigError(msg)
+    rows = tap.rows if tap is not None else df.withColumn(BITS, sf.lit(0).cast("long"))
+    try:
+        column = sf.expr(test) if isinstance(test, str) else test
+        kind = df.select(column).schema[0].dataType.typeName()
+        if kind != "boolean":
+            msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
+            raise ConfigError(msg)
+        is_kept = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
+        bit = sf.when(is_kept, sf.lit(0)).otherwise(sf.lit(1 << len(rules)).cast("long"))
+        rows = rows.withColumn(BITS, sf.col(BITS).bitwiseOR(bit.cast("long")))
+    except AnalysisException as error:
+        raise refusal_of(error, f"rule {rule.name!r} cannot be evaluated") from error
+    return _tap((*rules, rule), rows, _check_names(df, rule))
+
+
+def _tap(rules: tuple[Rule, ...], rows: DataFrame, names: list[str]) -> Tap:
+    def describe(broken: DataFrame) -> DataFrame:
+        return broken.select(*kept_columns("rule", tap.names_of_broken(), row=row_as_json(names)))
+
+    tap = Tap(rules, rows, describe)
+    return tap
+
+
+def _check_names(df: DataFrame, rule: Rule) -> list[str]:
+    lower = [name.lower() for name in df.columns]
+    twice = next((name for name in lower if lower.count(name) > 1), None)
+    if twice is not None and rule.keeps:
+        msg = (
+            f"rule {rule.name!r}: its rows have two columns {twice!r}, and cannot be kept; rename "
+            "one with withColumnRenamed or alias"
+        )
+        raise ConfigError(msg)
+    return list(df.columns)

@@ -1,0 +1,140 @@
+"""The rows of one batch: counted at each tap, and found again if they were taken out."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.plan import ADAPTIVE, executed, has_state
+from airflow_provider.runtime.queries.taps import SHOWN_ROWS, behind_state
+from airflow_provider.runtime.sinks.committer import KeptRows
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider.runtime.jobdir.epoch_documents import TapCount
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.taps import Rule, Tap
+
+log = logging.getLogger(__name__)
+
+
+class BatchRows:
+    """The rows of one batch, or batch job: counts them, and finds those that were taken out.
+
+    Attributes:
+        began: when the batch began.
+        split: all rows of the tap that is the query's output, for a batch that can run only once.
+    """
+
+    def __init__(
+        self,
+        query: QueryDefinition,
+        session: SparkSession,
+        *,
+        began: dt.datetime,
+        execution: Callable[[], Any],
+        rows_of: Callable[[Tap], DataFrame | None],
+    ) -> None:
+        self._query, self._session, self._began = query, session, began
+        self._execution, self._rows_of = execution, rows_of
+        self._counts: dict[str, TapCount] = {}
+        self._split: DataFrame | None = None
+
+    @contextlib.contextmanager
+    def without_taken(self, df: DataFrame) -> Iterator[DataFrame]:
+        """Yield what the sinks of the query get of *df*."""
+        if self._query.split is None:
+            yield df
+            return
+        self._split = df.persist()
+        try:
+            yield self._query.split.passed(self._split)
+        finally:
+            self._split.unpersist()
+
+    def count_taps(self) -> dict[str, TapCount]:
+        """Count at each tap, when the batch has run."""
+        for tap in self._query.taps:
+            self._counts[tap.name] = observed(
+                self._execution(), tap, functools.partial(self._rows, tap)
+            )
+        return self._counts
+
+    def _rows(self, tap: Tap) -> DataFrame | None:
+        return self._split if tap is self._query.split else self._rows_of(tap)
+
+    def kept(self, late: Iterable[DataFrame] = (), late_rows: int = 0) -> KeptRows | None:
+        """Return what is kept of the batch, with *late* rows; None if that is nothing."""
+        from pyspark.sql import functions as sf
+
+        found, expected = list(late), late_rows
+        for tap in self._query.taps:
+            if tap.keeps and self._counts[tap.name].taken:
+                expected += self._counts[tap.name].taken
+                found += [tap.kept(rows) for rows in [self._rows(tap)] if rows is not None]
+        if not expected:
+            return None
+        query, at = sf.lit(self._query.name).alias("query"), sf.lit(self._began).alias("at")
+        rows = functools.reduce(lambda one, other: one.union(other), found)
+        return KeptRows(rows.select(query, "*", at), expected)
+
+    def examples(self, tap: Tap, rule: Rule) -> list[str]:
+        """Return a few rows that break a rule."""
+        try:
+            rows = self._rows(tap)
+            found = tap.breaking(rows, rule).select("row").take(SHOWN_ROWS) if rows else []
+        except Exception as error:  # noqa: BLE001 - they are a part of another error
+            log.debug("no examples of rule %s: %s", rule.name, error)
+            return []
+        return [str(row[0]) for row in found]
+
+
+def observed(execution: Any, tap: Tap, rows: Callable[[], DataFrame | None]) -> TapCount:
+    """Return what a finished batch has counted at a tap.
+
+    Adaptive execution may drop a part of a plan that has run, when the other side of a join turns
+    out to be empty; what it had counted is counted again in *rows*, which is None for a tap that
+    Spark has planned out of the batch.
+    """
+    found = execution.observedMetrics().get(tap.name)
+    if found.isDefined():
+        return tap.count_of(str(found.get().mkString(",")).split(","))
+    left = rows()
+    return tap.count_of(left.agg(*tap.sums()).first() if left is not None else None)
+
+
+def rows_of_plan(plan: Any, session: SparkSession, tap: Tap) -> DataFrame | None:
+    """Return a tap's rows in a finished batch, which are computed again; None if it is not there.
+
+    Raises:
+        ConfigError: a stateful operator is below the tap, and cannot run a second time.
+    """
+    from pyspark.sql import DataFrame
+
+    node = _node_of(plan, tap)
+    if node is None:
+        return None
+    below = node.child().clone()
+    if has_state(below, session._jvm):
+        raise ConfigError(behind_state(tap))
+    is_streaming = False
+    frame = session._jsparkSession.internalCreateDataFrame(
+        below.execute(), below.schema(), is_streaming
+    )
+    return DataFrame(frame, session)
+
+
+def _node_of(plan: Any, tap: Tap) -> Any | None:
+    is_adaptive = str(plan.getClass().getSimpleName()) == ADAPTIVE
+    for each in (plan, plan.initialPlan()) if is_adaptive else (plan,):
+        for node in executed(each):
+            if node.getClass().getSimpleName() == "CollectMetricsExec" and node.name() == tap.name:
+                return node
+    return None

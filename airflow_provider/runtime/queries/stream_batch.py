@@ -1,0 +1,122 @@
+"""One batch of a stream in Spark's callback: its rows are staged, counted and checked."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.errors import AccountError
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
+from airflow_provider.runtime.queries.batch import count_input_rows, lossy_among, warn_of_losses
+from airflow_provider.runtime.queries.batch_rows import BatchRows, rows_of_plan
+from airflow_provider.runtime.queries.late_rows import LateRows
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from pyspark.sql import DataFrame
+
+    from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.row_policy import RowPolicy
+    from airflow_provider.runtime.queries.taps import Tap
+    from airflow_provider.runtime.sinks.committer import EpochCommitter, KeptRows
+
+
+class StreamBatch:
+    """A batch that Spark has planned.
+
+    Args:
+        execution: the JVM's ``StreamExecution``; None if the start has failed.
+    """
+
+    def __init__(
+        self,
+        query: QueryDefinition,
+        policy: RowPolicy,
+        number: int,
+        *,
+        execution: Any | None,
+        began: dt.datetime,
+    ) -> None:
+        self._query, self._policy, self._number = query, policy, number
+        self._execution = execution
+        self._began = began
+        self._late: LateRows | None = None
+        self.lost = self._count_lost()
+
+    def stage(self, epochs: EpochCommitter, df: DataFrame, logged: LoggedBatch | None) -> None:
+        """Run the batch, and pre-commit what the sinks have staged."""
+        self._session = df.sparkSession
+        self._rows = rows = BatchRows(
+            self._query,
+            self._session,
+            began=self._began,
+            execution=lambda: self._ran,
+            rows_of=self._rows_of,
+        )
+        with (
+            rows.without_taken(df) as output,
+            self._policy.checked_first(
+                epochs, output, self._number, self._count, rows.examples
+            ) as checked,
+        ):
+            epochs.pre_commit(
+                checked,
+                self._number,
+                self._count,
+                kept=self._kept,
+                logged=logged,
+                check=self._check,
+            )
+
+    @property
+    def counts(self) -> BatchCounts:
+        """Return what was counted, when the batch is staged."""
+        return self._counted
+
+    def _count(self) -> BatchCounts:
+        return self._counted
+
+    @functools.cached_property
+    def _counted(self) -> BatchCounts:
+        if self._execution is None:
+            return BatchCounts(read=None, late=None, lost=self.lost)
+        jvm = self._query.df.sparkSession._jvm
+        self._late = LateRows(self._execution, jvm, keeps=self._policy.keeps_late)
+        is_known = all(source.is_known for source in self._query.sources)
+        return BatchCounts(
+            # A stream that the job opened by itself looks like a table.
+            read=count_input_rows(self._execution) if is_known else None,
+            late=self._late.count(),
+            lost=self.lost,
+            taps=self._rows.count_taps(),
+        )
+
+    def _kept(self) -> KeptRows | None:
+        late = self._late if self._policy.keeps_late else None
+        if late is None:
+            return self._rows.kept()
+        found = list(late.kept(self._session, self._query.operators))
+        count = self._counted.late
+        dropped = sum(count.rows.values()) if count is not None else 0
+        return self._rows.kept(found, dropped - late.unkept)
+
+    def _check(self, record: EpochRecord) -> None:
+        self._policy.check(record.epoch, vars(record), self._counted, self._rows.examples)
+
+    @property
+    def _ran(self) -> Any:
+        if self._execution is None:
+            msg = f"query {self._query.name!r}: Spark does not tell which batch it runs"
+            raise AccountError(msg)
+        return self._execution.lastExecution()
+
+    def _rows_of(self, tap: Tap) -> DataFrame | None:
+        return rows_of_plan(self._ran.executedPlan(), self._session, tap)
+
+    def _count_lost(self) -> int:
+        lossy = lossy_among(self._query.sources) if self._execution is not None else []
+        where = f"query={self._query.name} batch={self._number}"
+        return warn_of_losses(lossy, where, self._ran) if lossy else 0
