@@ -98,10 +98,11 @@ class StreamBatch:
         late = self._late if self._policy.keeps_late else None
         if late is None:
             return self._rows.kept()
+        if (count := self._counted.late) is None:
+            msg = f"query {self._query.name!r}: this Spark does not tell which rows come late"
+            raise AccountError(msg)
         found = list(late.kept(self._session, self._query.operators))
-        count = self._counted.late
-        dropped = sum(count.rows.values()) if count is not None else 0
-        return self._rows.kept(found, dropped - late.unkept)
+        return self._rows.kept(found, sum(count.rows.values()) - late.unkept)
 
     def _check(self, record: EpochRecord) -> None:
         self._policy.check(record.epoch, vars(record), self._counted, self._rows.examples)
