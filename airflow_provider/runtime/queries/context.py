@@ -30,6 +30,7 @@ from airflow_provider.runtime.queries.read_options import (
     check_options,
     check_read_order,
     check_watermark,
+    with_also,
 )
 from airflow_provider.runtime.queries.row_policy import check_taps
 from airflow_provider.runtime.queries.source import (
@@ -125,6 +126,7 @@ class JobContext:
         rejected: str | None = None,
         rejected_limit: str | int | None = None,
         value: str | None = None,
+        also: str | None = None,
     ) -> DataFrame:
         """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
@@ -159,6 +161,9 @@ class JobContext:
             value: for Kafka, the format of the messages' values, ``json`` or ``csv``: the column
                 ``value`` is then a struct of the *schema*; the *options* are those of Kafka and of
                 the format.
+            also: of files, a folder of corrected records, in the same format. It may be missing at
+                first. It is a source of its own, named ``<name>.also``, of which a job reads each
+                file once; BATCH reads all of them. A job has it from its first run on.
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
@@ -166,7 +171,8 @@ class JobContext:
             OutageError: a broker of Kafka does not answer.
         """
         check_name(name, what="source")
-        if any(source.name == name for source in self._sources):
+        new = {name} if also is None else {name, f"{name}.also"}
+        if any(source.name in new for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
         written = path is not None and location_key(path) in self._written()
@@ -191,6 +197,8 @@ class JobContext:
         )
         if rejected is not None or value is not None:
             declared = self._with_records(declared, rejected or FAIL, rejected_limit, value)
+        if also is not None:
+            declared = with_also(declared, also, self._written())
         source = self._source(declared)
         if self._is_batch and not source.bounded:
             msg = (
@@ -199,7 +207,7 @@ class JobContext:
             )
             raise ConfigError(msg)
         df = source.load(self.spark, streaming=not self._is_batch)
-        self._sources.append(source)
+        self._sources += [source] if source.also is None else [source, source.also]
         return df
 
     def _with_records(

@@ -131,7 +131,7 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
 
 
 def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
-    if source.path is None or not _reads(location_key(source.path), output.place):
+    if source.path is None or not reads_folder(location_key(source.path), output.place):
         return
     if reader == output.query:
         msg = (
@@ -169,7 +169,8 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _reads(pattern: str, place: str) -> bool:
+def reads_folder(pattern: str, place: str) -> bool:
+    """Whether a reader of *pattern* finds the files in a folder; both are keys of locations."""
     wanted, there = pattern.rstrip("/").split("/"), place.rstrip("/").split("/")
     if any(not _matches(a, b) for a, b in zip(wanted, there, strict=False)):
         return False

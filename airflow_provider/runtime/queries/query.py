@@ -281,6 +281,13 @@ def check_sources(query: QueryDefinition) -> None:
                 f"{words()['ONE_END']}"
             )
             raise ConfigError(msg)
+    both = [name for name in ending if by_name[name].also is not None]
+    if both:
+        msg = (
+            f"query {query.name!r}: source {both[0]!r} ends while others continue, and nothing of "
+            "it is read later, so corrected records never are; leave also out"
+        )
+        raise ConfigError(msg)
     unmarked = [name for name in ending if by_name[name].watermark is None]
     if unmarked and (late := sorted(sources_under_a_watermark(query.df).intersection(unmarked))):
         msg = (

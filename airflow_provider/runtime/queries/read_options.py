@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import datetime as dt
 import difflib
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +19,7 @@ from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, FORMAT, KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
+from airflow_provider.runtime.queries.output_locations import location_key, reads_folder
 from airflow_provider.runtime.queries.plan import (
     items,
     listed_files,
@@ -27,7 +30,7 @@ from airflow_provider.runtime.queries.source import LATEST, MODIFIED, NAME, EndO
 from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
@@ -350,6 +353,44 @@ def check_read_order(
         msg = f"{where}: {why}"
         raise ConfigError(msg)
     return order
+
+
+_FOLDER: Final = re.compile(r"[^*?\[{]+")
+
+
+def with_also(declared: SourceDefinition, also: str, written: Collection[str]) -> SourceDefinition:
+    """Return a source that reads the folder *also*, too; *written* are the outputs of the job."""
+    where = f"source {declared.name!r}: also={also!r}"
+    why = None
+    if declared.format.lower() not in FILE_FORMATS or declared.path is None:
+        why = f"only files are read from two places, and its format is {declared.format!r}"
+    elif declared.schema is None:
+        why = "both places need one schema; give schema=…"
+    elif _FOLDER.fullmatch(also) is None:
+        why = "it is to be a folder, and no pattern"
+    elif location_key(also) in written:
+        why = "a query of the job writes there; give a folder of corrected records"
+    else:
+        here, there = location_key(declared.path), location_key(also)
+        if reads_folder(here, there) or reads_folder(there, here):
+            why = f"its files are read in {declared.path} as well; give a folder beside that"
+    if why is not None:
+        msg = f"{where}: {why}"
+        raise ConfigError(msg)
+    corrected = dataclasses.replace(
+        declared,
+        name=f"{declared.name}.also",
+        path=also,
+        may_be_missing=True,
+        is_internal=False,
+        # Those of the source decide: its watermark is that of both, and a time that ends its files
+        # may be before the time of the correction.
+        watermark=None,
+        idle_timeout_s=None,
+        markers=None,
+        ends=None,
+    )
+    return dataclasses.replace(declared, also=corrected)
 
 
 _PARTS: Final = 2  # of a watermark

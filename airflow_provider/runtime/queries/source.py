@@ -86,6 +86,8 @@ class SourceDefinition:
     read_order: str = MODIFIED
     records: Any = None  # how records that cannot be read are told from others
     without_rejected: Callable[[DataFrame], DataFrame] | None = None
+    also: SourceDefinition | None = None  # corrected records, a source of its own in the checkpoint
+    may_be_missing: bool = False
 
     @property
     def has_first_limit(self) -> bool:
@@ -112,6 +114,19 @@ class SourceDefinition:
             raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
+        df = self._read(spark, streaming=streaming)
+        if self.also is not None and (streaming or self.also._matches(spark)):
+            df = df.union(self.also._read(spark, streaming=streaming))
+        if self.without_rejected is not None:
+            df = self.without_rejected(df)
+        if self.watermark is None:
+            return df
+        if self.markers is None or not streaming:
+            return df.withWatermark(*self.watermark)
+        markers = _reader(spark, marker_name(self.name), streaming=True)
+        return with_markers(df, markers, self.markers, self.watermark)
+
+    def _read(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         known = self.known_format
         own = self.options if self.records is None else self.records.read_options()
         options = {**own, **self._first_limit()}
@@ -131,28 +146,23 @@ class SourceDefinition:
             known.check(self.name, options, df)
         if streaming:
             self.timed_end()  # which shows that the service can be asked
-        if self.without_rejected is not None:
-            df = self.without_rejected(df)
-        if self.watermark is None:
-            return df
-        if self.markers is None or not streaming:
-            return df.withWatermark(*self.watermark)
-        markers = _reader(spark, marker_name(self.name), streaming=True)
-        return with_markers(df, markers, self.markers, self.watermark)
+        return df
 
     def check_matches(self, spark: SparkSession) -> None:
         """Refuse a bounded file pattern without a match, which Spark reads as no rows."""
         is_pattern = self.path is not None and _PATTERN.search(self.path) is not None
         if not (self.bounded and is_pattern and self.format in FILE_FORMATS) or self.is_internal:
             return
-        jvm = spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
-        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        if not files.globStatus(path):
+        if not self._matches(spark):
             what = f"source {self.name!r} ({self.format} at {self.path}): no file matches"
             error = AbsentInputError(what)
             error.explanation = Explanation(what=what, source=self.name, remedy=ABSENT_INPUT)
             raise error
+
+    def _matches(self, spark: SparkSession) -> bool:
+        path = spark._jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
+        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.globStatus(path))
 
     @property
     def known_format(self) -> Any:
@@ -168,7 +178,8 @@ class SourceDefinition:
     def _path(self) -> str | None:
         if self.ended:
             return even_if_missing(f"{self.path}/{_NOTHING}")
-        if self.path is not None and self.is_internal and self.format in FILE_FORMATS:
+        may_be_missing = self.is_internal or self.may_be_missing
+        if self.path is not None and may_be_missing and self.format in FILE_FORMATS:
             return even_if_missing(self.path)
         return self.path
 

@@ -57,6 +57,7 @@ class SampleContext(JobContext):
             bounded=True,
             ends=None,
             is_internal=False,
+            also=None,
         )
 
     def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:

@@ -1,0 +1,70 @@
+"""A folder of corrected records beside a source: what it is read as, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.query import QueryDefinition, check_sources
+from airflow_provider.runtime.queries.read_options import with_also
+from airflow_provider.runtime.queries.source import SourceDefinition
+
+EVENTS = SourceDefinition(
+    name="events",
+    format="json",
+    path="/data/in/*.json",
+    schema="n int",
+    options={"maxFilesPerTrigger": "1"},
+    bounded=True,
+    watermark=("at", "1 hour"),
+    ends=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+)
+
+
+def test_corrected_records_are_a_source_of_their_own():
+    """It is read as the source is, except for what decides about both, and for the end."""
+    also = with_also(EVENTS, "/data/corrected", ()).also
+
+    assert also is not None
+    assert ("events.also", "/data/corrected", True) == (also.name, also.path, also.may_be_missing)
+    assert (None, None) == (also.watermark, also.ends)
+    assert (EVENTS.options, EVENTS.schema, EVENTS.bounded) == (
+        also.options,
+        also.schema,
+        also.bounded,
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "also", "why"),
+    [
+        ({"format": "kafka", "path": None}, "/data/c", "only files are read from two places"),
+        ({"schema": None}, "/data/c", "both places need one schema"),
+        ({}, "/data/c/*.json", "it is to be a folder, and no pattern"),
+        ({}, "/data/out", "a query of the job writes there"),
+        ({"path": "/data"}, "/data/corrected", "its files are read in /data as well"),
+        ({"path": "/data/corrected/in"}, "/data/corrected", "its files are read in"),
+        ({"path": "/data/corrected"}, "/data/corrected/", "its files are read in"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_beside_the_source_is_refused(how, also, why):
+    """The message names the source, the folder and the way out."""
+    declared = dataclasses.replace(EVENTS, **how)
+
+    with pytest.raises(ConfigError, match=r"^source 'events': also=") as error:
+        with_also(declared, also, {"/data/out"})
+
+    assert why in str(error.value)
+
+
+def test_a_source_that_ends_beside_others_has_no_corrected_records():
+    """It is not read again after its end, so corrected records would wait for ever."""
+    both = with_also(EVENTS, "/data/corrected", ())
+    endless = dataclasses.replace(EVENTS, name="clicks", bounded=False)
+    query = QueryDefinition("out", None, (), "append", operators=(), sources=(both, endless))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=r"source 'events' ends while others continue"):
+        check_sources(query)
