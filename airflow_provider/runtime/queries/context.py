@@ -264,19 +264,16 @@ class JobContext:
         made = load_known(ROW_CHECKS, "rule")(name, on, limit, batch_limit)
         before = self._tapped.get(id(df), (None, None))[1]
         tap = load_known(ROW_CHECKS, "rows")(df, before, made, rule)
-        if before is not None:
-            self._taps.remove(before)
         self._add_tap(tap)
         passed: DataFrame = tap.passed(tap.all())
         self._tapped[id(passed)] = (passed, tap)
         return passed
 
     def _add_tap(self, tap: Tap) -> None:
-        names = {rule.name for each in self._taps for rule in each.rules}
-        for rule in tap.rules:
-            if rule.name in names:
-                msg = f"rule {rule.name!r} is given twice; give each rule a name of its own"
-                raise ConfigError(msg)
+        name = tap.rules[-1].name  # of the rule that is new
+        if any(rule.name == name for each in self._taps for rule in each.rules):
+            msg = f"rule {name!r} is given twice; give each rule a name of its own"
+            raise ConfigError(msg)
         self._taps.append(tap)
 
     def initial_state(

@@ -71,7 +71,7 @@ class Tap:
     @property
     def name(self) -> str:
         """Return the name of what Spark observes here."""
-        return f"{PREFIX}{self.rules[0].name}"
+        return PREFIX + ", ".join(rule.name for rule in self.rules)
 
     @property
     def keeps(self) -> bool:
