@@ -23,12 +23,17 @@ from airflow_provider.runtime.driver.lifecycle import Lifecycle
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, LateCount, totals_after
+from airflow_provider.runtime.jobdir.row_account import RowAccount
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import a_progress
 from tests.present import present
 from tests.screens import Screen
 from tests.unit.counting import CountingStorage
+from tests.unit.support import FakeSink
 
 
 def shown(record, paces=MappingProxyType({}), columns=140, **more) -> str:
@@ -316,14 +321,18 @@ COUNTED = Topology(("flights",), (OperatorShape(0, "stateStoreSave", ("flights",
 
 
 def a_query(rows, spark=None, name="daily", lost=0, native=None):
+    sinks = (FakeSink("out"),)
+    definition = QueryDefinition(name, None, sinks, "append", ("counts",), (), native)  # type: ignore[arg-type]
+    vars(definition).update(topology=COUNTED, is_row_by_row=False)  # which Spark would tell
+    late = {"0": (rows or 0) // 5}
+    counts = BatchCounts(rows, LateCount(late))
     return types.SimpleNamespace(
         name=name,
-        definition=types.SimpleNamespace(
-            topology=COUNTED, operators=("counts",), ended=(), sink_names=("out",), native=native
-        ),
+        definition=definition,
         epochs=types.SimpleNamespace(
             rows_read=lambda: rows,
-            late_rows=lambda: {"0": (rows or 0) // 5},
+            totals=lambda: totals_after(None, counts),
+            late_rows=lambda: late,
             late_is_minimum=lambda: False,
             lost_rows=lambda: lost,
             run_rows={"out": rows}.get,
@@ -370,6 +379,7 @@ def test_progress_before_the_first_batch(clock):
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 0}],
         "sinks": [{"name": "out", "rows": 0}],
+        "account": RowAccount(late={"counts": 0}, written={"out": 0}).to_dict(),
     } == record.queries["daily"]
 
 
@@ -392,6 +402,7 @@ def test_progress_is_what_spark_reports(clock):
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 2}],
         "sinks": [{"name": "out", "rows": 10}],
+        "account": RowAccount(10, late={"counts": 2}, written={"out": 10}).to_dict(),
     } == record.queries["daily"]
 
 
@@ -399,7 +410,7 @@ def test_progress_says_whose_rows_are_a_minimum(clock):
     """Those of a run with one of Spark's own sinks, which are counted in the last attempt alone."""
     meter = ProgressMeter(clock, attempt=1)
 
-    queries = [[a_query(5)], [a_query(5), a_query(5, native="console")]]
+    queries = [[a_query(5)], [a_query(5), a_query(5, native=spark_sink("console"))]]
     assert [False, True] == [meter.read(LIFE, each).rows_minimum for each in queries]
 
 

@@ -51,7 +51,9 @@ def rule_of(
     )
     if on == FAIL and most is None and each is None:
         most = RowLimit(0)
-    return Rule(name, takes=takes or on == KEEP, keeps=on == KEEP, limit=most, batch_limit=each)
+    return Rule(
+        name, takes=takes or on == KEEP, keeps=on == KEEP, on=on, limit=most, batch_limit=each
+    )
 
 
 def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) -> Tap:

@@ -26,13 +26,14 @@ from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.row_account import kept_totals, output_sinks
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from pyspark.sql import SparkSession
@@ -75,21 +76,26 @@ _MOST_SINKS: Final = 8  # the others are in the final checkpoint
 def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
     """Yield the lines of an ended run; *took_s* is the time of this command, not of the run."""
     sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
+    written = [sink for query in final.queries.values() for sink in output_sinks(query)]
+    kept = kept_totals(final.queries)
     rows = [
         f"{_number(final.rows_read, final.rows_minimum)} rows in",
-        f"{_number(_sum_of([sink for _, sink in sinks]), final.rows_minimum)} out",
-        f"{_number(final.late_rows, final.late_minimum)} late",
+        f"{_number(_sum_of(written), final.rows_minimum)} out",
+        *([str(kept)] if kept.has_any else []),
     ]
+    if not kept.has_any or final.late_rows != kept.late:
+        rows.append(f"{_number(final.late_rows, final.late_minimum)} late")
     head = f"{final.outcome}: run {final.run_id}, attempt {final.attempts}"
     yield f"{head}, {took_s:,.1f} s: {', '.join(rows)}"
     for name, sink in sinks[:_MOST_SINKS]:
-        yield f"  {name} -> {sink['name']}: {_number(sink['rows'])} rows"
+        kind = "kept rows" if sink.get("keeps") else "rows"
+        yield f"  {name} -> {sink['name']}: {_number(sink['rows'])} {kind}"
     if len(sinks) > _MOST_SINKS:
         yield f"  and {len(sinks) - _MOST_SINKS} more sinks"
     yield from describe_dropped_rows(final.to_dict())
 
 
-def _sum_of(sinks: list[Mapping[str, Any]]) -> int | None:
+def _sum_of(sinks: Sequence[Mapping[str, Any]]) -> int | None:
     rows = [sink["rows"] for sink in sinks]
     return None if None in rows else sum(rows)
 

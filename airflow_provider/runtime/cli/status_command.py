@@ -28,6 +28,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.row_account import describe_uncounted, kept_totals
 from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of, worker_of
@@ -259,10 +260,12 @@ def _print_status(document: dict[str, Any]) -> None:
         counted = run["final"] or run["progress"] or {}
         rows = counted.get("rows_read")
         at_least = "at least " if counted.get("rows_minimum") else ""
+        kept = kept_totals(counted.get("queries", {}))
         since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""
         print(
             f"  run {run['run_id']}: {run['state']}{since}, {run['attempts']} attempt(s)"
             + (f", {at_least}{rows:,} rows read" if rows is not None else "")
+            + (f", {kept}" if kept.has_any else "")
         )
         for line in _run_lines(run):
             print(f"    {line}")
@@ -271,6 +274,7 @@ def _print_status(document: dict[str, Any]) -> None:
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     shown = run["final"] or run["progress"] or {}
     yield from describe_dropped_rows(shown)
+    yield from describe_uncounted(shown)
     yield from _mark_lines(shown)
     if not run["final"]:
         yield from _open_lines(run)

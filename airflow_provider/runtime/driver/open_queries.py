@@ -170,7 +170,7 @@ class QueryOpener:
                 last = logs.position().last_commit
                 check_none_left(records.find(), last, where=records.url, sink=sink.name)
             log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
-            return SparkSinkEpochs(sink)
+            return SparkSinkEpochs(sink, query.taps, [source.name for source in query.sources])
         return EpochCommitter(
             query.name,
             storage=self.directory.committables(query.name),

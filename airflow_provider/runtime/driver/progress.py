@@ -33,10 +33,11 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     total_of,
 )
 from airflow_provider.runtime.jobdir.run_records import REPORT_S, ProgressRecord
+from airflow_provider.runtime.queries.accounting import account_of
 from airflow_provider.runtime.queries.batch_reports import backlog_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.drain_step import Marks
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery
+    from airflow_provider.runtime.sinks.committer import EpochCommitter
+    from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +168,6 @@ def _news(record: ProgressRecord) -> ProgressRecord:
 def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
     spark = query.last_progress() or {}
     marks = marks_now(query.definition, life.queries[query.name])
-    names = query.definition.operators
     return {
         "phase": shown_query_phase(life, query.name),
         "rows_read": query.epochs.rows_read(),
@@ -180,18 +182,36 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "operators": [
             {
                 "id": each.id,
-                "name": operator_name(names, index),
+                "name": query.definition.operator_name(index),
                 "kind": each.kind,
                 "mark": marks.of_operator(each.id).value,
                 "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
             }
             for index, each in enumerate(query.definition.topology.operators or ())
         ],
-        "sinks": [
-            {"name": name, "rows": query.epochs.run_rows(name)}
-            for name in query.definition.sink_names
-        ],
+        "sinks": described_sinks(query.definition, query.epochs),
+        "account": account_of(
+            query.definition, query.epochs.totals(), written_rows(query.definition, query.epochs)
+        ).to_dict(),
     }
+
+
+def written_rows(
+    query: QueryDefinition, epochs: EpochCommitter | SparkSinkEpochs
+) -> dict[str, int | None]:
+    """Return the rows of the run in each sink; None where a sink does not count."""
+    return {name: epochs.run_rows(name) for name in query.sink_names}
+
+
+def described_sinks(
+    query: QueryDefinition, epochs: EpochCommitter | SparkSinkEpochs
+) -> list[dict[str, Any]]:
+    """Return a query's sinks with their rows; that of kept rows is marked."""
+    kept = query.kept.name if query.kept is not None else None
+    return [
+        {"name": name, "rows": rows, **({"keeps": True} if name == kept else {})}
+        for name, rows in written_rows(query, epochs).items()
+    ]
 
 
 def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
@@ -199,11 +219,6 @@ def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
     topology = query.topology
     ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
     return marks_of(topology, ended, drained=phase is QueryPhase.DRAINED)
-
-
-def operator_name(names: Sequence[str], index: int) -> str:
-    """Return the job's name of a query's stateful operator, by its position in the plan."""
-    return names[index] if index < len(names) else str(index)
 
 
 PUT_S: Final = 10.0
@@ -288,6 +303,7 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         late_rows=report.late_rows
         if report.late_rows is not None
         else _sum(operators, "numRowsDroppedByWatermark"),
+        **report.counts,
         duration_ms=times,
         input_rate=_rate(spark.get("inputRowsPerSecond")),
         process_rate=_rate(spark.get("processedRowsPerSecond")),

@@ -15,7 +15,7 @@ from airflow_provider.runtime.checkpoint.drain_step import Mark
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
-from airflow_provider.runtime.driver.progress import marks_now, operator_name
+from airflow_provider.runtime.driver.progress import described_sinks, marks_now, written_rows
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -42,6 +42,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     RunRecord,
 )
+from airflow_provider.runtime.queries.accounting import check_account
 from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,
@@ -226,6 +227,7 @@ def _describe_query(
 ) -> dict[str, Any]:
     position = logs.position()
     last = epochs.last_record()
+    account = check_account(query, epochs.totals(), written_rows(query, epochs))
     return {
         "query_id": logs.query_id(),
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
@@ -235,7 +237,7 @@ def _describe_query(
         "operators": [
             {
                 "id": op.id,
-                "name": operator_name(query.operators, index),
+                "name": query.operator_name(index),
                 "kind": op.kind,
                 "state_rows": op.state_rows,
                 "finished": marks.of_operator(op.id) is Mark.FINISHED,
@@ -246,13 +248,10 @@ def _describe_query(
             for index, op in enumerate(operators)
         ],
         "sinks": [
-            {
-                "name": name,
-                "epoch": last.epoch if last else None,
-                "rows": epochs.run_rows(name),
-            }
-            for name in query.sink_names
+            {"name": each["name"], "epoch": last.epoch if last else None, **each}
+            for each in described_sinks(query, epochs)
         ],
+        "account": account.to_dict(),
     }
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues, TapValues
+from airflow_provider.runtime.jobdir.row_account import (
+    describe_kept_rows,
+    kept_totals,
+    output_sinks,
+)
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
@@ -32,6 +37,10 @@ class EpochRecord(Document):
         late_rows: rows of the run that each stateful operator, by its id, dropped as late up to and
             with this epoch; None when not known.
         late_minimum: whether they may be more: an aggregation's dropped group counts as one.
+        late_kept: how many of them were kept.
+        late_unkept: how many of them cannot be kept, as they came from another operator.
+        source_rows: ``rows_read`` by source; None when not known.
+        pushed_filters: by source, the filters by which its reader leaves out rows uncounted.
         lost_rows: messages up to and with this epoch that had expired before the run read them.
         taps: rows of the run up to and with this epoch at each place with rules.
         kept_rows: rows of the run that were taken out and kept; None if the sink does not count.
@@ -57,6 +66,10 @@ class EpochRecord(Document):
     committed: str | None = None
     late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
     late_minimum: bool = False
+    late_kept: NonNegative = 0
+    late_unkept: NonNegative = 0
+    source_rows: dict[str, NonNegative] | None = dataclasses.field(default_factory=dict)
+    pushed_filters: dict[str, str] = dataclasses.field(default_factory=dict)
     lost_rows: NonNegative = 0
     taps: dict[str, TapValues] = dataclasses.field(default_factory=dict)
     kept_rows: NonNegative | None = 0
@@ -189,10 +202,14 @@ class LateCount:
 
     Attributes:
         is_minimum: whether each dropped group of an aggregation counts as one row.
+        kept: how many of them are to be kept.
+        unkept: how many of them cannot be, as they came from another operator.
     """
 
     rows: LateRows = dataclasses.field(default_factory=dict)
     is_minimum: bool = False
+    kept: int = 0
+    unkept: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,12 +247,16 @@ class BatchCounts:
         late: rows dropped as late; None when not known.
         lost: messages that had expired before they were read.
         taps: the counts of each place with rules, by its name.
+        sources: *read* by source; None when not known.
+        pushed: by source, the filters by which its reader leaves out rows uncounted.
     """
 
     read: int | None = 0
     late: LateCount | None = dataclasses.field(default_factory=LateCount)
     lost: int = 0
     taps: Mapping[str, TapCount] = dataclasses.field(default_factory=dict)
+    sources: Mapping[str, int] | None = dataclasses.field(default_factory=dict)
+    pushed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 CountRows = Callable[[], BatchCounts]
@@ -246,12 +267,13 @@ def add_rows(before: int | None, more: int | None) -> int | None:
     return None if before is None or more is None else before + more
 
 
-def add_late(before: LateRows | None, more: LateCount | None) -> dict[str, int] | None:
-    """Return how many rows that makes together, by operator."""
+def add_each(
+    before: Mapping[str, int] | None, more: Mapping[str, int] | None
+) -> dict[str, int] | None:
+    """Return how many rows that makes together, by operator or source."""
     if before is None or more is None:
         return None
-    both = {**before, **more.rows}
-    return {operator: before.get(operator, 0) + more.rows.get(operator, 0) for operator in both}
+    return {name: before.get(name, 0) + more.get(name, 0) for name in {**before, **more}}
 
 
 def totals_after(
@@ -261,16 +283,22 @@ def totals_after(
     was_minimum = ours is not None and ours.late_minimum
     before = ours.taps if ours else {}
     taps = {name: count.after(before.get(name)).to_dict() for name, count in batch.taps.items()}
+    late = batch.late
     return {
         "rows_read": add_rows(ours.rows_read if ours else 0, batch.read),
-        "late_rows": add_late(ours.late_rows if ours else {}, batch.late),
-        "late_minimum": was_minimum or (batch.late is not None and batch.late.is_minimum),
+        "source_rows": add_each(ours.source_rows if ours else {}, batch.sources),
+        "pushed_filters": {**(ours.pushed_filters if ours else {}), **batch.pushed},
+        "late_rows": add_each(ours.late_rows if ours else {}, late.rows if late else None),
+        "late_minimum": was_minimum or (late is not None and late.is_minimum),
+        "late_kept": (ours.late_kept if ours else 0) + (late.kept if late else 0),
+        "late_unkept": (ours.late_unkept if ours else 0) + (late.unkept if late else 0),
         "lost_rows": (ours.lost_rows if ours else 0) + batch.lost,
         "taps": {**before, **taps},
         "kept_rows": add_rows(ours.kept_rows if ours else 0, kept),
     }
 
 
+NOTHING_COUNTED: Final[Mapping[str, Any]] = totals_after(None, BatchCounts())
 log = logging.getLogger(__name__)
 
 
@@ -298,7 +326,7 @@ def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     column order all times are NULL, and no window has such a row.
     """
     late, lost = describe_late_rows(document), document.get("lost_rows")
-    found = [late] if late is not None else []
+    found = [*describe_kept_rows(document), *([late] if late is not None else [])]
     if lost:
         found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
     ignored = _describe_ignored_timers(document)
@@ -332,7 +360,7 @@ def _has_written_nothing(document: Mapping[str, Any]) -> bool:
     is_known = bool(document.get("rows_read")) and not document.get("rows_minimum")
     if document.get("outcome") != "FINISHED" or not is_known:
         return False
-    sinks = [sink for query in document["queries"].values() for sink in query.get("sinks", ())]
+    sinks = [sink for query in document["queries"].values() for sink in output_sinks(query)]
     return bool(sinks) and all(sink["rows"] == 0 for sink in sinks)
 
 
@@ -349,7 +377,9 @@ def describe_late_rows(document: Mapping[str, Any]) -> str | None:
         if operator.get("late_rows")
     ]
     at_least = "at least " if document.get("late_minimum") else ""
-    return f"{at_least}{late:,} rows{share} came late and were dropped: {', '.join(operators)}"
+    kept = kept_totals(document["queries"]).late
+    became = f"were dropped, and {kept:,} of them kept" if kept else "were dropped"
+    return f"{at_least}{late:,} rows{share} came late and {became}: {', '.join(operators)}"
 
 
 class LateWarnings:

@@ -85,7 +85,33 @@ class _FinalOperator(_OperatorPart, total=False):
     ignored_timers: NonNegative | None
 
 
-class _FinalSink(TypedDict):
+class _RuleCount(TypedDict):
+    rows: NonNegative
+    broken: NonNegative
+    on: str
+
+
+class _Account(TypedDict, total=False):
+    rows_read: NonNegative | None
+    sources: dict[str, NonNegative | None]
+    checked: dict[str, NonNegative | None]
+    rejected: dict[str, _RuleCount]
+    rules: dict[str, _RuleCount]
+    taken: NonNegative
+    kept: NonNegative | None
+    late: dict[str, NonNegative | None]
+    late_kept: NonNegative
+    lost: NonNegative | None
+    written: dict[str, NonNegative | None]
+    row_by_row: bool
+    uncounted: list[str]
+
+
+class _SinkMore(TypedDict, total=False):
+    keeps: bool  # whether it is the one for kept rows
+
+
+class _FinalSink(_SinkMore):
     name: str
     epoch: NonNegative | None
     rows: NonNegative | None
@@ -102,6 +128,7 @@ class _FinalQueryMore(_FinalQuery, total=False):
     finished: bool
     sources: list[_Part]
     operators: list[_FinalOperator]
+    account: _Account
 
 
 def _can_be_found(query: dict[str, Any]) -> bool:
@@ -148,7 +175,7 @@ class _Tasks(TypedDict):
     tasks_done: NonNegative
 
 
-class _ProgressSink(TypedDict):
+class _ProgressSink(_SinkMore):
     name: str
     rows: NonNegative | None  # that the run has published so far
 
@@ -166,6 +193,7 @@ class _ProgressQuery(TypedDict, total=False):
     sources: list[_Part]
     operators: list[_OperatorPart]
     sinks: list[_ProgressSink]
+    account: _Account
 
 
 ProgressQueryValues = Annotated[dict[str, Any], shaped(_ProgressQuery)]

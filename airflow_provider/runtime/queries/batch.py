@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.api.sources import LossySource
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
 from airflow_provider.runtime.jobdir.run_options import COUNT
+from airflow_provider.runtime.queries.accounting import check_batch, checked_rows
 from airflow_provider.runtime.queries.batch_reports import own_report
 from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
@@ -24,6 +25,7 @@ from airflow_provider.runtime.queries.plan import (
     private_field,
     private_value,
     rows_of,
+    source_of,
     source_scans,
 )
 from airflow_provider.runtime.queries.row_policy import RowPolicy
@@ -33,7 +35,7 @@ from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
@@ -117,6 +120,7 @@ class BatchQuery:
         self.epochs = epochs
         self._clock = clock
         self._rows: int | None = None
+        self._checked: dict[str, int] = {}
         self._reports: list[BatchReport] = []
         self._group = f"spark-stream {self.name} {uuid.uuid4()}"
         self._tasks: BatchTasks | None = None
@@ -206,7 +210,8 @@ class BatchQuery:
             self._error = error
             return
         took_s = self._clock.monotonic() - since
-        self._reports = [own_report(_EPOCH, began, took_s, self._rows)]
+        report = own_report(_EPOCH, began, took_s, self._rows)
+        self._reports = [report._replace(counts=self._checked)]
 
     def _stage(self) -> None:
         if isinstance(
@@ -234,14 +239,24 @@ class BatchQuery:
                 _EPOCH,
                 counts,
                 kept=rows.kept,
-                check=lambda record: policy.check(_EPOCH, vars(record), counts(), rows.examples),
+                check=lambda record: self._check(policy, record, counts(), rows),
             )
+
+    def _check(
+        self, policy: RowPolicy, record: EpochRecord, counts: BatchCounts, rows: BatchRows
+    ) -> None:
+        policy.check(_EPOCH, vars(record), counts, rows.examples)
+        check_batch(self.definition, record)
 
     def _count(self, execution: BatchExecution, rows: BatchRows, lost: int) -> BatchCounts:
         session = self.definition.df.sparkSession._jsparkSession
-        say_what_is_not_counted(self.name, execution.planned.executedPlan(), session)
-        self._rows = execution.count_input_rows()
-        return BatchCounts(self._rows, lost=lost, taps=rows.count_taps())
+        pushed = find_pushed_filters(self.name, execution.planned.executedPlan(), session)
+        taps = rows.count_taps()
+        sources = rows.agreed(execution.count_source_rows())
+        self._rows = sum(sources.values()) if sources is not None else None
+        counts = BatchCounts(self._rows, lost=lost, taps=taps, sources=sources, pushed=pushed)
+        self._checked = checked_rows(self.definition.taps, counts)
+        return counts
 
 
 # What reads in a batch job without telling the source's name, or its rows.
@@ -290,22 +305,13 @@ class BatchExecution:
     def planned(self) -> Any:
         return self._execution
 
-    def count_input_rows(self) -> int | None:
+    def count_source_rows(self) -> dict[str, int] | None:
         """Return the rows read from named sources; None where the plan does not tell."""
-        from py4j.protocol import Py4JError
-
-        try:
-            plan = self._execution.executedPlan()
-            before = plan
-            if plan.getClass().getSimpleName() == ADAPTIVE:
-                # Adaptive execution drops a stage that turns out to have no rows, scans and all.
-                before = plan.initialPlan()
-            if any(leaf.getClass().getSimpleName() in _UNCOUNTED for leaf in leaves(before)):
-                return None
-            return max(sum(rows_of(leaf) for leaf in source_scans(each)) for each in (plan, before))
-        except Py4JError as error:
-            log.warning("input rows of this batch job are not known: %s", error)
+        plan = self._execution.executedPlan()
+        before = plan.initialPlan() if _is_adaptive(plan) else plan
+        if any(leaf.getClass().getSimpleName() in _UNCOUNTED for leaf in leaves(before)):
             return None
+        return count_source_rows(plan, lambda leaf: source_of(leaf, ()))
 
 
 _PUSHES: Final = {  # which readers leave rows out, and the setting that lets them
@@ -317,26 +323,51 @@ _PUSHES: Final = {  # which readers leave rows out, and the setting that lets th
 }
 
 
-def count_input_rows(stream_execution: Any) -> int | None:
-    """Count the rows that the finished batch has read from named sources; None if unknown."""
+def count_source_rows(plan: Any, name_of: Callable[[Any], str | None]) -> dict[str, int] | None:
+    """Count the rows that a finished batch has read, by source; None if unknown.
+
+    Args:
+        plan: the executed plan.
+        name_of: returns the source of a scan; None if unknown, whose rows have an empty name.
+    """
     from py4j.protocol import Py4JError
 
     try:
-        plan = stream_execution.lastExecution().executedPlan()
-        return sum(rows_of(leaf) for leaf in source_scans(plan))
+        # Adaptive execution drops a stage that turns out to have no rows, scans and all.
+        plans = (plan, plan.initialPlan()) if _is_adaptive(plan) else (plan,)
+        counts = [_rows_by_source(each, name_of) for each in plans]
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
+    names = dict.fromkeys(name for each in counts for name in each)
+    return {name: max(each.get(name, 0) for each in counts) for name in names}
 
 
-def say_what_is_not_counted(query: str, plan: Any, session: Any) -> None:
-    """Log the filters by which file readers skip rows uncounted, if there are any."""
+def _rows_by_source(plan: Any, name_of: Callable[[Any], str | None]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for leaf in source_scans(plan):
+        name = name_of(leaf) or ""
+        rows[name] = rows.get(name, 0) + rows_of(leaf)
+    return rows
+
+
+def _is_adaptive(plan: Any) -> bool:
+    return str(plan.getClass().getSimpleName()) == ADAPTIVE
+
+
+def find_pushed_filters(query: str, plan: Any, session: Any) -> dict[str, str]:
+    """Return the filters by which file readers skip rows uncounted, and log them."""
     from py4j.protocol import Py4JError
 
-    with contextlib.suppress(Py4JError):  # another version of Spark
-        for source, filters in filters_before_count(plan, session).items():
-            text = "query=%s source=%s: rows_read is without what %s leave out in its files"
-            log.info(text, query, source, filters)
+    try:
+        found = filters_before_count(plan, session)
+    except Py4JError as error:  # another version of Spark
+        log.debug("query=%s it is not known which rows its files leave out: %s", query, error)
+        return {}
+    for source, filters in found.items():
+        text = "query=%s source=%s: rows_read is without what %s leave out in its files"
+        log.info(text, query, source, filters)
+    return found
 
 
 def filters_before_count(plan: Any, session: Any) -> dict[str, str]:

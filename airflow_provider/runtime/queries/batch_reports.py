@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import to_iso
@@ -26,13 +27,15 @@ class BatchReport(NamedTuple):
     """A finished batch.
 
     *progress* is Spark's ``StreamingQueryProgress``, whose late rows are groups of an aggregation;
-    *late_rows* counts rows. A field that is not known is None.
+    *late_rows* counts rows, and *counts* those of rules and records. A field that is not known is
+    None.
     """
 
     progress: dict[str, Any]
     pacing: dict[str, Any] | None = None
     unread_files: int | None = None
     late_rows: int | None = None
+    counts: Mapping[str, int] = MappingProxyType({})
 
     def backlog(self) -> dict[str, int] | None:
         return backlog_of(self.progress.get("sources", []), self.unread_files)

@@ -14,7 +14,7 @@ from airflow_provider.runtime.sinks.committer import KeptRows
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -66,6 +66,27 @@ class BatchRows:
                 self._execution(), tap, functools.partial(self._rows, tap)
             )
         return self._counts
+
+    def agreed(self, read: Mapping[str, int] | None) -> dict[str, int] | None:
+        """Return the rows *read* of each source, after :meth:`count_taps`, counted once.
+
+        A scan's count has the rows of tasks that ran again, and misses those of a part of the plan
+        that was dropped. If it is not what the tap has seen, the source is read again to count.
+        """
+        if read is None:
+            return None
+        found = dict(read)
+        for tap in self._query.taps:
+            scans = self._query.scans_of(tap.source) if tap.source is not None else None
+            scanned = sum(found.get(name, 0) for name in scans or ())
+            if scans is None or scanned == self._counts[tap.name].rows:
+                continue
+            rows = self._rows(tap)
+            again = rows.count() if rows is not None else 0
+            text = "query=%s source=%s: %d rows by its scan, and %d when it is read again"
+            log.info(text, self._query.name, tap.source, scanned, again)
+            found |= {**dict.fromkeys(scans, 0), scans[0]: again}
+        return found
 
     def _rows(self, tap: Tap) -> DataFrame | None:
         return self._split if tap is self._query.split else self._rows_of(tap)

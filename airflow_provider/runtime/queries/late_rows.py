@@ -92,7 +92,8 @@ class LateRows:
         except Py4JError as error:
             log.warning("late rows of this batch are not known: %s", error)
             return None
-        return LateCount(rows, is_minimum)
+        kept = sum(rows.values()) - self.unkept if self._keeps else 0
+        return LateCount(rows, is_minimum, kept, self.unkept)
 
     def _keep(self, operator: str, counted: int, plans: list[_Late]) -> None:
         if self._keeps and plans:

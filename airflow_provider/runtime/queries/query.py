@@ -24,6 +24,7 @@ from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
     check_supported,
+    is_row_by_row,
     is_streaming,
     named_leaves,
     plan_operators,
@@ -91,6 +92,15 @@ class QueryDefinition:
         return self.sinks if self.native is None else (*self.sinks, self.native)
 
     @property
+    def output_sinks(self) -> tuple[Sink | OnePhaseSink, ...]:
+        """Return the sinks without that for kept rows."""
+        return tuple(sink for sink in self.all_sinks if sink is not self.kept)
+
+    def operator_name(self, index: int) -> str:
+        """Return the job's name of a stateful operator, by its position in the plan."""
+        return self.operators[index] if index < len(self.operators) else str(index)
+
+    @property
     def sink_names(self) -> tuple[str, ...]:
         return tuple(sink.name for sink in self.all_sinks)
 
@@ -108,6 +118,19 @@ class QueryDefinition:
             },
             "sinks": {sink.name: _plain(_datasets_of_sink(sink)) for sink in self.all_sinks},
         }
+
+    def scans_of(self, source: str) -> tuple[str, ...] | None:
+        """Return a source with that of its corrected records; None if one is read several times."""
+        names = [each.name for each in self.sources]
+        also = next((each.also for each in self.sources if each.name == source), None)
+        scans = (source,) if also is None else (source, also.name)
+        return scans if all(names.count(name) <= 1 for name in scans) else None
+
+    @functools.cached_property
+    def is_row_by_row(self) -> bool:
+        """Whether each row that is read, and not taken out, is one row of the output."""
+        filters = [tap for tap in self.taps if tap.takes and tap is not self.split]
+        return is_row_by_row(self.df, filters=len(filters))
 
     @property
     def bounded(self) -> bool:

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import AccountError
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
-from airflow_provider.runtime.queries.batch import count_input_rows, lossy_among, warn_of_losses
+from airflow_provider.runtime.queries.accounting import check_batch
+from airflow_provider.runtime.queries.batch import (
+    count_source_rows,
+    find_pushed_filters,
+    lossy_among,
+    warn_of_losses,
+)
 from airflow_provider.runtime.queries.batch_rows import BatchRows, rows_of_plan
 from airflow_provider.runtime.queries.late_rows import LateRows
+from airflow_provider.runtime.queries.plan import items, source_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -29,6 +36,7 @@ class StreamBatch:
 
     Args:
         execution: the JVM's ``StreamExecution``; None if the start has failed.
+        is_first: whether it is the first batch of a start.
     """
 
     def __init__(
@@ -39,7 +47,9 @@ class StreamBatch:
         *,
         execution: Any | None,
         began: dt.datetime,
+        is_first: bool = False,
     ) -> None:
+        self._is_first = is_first
         self._query, self._policy, self._number = query, policy, number
         self._execution = execution
         self._began = began
@@ -82,17 +92,35 @@ class StreamBatch:
     @functools.cached_property
     def _counted(self) -> BatchCounts:
         if self._execution is None:
-            return BatchCounts(read=None, late=None, lost=self.lost)
+            return BatchCounts(read=None, late=None, lost=self.lost, sources=None)
         jvm = self._query.df.sparkSession._jvm
         self._late = LateRows(self._execution, jvm, keeps=self._policy.keeps_late)
         is_known = all(source.is_known for source in self._query.sources)
+        taps = self._rows.count_taps()
+        rows = self._count_sources(self._execution)
         return BatchCounts(
             # A stream that the job opened by itself looks like a table.
-            read=count_input_rows(self._execution) if is_known else None,
+            read=sum(rows.values()) if rows is not None and is_known else None,
             late=self._late.count(),
             lost=self.lost,
-            taps=self._rows.count_taps(),
+            taps=taps,
+            sources=None if rows is None or "" in rows else rows,
+            pushed=self._find_pushed() if self._is_first else {},
         )
+
+    def _count_sources(self, execution: Any) -> dict[str, int] | None:
+        names = [source.name for source in self._query.sources]
+
+        def name_of(scan: Any) -> str | None:
+            if len(names) == 1:  # each call of the JVM costs the batch time
+                return names[0]
+            return source_of(scan, zip(items(execution.sources()), names, strict=True))
+
+        return self._rows.agreed(count_source_rows(self._ran.executedPlan(), name_of))
+
+    def _find_pushed(self) -> dict[str, str]:
+        session = self._query.df.sparkSession._jsparkSession
+        return find_pushed_filters(self._query.name, self._ran.executedPlan(), session)
 
     def _kept(self) -> KeptRows | None:
         late = self._late if self._policy.keeps_late else None
@@ -106,6 +134,7 @@ class StreamBatch:
 
     def _check(self, record: EpochRecord) -> None:
         self._policy.check(record.epoch, vars(record), self._counted, self._rows.examples)
+        check_batch(self._query, record)
 
     @property
     def _ran(self) -> Any:

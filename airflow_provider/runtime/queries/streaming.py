@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
+from airflow_provider.runtime.queries.accounting import checked_rows
 from airflow_provider.runtime.queries.batch import (
     UnreadFiles,
-    say_what_is_not_counted,
 )
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
@@ -332,7 +332,12 @@ class RunningQuery:
             self._check_input(batch)
             execution = self._execution()
             rows = StreamBatch(
-                self.definition, self._policy, batch, execution=execution, began=began
+                self.definition,
+                self._policy,
+                batch,
+                execution=execution,
+                began=began,
+                is_first=self._is_first,
             )
             rows.stage(epochs, df, logged)
             self._note(batch, rows.counts)
@@ -357,15 +362,13 @@ class RunningQuery:
 
     def _note(self, batch: int, counts: BatchCounts) -> None:
         self._rows = counts.read
+        self._reports.note(batch, counts=checked_rows(self.definition.taps, counts))
         if counts.late is not None:
             self._reports.note(batch, late_rows=sum(counts.late.rows.values()))
 
     def _look_at_first(self, execution: Any) -> None:
         if not self._policy.waits:
             warn_of_one_time(self.definition, execution)
-        session = self.definition.df.sparkSession._jsparkSession
-        plan = execution.lastExecution().executedPlan()
-        say_what_is_not_counted(self.name, plan, session)
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:

@@ -13,11 +13,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
+from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.plan import analyzed
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -40,6 +41,7 @@ class Rule:
         name: unique in the job.
         takes: whether a row that breaks it is taken out of the query.
         keeps: whether such a row goes to the query's sink for kept rows.
+        on: the policy, as the job has given it.
         limit: how many rows of a run may break it; None for any number.
         batch_limit: the same of one batch.
     """
@@ -47,6 +49,7 @@ class Rule:
     name: str
     takes: bool = False
     keeps: bool = False
+    on: str = COUNT
     limit: RowLimit | None = None
     batch_limit: RowLimit | None = None
 
@@ -76,6 +79,10 @@ class Tap:
     @property
     def keeps(self) -> bool:
         return any(rule.keeps for rule in self.rules)
+
+    @property
+    def takes(self) -> bool:
+        return any(rule.takes for rule in self.rules)
 
     @property
     def is_limited(self) -> bool:
@@ -108,6 +115,11 @@ class Tap:
             for place in range(len(self.rules))
         ]
         return [sf.count(sf.lit(1)).alias("rows"), total(taken, "taken"), *sums]
+
+    def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
+        """Return the count in Spark's report of a batch (``observedMetrics``)."""
+        names = ("rows", "taken", *(f"rule_{place}" for place in range(len(self.rules))))
+        return self.count_of([metrics[name] for name in names])
 
     def count_of(self, values: Sequence[Any] | None) -> TapCount:
         names = [rule.name for rule in self.rules]

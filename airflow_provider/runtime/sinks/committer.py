@@ -26,6 +26,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import AccountError, LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import (
+    NOTHING_COUNTED,
     EpochRecord,
     add_rows,
     totals_after,
@@ -43,7 +44,7 @@ from airflow_provider.runtime.sinks.recovery import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -230,8 +231,7 @@ class EpochCommitter:
             msg = f"{self._logs.url}: Spark runs batch {epoch} but has written no metadata"
             raise SinkError(msg)
         records = EpochRecords(self._storage, query_id)
-        named = EpochId(self._query, query_id, epoch, self._token)
-        staged = self._stage(df, named)
+        staged = self._stage(df, named := EpochId(self._query, query_id, epoch, self._token))
         failpoints.hit("sink.staged")
         counts, kept_rows = count(), self._stage_kept(kept(), named, staged)
         before = self._before(records, epoch)
@@ -469,8 +469,9 @@ class EpochCommitter:
     def lost_rows(self) -> int | None:
         return self._last.lost_rows if self._is_ours(self._last) else 0
 
-    def taps(self) -> dict[str, dict[str, Any]]:
-        return self._last.taps if self._is_ours(self._last) else {}
+    def totals(self) -> Mapping[str, Any]:
+        """Return the counts of the run so far, as the record of its last epoch has them."""
+        return vars(self._last) if self._is_ours(self._last) else NOTHING_COUNTED
 
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:
         if not self._is_ours(record):

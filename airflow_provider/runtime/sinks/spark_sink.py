@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -18,7 +18,12 @@ from airflow_provider.runtime.base.names import name_of, numbers_in
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.datasets import datasets_of
-from airflow_provider.runtime.jobdir.epoch_documents import LateCount, add_late, add_rows
+from airflow_provider.runtime.jobdir.epoch_documents import (
+    NOTHING_COUNTED,
+    TapCount,
+    add_each,
+    add_rows,
+)
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -154,14 +159,31 @@ def _last_listed(path: str) -> int:
     return max(numbers_in(name.removesuffix(".compact") for name in names), default=-1)
 
 
+class Observed(Protocol):
+    """A place whose rows Spark's report of a batch counts."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the report."""
+
+    def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
+        """Return the count of one batch."""
+
+
 class SparkSinkEpochs:
     """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes."""
 
-    def __init__(self, sink: OnePhaseSink) -> None:
+    def __init__(
+        self, sink: OnePhaseSink, taps: Sequence[Observed] = (), sources: Sequence[str] = ()
+    ) -> None:
         self.sink = sink
+        self._taps = taps
+        self._sources = sources
         self._read = 0
         self._written: int | None = 0
         self._late: dict[str, int] = {}
+        self._source_rows: dict[str, int] = {}
+        self._tap_rows: dict[str, dict[str, Any]] = {}
 
     def batch_ran(self, progress: Mapping[str, Any]) -> None:
         """Count a batch by Spark's report. Sinks of Spark's first interface count no rows: -1."""
@@ -169,9 +191,15 @@ class SparkSinkEpochs:
         written = (progress.get("sink") or {}).get("numOutputRows", -1)
         self._written = None if written < 0 else add_rows(self._written, written)
         dropped = (op.get(_DROPPED, 0) for op in progress.get("stateOperators", ()))
-        self._late = (
-            add_late(self._late, LateCount({str(n): r for n, r in enumerate(dropped)})) or {}
-        )
+        self._late = add_each(self._late, {str(n): rows for n, rows in enumerate(dropped)}) or {}
+        for name, source in zip(self._sources, progress.get("sources", ()), strict=False):
+            rows = source.get("numInputRows") or 0
+            self._source_rows = add_each(self._source_rows, {name: rows}) or {}
+        observed = progress.get("observedMetrics") or {}
+        for tap in self._taps:
+            if tap.name in observed:
+                count = tap.count_reported(observed[tap.name])
+                self._tap_rows[tap.name] = count.after(self._tap_rows.get(tap.name)).to_dict()
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         # Nothing is staged or recorded, and Spark runs an open batch again by itself.
@@ -194,6 +222,12 @@ class SparkSinkEpochs:
 
     def rows_read(self) -> int:
         return self._read
+
+    def totals(self) -> dict[str, Any]:
+        """Return the counts of this attempt, as the record of an epoch names them."""
+        known = {"rows_read": self._read, "late_rows": self._late, "late_minimum": bool(self._late)}
+        counted = {"source_rows": self._source_rows, "taps": self._tap_rows}
+        return {**NOTHING_COUNTED, **known, **counted}
 
 
 _ROWS: Final = "at least once: the rows of a batch that runs again are given to it again"

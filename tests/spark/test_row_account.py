@@ -1,0 +1,210 @@
+"""The account of a run: each row that was read is in the output, kept, or named as uncounted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from streams import Place
+
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.cli.run_command import summary_lines
+from airflow_provider.runtime.errors import EXIT_OK, RunFailedError
+from airflow_provider.runtime.jobdir.epoch_documents import TapCount
+from airflow_provider.runtime.queries.taps import Tap
+from airflow_provider.runtime.storage.open import open_storage
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("account_jobs.py")
+GOOD = [("a", 1), ("a", 9), ("b", 2), ("c", 3), ("d", 4), ("e", 5), (None, 6)]
+LINES = (
+    ('{"k":"a","v":1}', '{"k":"b","v":2}', '{"k":"x","v":-1}', "no json at all"),
+    ('{"k":"c","v":3}', '{"k":"d","v":4}', '{"k":"y","v":"two"}', '{"k":"z","v":0}'),
+    ('{"k":"e","v":5}', '{"v":6}', '{"k":"w"}', '{"k":"a","v":9}'),
+)
+
+
+class Orders(Place):
+    """The folders of a job that keeps rows."""
+
+    @property
+    def kept(self) -> Path:
+        return self.root / "kept"
+
+    def account(self, spark: Any, job: str, **asked: Any) -> tuple[Any, dict[str, Any]]:
+        params = {"kept": str(self.kept), **asked.pop("params", {})}
+        entry = f"{JOBS}:{job}"
+        final = self.run(spark, job, entry=entry, run_id="r1", params=params, **asked)
+        return final, final.queries["out"]["account"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Orders:
+    place = Orders(tmp_path)
+    write(place.input, *LINES)
+    return place
+
+
+def write(folder: Path, *records: tuple[str, ...]) -> None:
+    folder.mkdir()
+    for number, lines in enumerate(records):
+        (folder / f"{number}.json").write_text("".join(f"{line}\n" for line in lines))
+
+
+def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
+    found = ds.dataset(folder).to_table(columns=list(columns)).to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=str)
+
+
+def counted(account: dict[str, Any]) -> dict[str, Any]:
+    return {name: account[name] for name in ("sources", "checked", "rejected", "rules")}
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
+    """A stream and a batch job have the same account, and its numbers are those of the files."""
+    final, account = place.account(spark, "checked", mode=mode)
+
+    assert sorted(GOOD, key=str) == rows(place.output, "k", "v")
+    assert {
+        "sources": {"orders": 12},
+        "checked": {"orders": 12},
+        "rejected": {"orders": {"rows": 12, "broken": 2, "on": "keep"}},
+        "rules": {
+            "positive": {"rows": 10, "broken": 3, "on": "keep"},
+            "known": {"rows": 10, "broken": 1, "on": "count"},
+        },
+    } == counted(account)
+    assert (12, 3, 5, True, []) == tuple(
+        account[name] for name in ("rows_read", "taken", "kept", "row_by_row", "uncounted")
+    )
+    assert {f"files:{place.output}": 7} == account["written"]
+    assert 5 == len(rows(place.kept, "kind"))
+    head = next(summary_lines(final, took_s=1))
+    assert head.endswith("12 rows in, 7 out, 5 kept (2 rejected, 3 broke a rule, 0 late)")
+
+
+def test_a_source_that_is_read_in_two_places_is_named(spark: Any, place: Orders) -> None:
+    """Its scans count it twice; that is no error, and is said."""
+    _, account = place.account(spark, "twice")
+
+    assert {"orders": 24} == account["sources"]
+    assert {"orders": None} == account["checked"]
+    (said,) = account["uncounted"]
+    assert "source orders is read in 2 places" in said
+
+
+def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, place: Orders) -> None:
+    """Adaptive execution may drop what has run; its rows are counted and kept all the same."""
+    write(place.root / "others", ())
+    conf = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+    params = {"others": str(place.root / "others")}
+    _, account = place.account(spark, "joined_with_nothing", mode="batch", params=params, conf=conf)
+
+    assert ({"orders": 12}, 5) == (account["checked"], account["kept"])
+    assert 5 == len(rows(place.kept, "kind"))
+
+
+def test_late_rows_that_are_kept_are_in_the_account(spark: Any, place: Orders) -> None:
+    """Two rows of the third file are behind the watermark of the second one."""
+    minute = '{{"t":"2026-01-01 00:{}","k":"a","v":{}}}'
+    files = (
+        [("00:01", 1), ("05:00", 2)],
+        [("06:00", 3), ("06:01", -3)],
+        [("00:02", 4), ("00:03", 5)],
+    )
+    for each in place.input.iterdir():
+        each.unlink()
+    place.input.rmdir()
+    write(place.input, *(tuple(minute.format(*row) for row in each) for each in files))
+
+    final, account = place.account(spark, "windows", late="keep")
+
+    assert ({"windows": 2}, 2, 1, 3) == tuple(
+        account[name] for name in ("late", "late_kept", "taken", "kept")
+    )
+    assert 2 == final.late_rows
+    kinds = [kind for (kind,) in rows(place.kept, "kind")]
+    assert ["late", "late", "rule"] == kinds
+
+
+def test_sparks_own_sink_counts_what_sparks_reports_have(spark: Any, place: Orders) -> None:
+    """Rules are counted there too, and what stays unknown is named."""
+    final, account = place.account(spark, "through_spark")
+
+    assert {"orders": {"rows": 12, "broken": 2, "on": "count"}} == account["rejected"]
+    assert {"rows": 10, "broken": 3, "on": "count"} == account["rules"]["positive"]
+    assert ({"orders": 12}, {"spark:noop": 10}) == (account["sources"], account["written"])
+    (said,) = account["uncounted"]
+    assert "spark:noop is Spark's own sink" in said
+    assert next(summary_lines(final, took_s=1)).endswith(
+        "at least 12 rows in, at least 10 out, at least 0 late"
+    )
+
+
+def test_a_function_that_reads_its_rows_twice(spark: Any, place: Orders) -> None:
+    """The rows count once, and are kept once."""
+    _, account = place.account(spark, "through_a_function")
+
+    assert ({"orders": 12}, 5) == (account["sources"], account["kept"])
+
+
+def test_a_run_that_does_not_add_up_is_not_finished(
+    spark: Any, place: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch in which a row was not looked at is not published; the next attempt's is."""
+
+    def one_less(tap: Tap, values: Any) -> TapCount:
+        found = count(tap, values)
+        return dataclasses.replace(found, rows=found.rows - (tap.source is not None))
+
+    count = Tap.count_of
+    with monkeypatch.context() as patched:
+        patched.setattr(Tap, "count_of", one_less)
+        with pytest.raises(
+            RunFailedError,
+            match="query 'out': batch 0 does not add up: 4 rows of source 'orders' were read, and "
+            "3 were checked for rejected records; it is not published; see that nothing changes",
+        ):
+            place.account(spark, "checked", restart="none")
+    assert not list(place.output.glob("*.parquet"))
+
+    final, _ = place.account(spark, "checked")
+
+    assert ("FINISHED", 2, 7) == (final.outcome, final.attempts, len(rows(place.output, "k")))
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
+def test_kept_rows_are_shown_and_written_for_correction(
+    spark: Any, place: Orders, capsys: pytest.CaptureFixture[str], file_format: str
+) -> None:
+    """The command reads what the run has published, and writes records as they came."""
+    place.account(spark, "checked", params={"format": file_format})
+    command = ["rejected", str(place.job_dir)]
+    capsys.readouterr()
+
+    assert EXIT_OK == main([*command, "--rows", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "run r1: 5 kept (2 rejected, 3 broke a rule, 0 late)" == lines[0]
+    assert f"  query out: kept in files:{place.kept}" == lines[1]
+    assert "    source orders: 2 of 12 records (keep)" in lines
+    assert {"    2 rejected in orders", "    3 rule in positive"} <= set(lines)
+    (shown,) = [line for line in lines if line.endswith("no json at all")]
+    assert "is no object of JSON" in shown
+
+    assert EXIT_OK == main([*command, "--kind", "rule", "--json"])
+    (query,) = json.loads(capsys.readouterr().out)["queries"]
+    (group,) = query["kept"]
+    assert ("rule", "positive", 3) == (group["kind"], group["place"], group["rows"])
+    assert {-1, 0, None} == {json.loads(row["row"])["v"] for row in group["samples"]}
+
+    folder = place.root / "corrected"
+    assert EXIT_OK == main([*command, "--kind", "rejected", "--write", str(folder)])
+    storage = open_storage(str(folder / "rejected" / "orders"))
+    (name,) = storage.list("")
+    assert {"no json at all", '{"k":"y","v":"two"}'} == {*storage.read(name).decode().splitlines()}
