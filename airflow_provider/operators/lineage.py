@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.storage.open import credentials_in_use, is_in_s3, using
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
@@ -135,16 +136,30 @@ class LineageOperator(SlicedOperator):
 
 @dataclasses.dataclass(frozen=True)
 class RunDatasets:
-    """The datasets of a run with the rows that it has read or written; None for unknown."""
+    """The datasets of a run with the rows that it has read or written; None for unknown.
+
+    Attributes:
+        checks: the rules for the rows of inputs.
+    """
 
     inputs: _Rows
     outputs: _Rows
+    checks: Mapping[Dataset, Sequence[RowCheck]] = dataclasses.field(default_factory=dict)
+
+
+class RowCheck(NamedTuple):
+    """A rule for the rows of a dataset, or for its records; *on* is the job's policy."""
+
+    name: str
+    rows: int
+    broken: int
+    on: str
 
 
 def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
     """Return the datasets of a run's last attempt, with the rows of all its attempts.
 
-    Rows are counted by query, so those of a dataset are unknown where a query reads several.
+    Where rows are counted by query alone, those of a dataset are unknown if a query reads several.
     """
     run = directory.run(run_id)
     attempt = run.last_attempt()
@@ -152,12 +167,41 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
     read, written = _rows_read(run), _rows_written(directory, run)
     inputs: _Rows = {}
     outputs: _Rows = {}
+    checks: dict[Dataset, list[RowCheck]] = {}
+    accounts = _accounts(run)
     for name, query in datasets.items():
         sources = {dataset for found in query["sources"].values() for dataset in _each(found)}
-        _count(inputs, sources, read.get(name) if len(sources) == 1 else None)
+        account = accounts.get(name) or {}
+        if len(sources) == 1:
+            _count(inputs, sources, read.get(name))
+        else:
+            _count_each(inputs, query["sources"], account.get("sources") or {})
+        for source, found in query["sources"].items():
+            for dataset in _each(found):
+                checks.setdefault(dataset, []).extend(_checks_of(account, source))
         for sink, found in query["sinks"].items():
             _count(outputs, _each(found), written.get((name, sink)))
-    return RunDatasets(inputs, outputs)
+    return RunDatasets(inputs, outputs, checks)
+
+
+def _accounts(run: RunDirectory) -> dict[str, Any]:
+    counted = run.final() or run.progress()
+    queries = counted.queries if counted is not None else {}
+    return {name: query.get("account") for name, query in queries.items()}
+
+
+def _checks_of(account: Mapping[str, Any], source: str) -> Iterator[RowCheck]:
+    rejected = {f"records of {source}": (account.get("rejected") or {}).get(source)}
+    for name, each in {**rejected, **(account.get("rules") or {})}.items():
+        if each is not None:
+            yield RowCheck(name, each["rows"], each["broken"], each["on"])
+
+
+def _count_each(rows: _Rows, sources: Mapping[str, Any], known: Mapping[str, int | None]) -> None:
+    found = [(name, dataset) for name in sources for dataset in _each(sources[name])]
+    for name, dataset in found:
+        is_alone = sum(each == name for each, _ in found) == 1
+        _count(rows, [dataset], known.get(name) if is_alone else None)
 
 
 def _rows_read(run: RunDirectory) -> dict[str, int | None]:
@@ -206,11 +250,25 @@ def _as_openlineage(found: RunDatasets) -> OperatorLineage[Any, Any]:
         OutputStatisticsOutputDatasetFacet,
     )
     from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.facet_v2 import data_quality_assertions_dataset as quality
     from openlineage.client.facet_v2 import input_statistics_input_dataset as input_statistics
 
-    def read(rows: int | None) -> dict[str, Any]:
+    def assertion(check: RowCheck) -> quality.Assertion:
+        return quality.Assertion(
+            assertion=check.name,
+            success=check.broken == 0,
+            severity="error" if check.on == FAIL else "warn",
+            expected="0",
+            actual=str(check.broken),
+        )
+
+    def read(dataset: Dataset, rows: int | None) -> dict[str, Any]:
         facet = input_statistics.InputStatisticsInputDatasetFacet(rowCount=rows)
-        return {} if rows is None else {"inputStatistics": facet}
+        facets: dict[str, Any] = {} if rows is None else {"inputStatistics": facet}
+        if checks := found.checks.get(dataset):
+            assertions = [assertion(each) for each in checks]
+            facets["dataQualityAssertions"] = quality.DataQualityAssertionsDatasetFacet(assertions)
+        return facets
 
     def written(rows: int | None) -> dict[str, Any]:
         facet = OutputStatisticsOutputDatasetFacet(rowCount=rows)
@@ -218,7 +276,7 @@ def _as_openlineage(found: RunDatasets) -> OperatorLineage[Any, Any]:
 
     return OperatorLineage(
         inputs=[
-            InputDataset(namespace, name, inputFacets=read(rows))
+            InputDataset(namespace, name, inputFacets=read(Dataset(namespace, name), rows))
             for (namespace, name), rows in found.inputs.items()
         ],
         outputs=[

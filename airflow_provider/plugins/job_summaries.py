@@ -16,6 +16,7 @@ from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
 from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.row_account import output_sinks
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, newest_upgrade
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
@@ -352,8 +353,8 @@ def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
 
 
 def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
-    """Return how many rows all sinks of a run have published; None when one does not know."""
-    rows = [s["rows"] for query in record.queries.values() for s in query.get("sinks") or ()]
+    """Return how many rows a run has published, without kept ones; None if a sink counts none."""
+    rows = [sink["rows"] for query in record.queries.values() for sink in output_sinks(query)]
     return None if not rows or None in rows else sum(rows)
 
 

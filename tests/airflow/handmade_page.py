@@ -120,6 +120,18 @@ class PageJob(Job):
                 }
             ],
             "sinks": [{"name": "out", "rows": 4321}],
+            "account": {
+                "rows_read": 1000,
+                "rejected": {"flights": {"rows": 1000, "broken": 20, "on": "keep"}},
+                "rules": {
+                    "has a delay": {"rows": 980, "broken": 30, "on": "keep"},
+                    "is early": {"rows": 980, "broken": 7, "on": "count"},
+                },
+                "taken": 30,
+                "late": {"0": 50},
+                "kept": 50,
+                "uncounted": ["late rows are a minimum"],
+            },
         }
         reported: dict[str, Any] = {"queries": {"daily": query}, "rows_read": 12_345_678}
         reported |= {"late_rows": 1234, **counted}

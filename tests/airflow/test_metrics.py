@@ -141,6 +141,11 @@ def report(job: PageJob, batch: int, backlog: int = 5200) -> None:
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": backlog},
         "operators": [{"name": "0", "late_rows": 12, "mark": "running"}],
+        "account": {
+            "rejected": {"orders": {"rows": 9, "broken": 2, "on": "keep"}},
+            "rules": {"positive": {"rows": 7, "broken": 1, "on": "count"}},
+            "kept": 2,
+        },
     }
     progress = a_progress(at=ago(0), attempt=1, queries={"daily": query})
     progress.put(job.run.storage, "progress.json")

@@ -761,6 +761,31 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
     assert "has a checkpoint" in nothing["text"]
 
 
+def test_kept_rows_are_a_tab_of_a_job_that_keeps_some(page: Page) -> None:
+    """Its documents are served as they are; the kept rows are no output."""
+    account = {"rows_read": 12, "taken": 3, "kept": 5, "uncounted": []}
+    sinks = [
+        {"name": "out", "epoch": 3, "rows": 7},
+        {"name": "delta:/kept", "epoch": 3, "rows": 5, "keeps": True},
+    ]
+    query = {"query_id": "q1", "batch_id": 3, "sinks": sinks, "account": account}
+    job = page.jobs["finished"]
+    final = json.loads(job.run.storage.read("final.json"))
+    job.run.storage.put("final.json", json.dumps({**final, "queries": {"daily": query}}).encode())
+
+    overview = page.get("finished", "overview")
+    kept, _ = page.get("finished", "tabs/rejected")["sections"]
+
+    assert (7, account) == (
+        overview["job"]["rows_written"],
+        overview["final"]["queries"]["daily"]["account"],
+    )
+    tab = {"name": "rejected", "title": "Kept rows"}
+    assert tab in page.get("finished", "tabs")["tabs"]
+    assert tab not in page.get("failed", "tabs")["tabs"]
+    assert ("daily", "delta:/kept", {"Kept": 5}) == (kept["title"], kept["detail"], kept["facts"])
+
+
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the package from outside into this process, for one test."""

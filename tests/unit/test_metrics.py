@@ -70,6 +70,14 @@ def reported(**values: Any) -> dict[str, Any]:
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": 5200, "avgOffsetsBehindLatest": 1300},
         "operators": [{"name": "0", "late_rows": 3}, {"name": "1", "late_rows": 4}],
+        "account": {
+            "rejected": {"orders": {"rows": 12, "broken": 2, "on": "keep"}},
+            "rules": {
+                "positive": {"rows": 10, "broken": 3, "on": "keep"},
+                "known": {"rows": 10, "broken": 1, "on": "count"},
+            },
+            "kept": 5,
+        },
     }
     return {**query, **values}
 
@@ -105,6 +113,9 @@ def test_a_stream_at_work_has_every_metric():
         "backlog": 5200.0,
         "watermark_lag": 95.0,
         "late_rows": 7.0,
+        "rejected_rows": 2.0,
+        "broken_rows": 4.0,
+        "kept_rows": 5.0,
         "batch_duration": 2.5,
         "input_rows_per_second": 100.0,
         "processed_rows_per_second": 400.0,
@@ -306,7 +317,8 @@ def test_a_damaged_history_costs_its_own_metrics_only(job, clock, history):
 
     samples = values_of(reader.samples(is_alive=True), "q")
 
-    assert {"backlog", "watermark_lag", "late_rows"} == set(samples)
+    counted = {"late_rows", "rejected_rows", "broken_rows", "kept_rows"}
+    assert {"backlog", "watermark_lag", *counted} == set(samples)
 
 
 def test_savepoints_are_listed_once_a_minute(job, clock):

@@ -1,5 +1,6 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
+import { Account } from "./account.js";
 import { NOTHING, count, duration, lateRows, lostRows, moment, rate, sentence, short, sliceName, whole, words } from "./format.js";
 import { Facts, Id, Waiting } from "./parts.js";
 import { Plots, batchPlots, hourPlots } from "./plots.js";
@@ -14,7 +15,7 @@ export function Overview({ overview, params, go }) {
   return html`<div>
     <${Upgrade} upgrade=${data.upgrade} />
     <${Facts} facts=${factsOf(job)} />
-    ${queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
+    ${queries.map((query) => html`<${Query} key=${query.name} query=${query} go=${go} />`)}
     ${histories.length > 1
       ? html`<${Choice} label="Plots of the query" chosen=${history.query} names=${histories.map((h) => [h.query, h.query])} choose=${(query) => go({ query })} />`
       : null}
@@ -104,7 +105,8 @@ function queriesOf({ progress, final, does }) {
       pacing: end || !last.pacing ? null : pacingOf(last.pacing),
       sources: (now.sources ?? []).map((part) => partOf(part, end)),
       operators: (now.operators ?? []).map((part) => ({ ...partOf(part, end), ...operatorOf(part, does, bound) })),
-      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} rows` : null })),
+      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.keeps ? "kept rows" : "rows"}` : null })),
+      account: now.account ?? null,
     };
   });
 }
@@ -130,7 +132,7 @@ function pacingOf({ decision, reason, target_s: target, sources }) {
   return `${decision}: ${reason} (target ${target} s)${limits.length ? `; a batch reads ${limits.join(", ")}` : ""}`;
 }
 
-function Query({ query }) {
+function Query({ query, go }) {
   const backlog = Object.entries(query.backlog).map(([name, value]) => `${measure(name)} ${whole(value)}`).join(", ");
   const said = [
     query.phase ? words(query.phase) : null,
@@ -148,6 +150,7 @@ function Query({ query }) {
         : null}
       <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `batch ${query.batch}`} />
     </div>
+    <${Account} account=${query.account} name=${query.name} go=${go} />
     ${query.pacing ? html`<p className="ss-muted">Batch size ${query.pacing}</p>` : null}
   </section>`;
 }

@@ -42,6 +42,9 @@ class BatchEntry:
     """One batch.
 
     Attributes:
+        rejected_rows: records that could not be read; None if none are looked at.
+        broken_rows: rows that broke a rule, once for each rule; None without rules.
+        kept_rows: rows that were taken out and kept; None where nothing is.
         duration_ms: its time by Spark's phase, ``triggerExecution`` for all.
         input_rate: rows a second that have arrived since the batch before it.
         process_rate: rows a second while it ran.
@@ -58,6 +61,9 @@ class BatchEntry:
     attempt: Positive
     rows: NonNegative | None = None
     late_rows: NonNegative | None = None
+    rejected_rows: NonNegative | None = None
+    broken_rows: NonNegative | None = None
+    kept_rows: NonNegative | None = None
     duration_ms: dict[str, NonNegative] = dataclasses.field(default_factory=dict)
     input_rate: float | None = None
     process_rate: float | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.base.names import is_name
+from airflow_provider.runtime.jobdir.row_account import counts_of
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.snapshot import read_history
@@ -71,6 +72,9 @@ METRICS: Final = (
         "The rate at which the last batch was processed",
     ),
     Metric("late_rows", "rows", "How many rows the run has dropped as late"),
+    Metric("rejected_rows", "rows", "How many records of the run could not be read"),
+    Metric("broken_rows", "rows", "How many rows have broken a rule, once for each rule"),
+    Metric("kept_rows", "rows", "How many rows the run has taken out and kept"),
     Metric("state_rows", "rows", "How many rows were in state after the last batch"),
     Metric("state_bytes", "bytes", "How much memory they take"),
     Metric("commit_age", "seconds", "Time since the last batch committed"),
@@ -135,6 +139,7 @@ def _of_query(
     late = [part.get("late_rows") for part in progress.get("operators") or ()]
     known = [rows for rows in late if rows is not None]
     yield "late_rows", sum(known) if known else None
+    yield from counts_of(progress.get("account") or {}).items()
     if last is None:
         return
     yield "batch_duration", last.time_ms / 1000
