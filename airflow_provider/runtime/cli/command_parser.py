@@ -270,6 +270,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "savepoint dispose": (_SAVED,),
     "pool start": ("--size 2",),
+    "rejected": (_JOB, f"{_JOB} --kind rejected --write /data/corrected"),
     "pool status": ("",),
     "pool stop": ("",),
     "state show": (_JOB, f"{_SAVED} daily --rows"),

@@ -1,0 +1,178 @@
+"""The rows that a run has kept, read from the published files of its sinks, without Spark."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.row_account import kept_totals
+from airflow_provider.runtime.jobdir.run_commit import commit_log_of
+from airflow_provider.runtime.queries.taps import KEPT_SCHEMA
+from airflow_provider.runtime.sinks.files import is_name_of
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
+
+_FILES: Final = "files:"
+COLUMNS: Final = tuple(field.split()[0] for field in KEPT_SCHEMA.split(", "))
+_ARROW: Final = ("parquet", "orc")
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptOfQuery:
+    """What a query has kept in a run.
+
+    Attributes:
+        sink: its sink for kept rows; None without one.
+        account: see :class:`~.row_account.RowAccount`, as JSON has it.
+        files: the published files, oldest first; None if the sink is none of files.
+    """
+
+    query: str
+    sink: str | None
+    account: Mapping[str, Any]
+    files: tuple[str, ...] | None
+
+    @property
+    def folder(self) -> str:
+        return (self.sink or "").removeprefix(_FILES)
+
+    def rows(self, *, last_files: int | None = None) -> Iterator[Row]:
+        """Yield the kept rows; of the newest files alone if there are many."""
+        found = self.files or ()
+        for path in found if last_files is None else found[-last_files:]:
+            yield from _read(self.folder, path)
+
+
+def kept_of_run(directory: JobDirectory, record: RunRecord) -> list[KeptOfQuery]:
+    """Return what the queries of a run have kept, by its final checkpoint or last progress."""
+    found = []
+    for name, query in _counted(directory, record).items():
+        sink = _sink_of(query)
+        last = query.get("batch_id")  # in a final checkpoint
+        files = _published(directory, record, name, sink, last)
+        found.append(KeptOfQuery(name, sink, query.get("account") or {}, files))
+    return found
+
+
+def keeps_rows(directory: JobDirectory, record: RunRecord) -> bool:
+    """Whether a query of a run has a sink for kept rows."""
+    return any(_sink_of(query) for query in _counted(directory, record).values())
+
+
+def _counted(directory: JobDirectory, record: RunRecord) -> dict[str, dict[str, Any]]:
+    run = directory.run(record.run_id)
+    counted = run.final() or run.progress()
+    return counted.queries if counted is not None else {}
+
+
+def _sink_of(query: Mapping[str, Any]) -> str | None:
+    return next((sink["name"] for sink in query.get("sinks", ()) if sink.get("keeps")), None)
+
+
+def describe_totals(kept: list[KeptOfQuery]) -> str:
+    """Return how many rows were kept, and why, in words."""
+    return str(kept_totals({each.query: {"account": each.account} for each in kept}))
+
+
+def _published(
+    directory: JobDirectory,
+    record: RunRecord,
+    query: str,
+    sink: str | None,
+    last: int | None,
+) -> tuple[str, ...] | None:
+    if sink is None or not sink.startswith(_FILES):
+        return None
+    log = commit_log_of(directory, directory.run(record.run_id), query, mode=record.mode)
+    query_id = log.query_id()
+    if query_id is None:
+        return ()
+    listing = EpochRecords(directory.committables(query), query_id).find()
+    first = 0 if record.query_ids else record.starting.get(query, -1) + 1
+    last = listing.newest if last is None else last
+    names = [name for name in _names(sink.removeprefix(_FILES)) if is_name_of(name, query_id)]
+    own = [name for name in names if first <= _epoch_of(name) <= last]
+    return tuple(sorted((n for n in own if listing.is_published(_epoch_of(n))), key=_order))
+
+
+def _names(folder: str) -> list[str]:
+    local, objects = local_path_of(folder), open_objects(folder)
+    if local is not None:
+        return [str(each.relative_to(local)) for each in Path(local).rglob("part-*")]
+    return [] if objects is None else [name for name, _ in objects.files()]
+
+
+def _epoch_of(name: str) -> int:
+    return int(name.rpartition("/")[2].split("-")[1])
+
+
+def _order(name: str) -> tuple[int, str]:
+    return _epoch_of(name), name
+
+
+def _read(folder: str, path: str) -> Iterator[Row]:
+    local, objects = local_path_of(folder), open_objects(folder)
+    data = Path(str(local), path).read_bytes() if objects is None else objects.read(path)
+    parts = (each.partition("=") for each in path.split("/")[:-1])
+    in_path = {name: unquote(value) for name, _, value in parts}
+    kind = next((each for each in (*_ARROW, "json", "csv") if f".{each}" in path), "")
+    names = [name for name in COLUMNS if name not in in_path]
+    for row in _rows_of(kind, data, names, f"{folder}/{path}"):
+        yield {name: _text(row.get(name, in_path.get(name))) for name in COLUMNS}
+
+
+def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[Row]:
+    if not where.endswith(kind) or not kind:
+        msg = f"{where}: kept rows are read from files of Parquet, ORC, and JSON or CSV as text"
+        raise ConfigError(msg)
+    if kind == "json":
+        yield from (read_json(line) for line in data.decode().splitlines())
+    elif kind == "csv":
+        lines = csv.reader(io.StringIO(data.decode()), escapechar="\\", doublequote=False)
+        yield from (dict(zip(names, line, strict=False)) for line in lines if line != names)
+    else:
+        require_extra("spark-stream rejected", "delta", "pyarrow")
+        import pyarrow as pa
+        from pyarrow import orc, parquet
+
+        reader = parquet.read_table if kind == "parquet" else orc.read_table
+        table = reader(pa.BufferReader(data))
+        for place, field in enumerate(table.schema):
+            if pa.types.is_timestamp(field.type):  # Spark's have no zone, and nanoseconds
+                utc = table.column(place).cast(pa.timestamp("us", "UTC"), safe=False)
+                table = table.set_column(place, field.name, utc)
+        yield from table.to_pylist()
+
+
+def _text(value: Any) -> str | None:
+    if hasattr(value, "utcoffset"):
+        return to_iso(value)
+    return None if value is None else str(value)
+
+
+def grouped(rows: Iterator[Row], samples: int) -> dict[tuple[str, str], tuple[int, list[Row]]]:
+    """Return how many rows there are of each kind and place, with the first few of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    shown: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        key = str(row["kind"]), str(row["place"])
+        counts[key] += 1
+        if len(shown[key]) < samples:
+            shown[key].append(row)
+    return {key: (rows, shown[key]) for key, rows in sorted(counts.items())}

@@ -1,0 +1,127 @@
+"""``spark-stream rejected``: shows the rows that a run has kept, and writes them for correction."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.row_checks.kept_files import (
+    KeptOfQuery,
+    describe_totals,
+    grouped,
+    kept_of_run,
+)
+from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
+from airflow_provider.runtime.cli.output import print_json
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider.extensions.row_checks.kept_files import Row
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
+
+KINDS: Final = ("rejected", "rule", "late")
+_ROWS: Final = 3
+_LONGEST: Final = 200  # characters of a row on a terminal
+
+api_version: Final = 1
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command; see :class:`.api.commands.CommandModule`."""
+    text = "show the rows that a run has kept: rejected records, broken rules and late rows"
+    command = add(commands, "rejected", _rejected, text)
+    add_job_dir(command, only_reads=True)
+    command.add_argument("--run", metavar="ID", help="default: the newest run")
+    command.add_argument("--kind", choices=KINDS, help="only rows of this kind")
+    text = "rows that are shown of each kind and place; default: %(default)s"
+    command.add_argument("--rows", metavar="N", type=int, default=_ROWS, help=text)
+    text = "write the records, or the rows as JSON, as lines into files of this folder"
+    command.add_argument("--write", metavar="FOLDER", help=text)
+    add_json(command)
+
+
+def _rejected(arguments: argparse.Namespace) -> int:
+    directory = known_job(arguments.job_dir)
+    record = directory.run(arguments.run).record() if arguments.run else newest_run(directory)
+    if record is None:
+        named = "no run" if arguments.run is None else f"no run {arguments.run!r}"
+        msg = f"{directory.url}: there is {named}; spark-stream status --all lists them"
+        raise ConfigError(msg)
+    kept = kept_of_run(directory, record)
+    documents = [_document(each, arguments) for each in kept]
+    written = list(_write(kept, record, arguments)) if arguments.write is not None else []
+    if arguments.json:
+        found = {"run_id": record.run_id, "queries": documents, "written": written}
+        print_json({"version": 1, "job_dir": directory.url, **found})
+        return EXIT_OK
+    print(f"run {record.run_id}: {describe_totals(kept)}")
+    for document in documents:
+        for line in _lines(document):
+            print(f"  {line}")
+    for path in written:
+        print(f"written: {path}")
+    return EXIT_OK
+
+
+def _document(kept: KeptOfQuery, arguments: argparse.Namespace) -> dict[str, Any]:
+    found = grouped(_chosen(kept, arguments), arguments.rows)
+    return {
+        "query": kept.query,
+        "sink": kept.sink,
+        "account": dict(kept.account),
+        "kept": [
+            {"kind": kind, "place": place, "rows": rows, "samples": samples}
+            for (kind, place), (rows, samples) in found.items()
+        ],
+        "is_read": kept.files is not None,
+    }
+
+
+def _chosen(kept: KeptOfQuery, arguments: argparse.Namespace) -> Iterator[Row]:
+    return (row for row in kept.rows() if arguments.kind in {None, row["kind"]})
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    account, sink = document["account"], document["sink"]
+    yield f"query {document['query']}: {f'kept in {sink}' if sink else 'it keeps no rows'}"
+    for source, each in account.get("rejected", {}).items():
+        yield f"  source {source}: {each['broken']:,} of {each['rows']:,} records ({each['on']})"
+    for rule, each in account.get("rules", {}).items():
+        yield f"  rule {rule}: {each['broken']:,} of {each['rows']:,} rows ({each['on']})"
+    for group in document["kept"]:
+        yield f"  {group['rows']:,} {group['kind']} in {group['place']}"
+        for row in group["samples"]:
+            why = ", ".join(each for each in (row["origin"], row["reason"]) if each)
+            yield f"    {why}{': ' if why else ''}{str(row['row'])[:_LONGEST]}"
+    if sink and not document["is_read"]:
+        yield "  its rows are not in files: read them in that sink"
+
+
+def _write(
+    kept: list[KeptOfQuery], record: RunRecord, arguments: argparse.Namespace
+) -> Iterator[str]:
+    """Write a file for each query, kind and place, which is not there before.
+
+    Crash safety: a crash leaves some of the files, each whole.
+    """
+    folder = open_storage(arguments.write)
+    for each in kept:
+        lines: dict[str, list[str]] = {}
+        for row in _chosen(each, arguments):
+            path = f"{row['kind']}/{_plain(row['place'])}/{each.query}-{_plain(record.run_id)}.txt"
+            lines.setdefault(path, []).append(str(row["row"] or ""))
+        for path, texts in lines.items():
+            if not folder.put_if_absent(path, "".join(f"{text}\n" for text in texts).encode()):
+                msg = f"{folder.url}/{path} is there already; give another folder"
+                raise ConfigError(msg)
+            yield f"{folder.url}/{path}"
+
+
+def _plain(text: Any) -> str:
+    return re.sub(r"[^\w.+=-]+", "-", str(text)).strip("-.") or "-"
