@@ -12,9 +12,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.jobdir.epoch_documents import LateCount
-from airflow_provider.runtime.queries.plan import executed, has_state, items, operator_id
+from airflow_provider.runtime.queries.plan import (
+    executed,
+    has_state,
+    items,
+    operator_id,
+    singleton,
+)
 from airflow_provider.runtime.queries.taps import kept_columns, row_as_json
-from airflow_provider.runtime.spark.versions import class_named, engine_class
+from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,7 +157,7 @@ def _single_rows(node: Any, jvm: Any) -> Iterator[_Late]:
         while _kind(below) in _PASSING:
             below = below.children().apply(0)
         if is_join:
-            support = class_named(jvm, engine_class(jvm, "WatermarkSupport"))
+            support = singleton(jvm, "WatermarkSupport")
             column = support.findEventTimeColumn(below.output(), False)  # noqa: FBT003 - Scala's
             condition = support.watermarkExpression(column, node.eventTimeWatermarkForLateEvents())
         else:

@@ -387,7 +387,7 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
         "Option": jvm.scala.Option.empty,
         "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
         "OffsetSeqMetadata": lambda: _no_offsets(jvm),
-        "WatermarkPropagator": lambda: _singleton(jvm, "WatermarkPropagator").noop(),
+        "WatermarkPropagator": lambda: singleton(jvm, "WatermarkPropagator").noop(),
     }
     execution = class_named(jvm, name)
     arguments = []
@@ -400,11 +400,12 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
 
 
 def _no_offsets(jvm: Any) -> Any:
-    metadata = _singleton(jvm, "OffsetSeqMetadata")
+    metadata = singleton(jvm, "OffsetSeqMetadata")
     return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
 
 
-def _singleton(jvm: Any, name: str) -> Any:
+def singleton(jvm: Any, name: str) -> Any:
+    """Return an object of Scala's that belongs to Spark's streaming engine."""
     found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
     return found.getField("MODULE$").get(None)
 
