@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.row_checks.rules import rule_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import BITS, Tap, kept_columns, without_errors
+from airflow_provider.runtime.queries.taps import BITS, Tap, kept_columns, quoted, without_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,9 +121,12 @@ class Records:
         from pyspark.sql import functions as sf
 
         options = {**self.options, **_MODE}
-        parse = sf.from_json if self.kind == "json" else sf.from_csv
         text, schema = sf.col("value").cast("string"), self._with_raw()
-        parsed = parse(text, _ddl(schema), options)
+        parsed = (
+            sf.from_json(text, schema, options)
+            if self.kind == "json"
+            else sf.from_csv(text, _ddl(schema), options)
+        )
         # A message without a value, or with bytes that are no text, is no record either.
         none = sf.struct(
             *(sf.lit(None).cast(each.dataType).alias(each.name) for each in schema.fields[:-1]),
@@ -155,7 +158,7 @@ class Records:
             values = [parsed[each.name] for each in fields]
             broken, said = parsed.isNull(), "is no object of JSON"
         else:
-            texts = ", ".join(f"`{each.name}` string" for each in fields)
+            texts = ", ".join(f"{quoted(each.name)} string" for each in fields)
             parsed = sf.from_csv(raw, f"{texts}, `{_RAW}` string", {**self.options, **_MODE})
             values = [parsed[each.name] for each in fields]
             broken, said = parsed[_RAW].isNotNull(), f"has not {len(fields)} fields"
@@ -196,7 +199,8 @@ class Records:
 
 
 def _ddl(schema: StructType) -> str:
-    return ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in schema.fields)
+    fields = ((quoted(each.name), each.dataType.simpleString()) for each in schema.fields)
+    return ", ".join(f"{name} {kind}" for name, kind in fields)
 
 
 def _is_plain(kind: Any) -> bool:

@@ -97,8 +97,9 @@ class Tap:
         from pyspark.sql import functions as sf
 
         # Never true, and Spark does not know it: so it leaves all columns in the plan.
-        every = sf.struct(*(_quoted(name) for name in self.rows.columns)).cast("string")
-        whole = [sf.max(sf.when(sf.col(BITS) < 0, every)).alias("whole")] if self.keeps else []
+        every = sf.struct(*(quoted(name) for name in self.rows.columns)).cast("string")
+        is_shown = self.keeps or self.is_limited
+        whole = [sf.max(sf.when(sf.col(BITS) < 0, every)).alias("whole")] if is_shown else []
         return self.rows.observe(self.name, *self.sums(), *whole)
 
     def sums(self) -> list[Column]:
@@ -154,7 +155,8 @@ def _has(bits: int) -> Column:
     return sf.col(BITS).bitwiseAND(sf.lit(bits).cast("long")) != 0
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -181,15 +183,25 @@ def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
     from pyspark.sql import functions as sf
 
     given = {"kind": sf.lit(kind), "place": place, **columns}
+    given |= {name: _readable(given[name]) for name in ("reason", "row") if name in given}
     fields = (field.split() for field in KEPT_SCHEMA.split(", ")[1:-1])
     return [given.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in fields]
+
+
+def _readable(text: Column) -> Column:
+    """Return a text that every reader takes: Spark carries bytes along that are no UTF-8."""
+    from pyspark.sql import functions as sf
+
+    if hasattr(sf, "make_valid_utf8"):
+        return sf.make_valid_utf8(text)
+    return sf.decode(text.cast("binary"), "UTF-8")  # of Spark 3.5, which replaces such bytes
 
 
 def row_as_json(names: Iterable[str]) -> Column:
     """Return a row as a text of JSON; NULLs are in it."""
     from pyspark.sql import functions as sf
 
-    columns = (_quoted(name) for name in names if name != BITS)
+    columns = (quoted(name) for name in names if name != BITS)
     return sf.to_json(sf.struct(*columns), {"ignoreNullFields": "false"})
 
 
