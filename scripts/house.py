@@ -62,7 +62,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/jobdir": 3950,
     "runtime/observe": 1485,
     "runtime/queries": 4560,
-    "runtime/samples": 610,
+    "runtime/samples": 625,
     "runtime/savepoints": 2210,
     "runtime/sinks": 1340,
     "runtime/spark": 1130,

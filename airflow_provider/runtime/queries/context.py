@@ -388,7 +388,7 @@ class JobContext:
         if isinstance(kept, OnePhaseSink | VisibleSink):
             msg = f"query {name!r}: kept rows need a sink of two phases, and {kept.name} has one"
             raise ConfigError(msg)
-        (sink,) = self._sinks(f"{name} kept", (kept,))
+        (sink,) = self._sinks(name, (kept,), kept=True)
         sink.check(self.spark.createDataFrame([], KEPT_SCHEMA), "append")
         return cast("Sink", sink)
 
@@ -409,8 +409,8 @@ class JobContext:
             split = tap
         return split
 
-    def _sinks(self, name: str, given: Sinks) -> Sinks:
-        del name
+    def _sinks(self, name: str, given: Sinks, *, kept: bool = False) -> Sinks:
+        del name, kept
         return tuple(DiscardSink(sink) for sink in given) if self._discards_output else given
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:

@@ -48,6 +48,8 @@ class SampleContext(JobContext):
             _, files = self._files[location]
             return dataclasses.replace(declared, path=files.location, bounded=True)
         folder, schema = self._samples.source(declared, self.spark)
+        if declared.records is not None:  # those of files have a column of their own
+            schema = declared.records.read_schema() or schema
         return dataclasses.replace(
             declared,
             format="parquet",
@@ -58,13 +60,16 @@ class SampleContext(JobContext):
             ends=None,
             is_internal=False,
             also=None,
+            records=None,
         )
 
     def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
         found = self._samples.table(name, schema, self.spark)
         return super()._table(name, schema=schema, **where) if found is None else found
 
-    def _sinks(self, name: str, given: Sinks) -> Sinks:
+    def _sinks(self, name: str, given: Sinks, *, kept: bool = False) -> Sinks:
+        if kept:  # a source that reads them needs a sample
+            return (CollectorSink(f"{name} kept", given),)
         for sink in given:
             if isinstance(sink, FileSink) and sink.location is not None:
                 folder = self._samples.folder / "between" / str(len(self._files))

@@ -60,6 +60,8 @@ class Samples:
         """
         name, schema, where = declared.name, declared.schema, f"source {declared.name!r}"
         known = declared.known_format
+        if declared.records is not None and declared.records.read_schema() is None:
+            schema = None  # that of messages' values
         if schema is None and isinstance(known, TypedSource):
             schema = known.schema(declared.options)
         columns = None if schema is None else session.createDataFrame([], schema).schema
@@ -93,7 +95,7 @@ class Samples:
                 "source itself with preview(job)"
             )
             raise ConfigError(msg)
-        plain = dataclasses.replace(declared, bounded=True, watermark=None)
+        plain = dataclasses.replace(declared, bounded=True, watermark=None, without_rejected=None)
         try:
             frame = plain.load(session, streaming=False)
             # collectAsList opens only as many files as have so many rows.
