@@ -6,22 +6,35 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from airflow_provider.runtime.jobdir import epochs as epoch_records
+from airflow_provider.runtime.sinks.committer import KeptRows
 from airflow_provider.runtime.sinks.revert import revert_after
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
-SINKS = ("out", "copy")  # folders
+SINKS = ("out", "copy", "taken")  # folders; the last one is for kept rows
 KEPT = 2  # records of earlier runs, so that folding happens
 
 
 def open_job(root: Path) -> EpochBench:
-    return EpochBench(root / "job", *(HandStagedFiles(root / name) for name in SINKS))
+    sinks = [HandStagedFiles(root / name) for name in SINKS]
+    return EpochBench(root / "job", *sinks, kept=sinks[-1])
 
 
 def rows_of(epoch: int) -> list[str]:
     return [f"{epoch}.{number}" for number in range((epoch * 3 + 2) % 4)]
+
+
+def taken_of(epoch: int) -> list[str]:
+    """Return the rows that are kept; not every epoch has some."""
+    return [f"{epoch}.taken.{number}" for number in range((epoch + 1) % 3)]
+
+
+def kept_of(epoch: int) -> KeptRows | None:
+    taken = taken_of(epoch)
+    return KeptRows(FakeFrame(*taken), len(taken)) if taken else None
 
 
 def drive(root: Path, run_id: str, upto: int) -> None:
@@ -35,7 +48,8 @@ def drive(root: Path, run_id: str, upto: int) -> None:
         if position.open_batch is None:
             job.spark.plan(epoch)
         rows = rows_of(epoch)
-        driver.pre_commit(FakeFrame(*rows), epoch, counted(len(rows)))
+        count = counted(len(rows) + len(taken_of(epoch)))
+        driver.pre_commit(FakeFrame(*rows), epoch, count, kept=functools.partial(kept_of, epoch))
         job.spark.commit(epoch)
         driver.commit_ready()
     driver.remove_leftovers()

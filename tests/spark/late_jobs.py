@@ -95,7 +95,8 @@ def every_operator(ctx: JobContext) -> None:
         queries["timers"] = _in_buckets(one) if in_batch else per_bucket(one)
     for name, df in queries.items():
         rows = df.withColumn("time", seconds("time")) if "time" in df.columns else df
-        ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"))
+        kept = files(f"{ctx.params['kept']}/{name}") if "kept" in ctx.params else None
+        ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"), kept=kept)
 
 
 def _in_buckets(df: DataFrame) -> DataFrame:

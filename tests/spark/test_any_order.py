@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from row_checks import kept_rows
 from streams import Place, read_with_pandas, write_events
 
 from airflow_provider.runtime.errors import ConfigError
@@ -43,7 +46,7 @@ def shuffled(folder, seed, *, files=3, rows=40):
     write_events(folder, *later, oldest)
 
 
-def run(spark, place, mode, name, *, timers=False, **asked):
+def run(spark, place, mode, name, *, timers=False, kept=None, **asked):
     """Return the final checkpoint, and what each query has written; timers take some seconds."""
     output = place.root / name / "out"
     params = {
@@ -51,6 +54,7 @@ def run(spark, place, mode, name, *, timers=False, **asked):
         "output": str(output),
         "files_per_batch": "1",
         "timers": "yes" if timers else "no",
+        **({"kept": kept} if kept else {}),
     }
     job = Place(place.root / name)
     final = job.run(
@@ -93,6 +97,47 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
 
     for name, query in final.queries.items():  # of two windows the first one drops them
         assert sum(operator["late_rows"] for operator in query["operators"]) > 0, name
+
+
+@pytest.mark.parametrize(
+    ("seed", "files"), [(1, 3), *(pytest.param(n, 4, marks=pytest.mark.whole) for n in (2, 3))]
+)
+def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
+    """As many as it has dropped, each once, with what it missed and by how much."""
+    shuffled(place.input, seed, files=files)
+    shuffled(place.root / "others", seed + 100, files=files)
+    kept = place.root / "kept"
+
+    final, streamed = run(spark, place, "streaming", "stream", late="keep", kept=str(kept))
+
+    for name in QUERIES:
+        rows = kept_rows(kept / name)
+        late = sum(operator["late_rows"] for operator in final.queries[name]["operators"])
+        assert late == len(rows) > 0, name
+        assert {"late"} == {row["kind"] for row in rows}
+        found = [json.loads(row["row"]) for row in rows]
+        names = [column for column in ("time", "k", "v") if column in found[0]]
+        assert "k" in names
+        assert counted(found, names) <= counted(read_rows(place), names)
+        for row in rows:
+            behind = (row["watermark"] - row["event_time"]).total_seconds()
+            assert behind >= 0
+            assert f"behind the watermark by {behind} s" == row["reason"]
+    for name in ("tumbling", "sessions"):
+        assert files * 40 == sum(row[3] for row in streamed[name]) + len(kept_rows(kept / name))
+    assert files * 40 == sum(row[1] for row in streamed["groups"]) + len(kept_rows(kept / "groups"))
+
+
+def read_rows(place):
+    """Return time, key and value of each row of both folders."""
+    files = [*place.input.iterdir(), *(place.root / "others").iterdir()]
+    lines = [line.split(",") for file in files for line in file.read_text("utf-8").splitlines()]
+    return [{"time": f"{time.replace(' ', 'T')}.000Z", "k": k, "v": int(v)} for time, k, v in lines]
+
+
+def counted(rows, names):
+    """Count rows by some of their columns; Spark gives an aggregation those alone that it needs."""
+    return Counter(tuple(row[name] for name in names) for row in rows)
 
 
 def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, place):

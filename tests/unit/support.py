@@ -218,13 +218,15 @@ class EpochBench:
     Args:
         root: the job directory.
         sinks: where the query writes.
+        kept: the one of them that takes kept rows.
     """
 
-    def __init__(self, root: Path, *sinks: Sink) -> None:
+    def __init__(self, root: Path, *sinks: Sink, kept: Sink | None = None) -> None:
         self.storage = LocalStorage(str(root))
         self.committables = self.storage.at("queries/q/committables")
         self.clock = FakeClock()
         self.sinks = sinks
+        self.kept = kept
         self._leases: list[Lease] = []
 
     @property
@@ -258,6 +260,7 @@ class EpochBench:
             storage=self.committables,
             logs=self.spark.logs,
             sinks=sinks or self.sinks,
+            kept=self.kept,
             lease=lease,
             run_id=run_id,
             clock=self.clock,

@@ -1,0 +1,1 @@
+from tests.spark.row_checks import *

@@ -1,0 +1,97 @@
+"""Drivers die at every step of epochs whose rows are written and kept: each row in one place."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from row_checks import JOBS, rule
+from streams import write_events
+
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.errors import EXIT_OK
+from tests.contract.conftest import serve_s3
+from tests.crash.targets import Target
+from tests.extensions.postgres.sql_support import postgres
+
+pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(900)]
+
+EVENTS = [(n, "abc"[n % 3], n) for n in range(12)]
+EPOCH = ("sink.staged", "sink.kept", "sink.precommitted", "sink.published", "sink.committed")
+RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
+KINDS = ("files", "bucket", "delta", "iceberg", "sql")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def url(server):
+    """Yield a fresh database's address."""
+    import psycopg
+
+    name = f"d{time.monotonic_ns()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create database {name}")
+    return server.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def store(request):
+    """Yield S3 for the tests that write there: drivers find it in their environment."""
+    if request.node.callspec.params["kind"] != "bucket":
+        yield None
+        return
+    yield from serve_s3()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["rules", "late"])
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_in_one_place_wherever_a_driver_dies(
+    place, drivers, url, store, *, kind, mode, late
+):
+    """
+    Killed at each step of an epoch and of the recovery from it, the same command ends with each row
+    in the output or among the kept ones, once; the run has counted them so.
+    """
+    if late and (mode == "batch" or kind != "files"):
+        pytest.skip("nothing comes late in a batch job; what is late goes the way of the others")
+    files = [EVENTS[:6], EVENTS[6:]] if not late else [EVENTS[:6], [(60, "a", 100)], EVENTS[6:]]
+    write_events(place.input, *files)
+    rules = place.root / "rules.json"
+    rules.write_text(json.dumps([] if late else [rule("small", "v % 4 <> 0")]), encoding="utf-8")
+    out, taken = Target(kind, place.root, url, "out"), Target(kind, place.root, url, "taken")
+    params = {
+        "files_per_batch": "1",
+        "sink": kind,
+        "output": out.location,
+        "kept_sink": kind,
+        "kept": taken.location,
+        "rules": str(rules),
+        **({"above": "distinct", "delay": "0 seconds"} if late else {}),
+    }
+    asked = (f"--entry={JOBS}:checked", f"--mode={mode}", *(("--late=keep",) if late else ()))
+
+    deaths = EPOCH if mode == "batch" else [*EPOCH, *RECOVERY]
+    for point in deaths:
+        driver = drivers.run("checked", params, *asked, SPARK_STREAM_FAILPOINT=point)
+        assert (point, failpoints.CRASH_EXIT) == (point, driver.wait()), driver.log[-3000:]
+    last = drivers.run("checked", params, *asked)
+    assert EXIT_OK == last.wait(), last.log[-3000:]
+
+    written = sorted(int(v) for v in out.values("v"))
+    kept = sorted(json.loads(row)["v"] for row in taken.values("row"))
+    numbers = [v for _, _, v in EVENTS] + ([100] if late else [])
+    assert sorted(numbers) == sorted(written + kept)
+    assert ([v for v in numbers if v % 4 == 0] if not late else kept) == kept
+    assert kept
+    final = last.final()
+    sinks = final["queries"]["out"]["sinks"]
+    assert [len(written), len(kept)] == [sink["rows"] for sink in sinks]
+    assert ("FINISHED", len(numbers)) == (final["outcome"], final["rows_read"])
+    assert len(deaths) + 1 == final["attempts"]

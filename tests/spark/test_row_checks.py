@@ -1,0 +1,619 @@
+"""Rows that are no records or break rules are counted, kept or refused, each once, in both modes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import driving
+from jobs import SCHEMA
+from row_checks import (
+    asked,
+    broken_of,
+    check,
+    counts,
+    kept_rows,
+    record_of,
+    rule,
+    write_lines,
+    written,
+)
+from streams import START, Place, failing_at, plain, savepoint_of, windows_of, write_events
+
+from airflow_provider.runtime import files, preview, run_in_memory
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.errors import ConfigError, RunFailedError
+from airflow_provider.runtime.errors.explanation import FailureClass
+from tests.pairwise import mark_whole
+
+pytestmark = pytest.mark.spark
+
+MODES = ("streaming", "batch")
+EVENTS = [(n, "abc"[n % 3], n % 10) for n in range(40)]
+T = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+TIME = "2026-01-01 00:00:00"
+GOOD = {"csv": f"{TIME},a,1", "json": json.dumps({"time": TIME, "k": "a", "v": 1})}
+# What is wrong, and what the reason says of it.
+BAD = {
+    "csv": [
+        (f"{TIME},a,one", "v is no int: one"),
+        (f"{TIME},a", "has not 3 fields"),
+        (f"{TIME},a,1,2", "has not 3 fields"),
+        ("no time,a,1", "time is no timestamp: no time"),
+        ("no time,a,one", "time is no timestamp: no time; v is no int: one"),
+        (f"{TIME},a,3000000000", "v is no int: 3000000000"),
+        (f"{TIME},a,1.5", "v is no int: 1.5"),
+        ("\x1f\x8b\x00", "has not 3 fields"),
+        (f'{TIME},"a,1', "has not 3 fields"),
+    ],
+    "json": [
+        ('{"time": "2026-01-01 00:00:00", "k": "a", "v": "one"}', "v is no int: one"),
+        ('{"v": 1', "is no object of JSON"),
+        ("}{", "is no object of JSON"),
+        ("v=1", "is no object of JSON"),
+        ('{"v": 3000000000}', "v is no int: 3000000000"),
+        ('{"v": 1.5}', "v is no int: 1.5"),
+        ('{"v": {"w": 1}}', 'v is no int: {"w":1}'),
+        ('{"v": [1, 2]}', "v is no int: [1,2]"),
+        ('{"time": "soon"}', "time is no timestamp: soon"),
+        ('{"k": "a", "v": tru}', "is no object of JSON"),
+    ],
+}
+
+
+def lines_of(kind, *, files=4, seed=1):
+    """Return files of good and bad lines in any order, and the bad ones."""
+    bad = [line for line, _ in BAD[kind]]
+    lines = [*bad * 3, *[GOOD[kind]] * 30]
+    random.Random(seed).shuffle(lines)
+    return [lines[n::files] for n in range(files)], sorted(bad * 3)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_rejected_records_are_kept_as_they_were(spark, place, kind):
+    """As a stream and as a batch job, in any order and parallelism: the same rows, each once."""
+    for number, (mode, seed, partitions, per_batch) in enumerate(
+        [("streaming", 1, 1, "1"), ("streaming", 2, 3, "3"), ("batch", 3, 2, None)]
+    ):
+        job = Place(place.root / str(number))
+        files, bad = lines_of(kind, seed=seed)
+        write_lines(job.input, *files)
+        found = check(
+            spark,
+            job,
+            read={"format": kind, "rejected": "keep"},
+            mode=mode,
+            files_per_batch=per_batch,
+            conf={"spark.sql.files.maxPartitionBytes": str(2000 // partitions)},
+        )
+        assert bad == found.raw
+        assert [(START, "a", 1)] * 30 == found.rows
+        assert {"rejected"} == {row["kind"] for row in found.kept}
+        assert {str(job.input)} == {
+            str(Path(row["origin"].removeprefix("file:").rpartition(":")[0]).parent).replace(
+                "//", "/"
+            )
+            for row in found.kept
+        }
+        assert 30 + len(bad) == found.final.rows_read
+        assert dict(BAD[kind]) == {row["row"]: row["reason"] for row in found.kept}
+
+
+def test_records_are_rejected_by_all_columns_also_where_a_query_uses_one(spark, place):
+    """A rule and an output that need one column reject what another column is no value of."""
+    write_lines(place.input, [f"{TIME},a,one", "soon,b,2", f"{TIME},c,3"])
+
+    for mode in MODES:
+        job = Place(place.root / mode)
+        found = check(
+            spark, job, input=str(place.input), mode=mode, read={"rejected": "keep"}, above="only_k"
+        )
+        assert [("c",)] == found.rows
+        assert [f"{TIME},a,one", "soon,b,2"] == found.raw
+
+
+def test_what_is_not_kept_is_left_out_or_ends_the_run(spark, place):
+    """``count`` leaves rejected records out up to a limit, ``fail`` names the record."""
+    write_lines(place.input, [GOOD["csv"]] * 8, [f"{TIME},a,one", f"{TIME},b"])
+
+    counted = check(spark, place, kept=None, read={"rejected": "count", "rejected_limit": "20%"})
+    failing, limited = Place(place.root / "fails"), Place(place.root / "limited")
+    with pytest.raises(RunFailedError, match="source 'events' cannot be read in 2 of the") as error:
+        check(spark, failing, kept=None, input=str(place.input), read={"rejected": "fail"})
+    limit = {"rejected": "count", "rejected_limit": 1}
+    with pytest.raises(RunFailedError, match="1 rows are accepted"):
+        check(spark, limited, kept=None, input=str(place.input), read=limit)
+
+    assert ([(START, "a", 1)] * 8, []) == (counted.rows, counted.kept)
+    assert {"records of events": 2} == counts(place)
+    assert f"{TIME},a,one" in str(error.value)
+    assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
+    assert not failing.output.exists() or not list(failing.output.glob("part-*"))
+
+
+RULES = [
+    rule("small", "v < 8"),
+    rule("even", "v % 2 = 0", "count"),
+    rule("known", "k in ('a', 'b')"),
+    rule("divides", "10 / v > 0"),
+    rule("casts", "cast(if(v = 3, 'x', '1') as int) = 1"),
+    rule("bounded", "v < 100", "fail", limit=1),
+]
+VALUES = [(n, k, v) for n, (k, v) in enumerate((k, v) for k in "abc" for v in [*range(10), 200])]
+
+
+def broken_by(k, v):
+    return ", ".join(
+        name
+        for name, breaks in [
+            ("small", v >= 8),
+            ("even", v % 2 != 0),
+            ("known", k not in "ab"),
+            ("divides", v == 0),
+            ("casts", v == 3),
+            ("bounded", v >= 100),
+        ]
+        if breaks
+    )
+
+
+def takes(names):
+    return not {"small", "known", "divides", "casts"}.isdisjoint(names.split(", "))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rules_at_one_place_see_a_row_once(spark, place, mode):
+    """
+    Those that keep, count and fail in one place: a row is in the output or among the kept ones,
+    with all that it has broken. An error in a rule is one of the row, and NULL breaks a rule.
+    """
+    write_events(place.input, VALUES[:20], VALUES[20:])
+    rules = [*RULES[:-1], {**RULES[-1], "limit": 3}]
+
+    found = check(spark, place, rules=rules, mode=mode, files_per_batch="1")
+
+    broken = [(v, broken_by(k, v)) for _, k, v in VALUES]
+    taken = ((v, names) for v, names in broken if takes(names))
+    assert sorted(taken, key=repr) == found.broken
+    assert (
+        plain((START + t, k, v) for t, k, v in VALUES if not takes(broken_by(k, v))) == found.rows
+    )
+    assert {
+        r["name"]: sum(r["name"] in names.split(", ") for _, names in broken) for r in rules
+    } == counts(place)
+    assert len(VALUES) == len(found.rows) + len(found.kept)
+    record = next(row for row in found.kept if row["place"] == "small, known, bounded")
+    assert {"time": "2026-01-01T00:00:32.000Z", "k": "c", "v": 200} == json.loads(record["row"])
+
+
+def test_null_breaks_a_rule(spark, place):
+    """Also one whose text says the opposite, unless it says what NULL is."""
+    write_lines(place.input, [f"{TIME},a,", f"{TIME},a,1", f"{TIME},b,-1"])
+    rules = [
+        rule("positive", "v > 0", "count"),
+        rule("not positive", "NOT v > 0", "count"),
+        rule("or unknown", "v > 0 OR v IS NULL"),
+    ]
+
+    found = check(spark, place, rules=rules)
+
+    assert {"positive": 2, "not positive": 2, "or unknown": 1} == counts(place)
+    assert [(-1, "positive, or unknown")] == found.broken
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rules_are_columns_on_odd_names_and_nested_ones(spark, place, mode):
+    """A function of Python is a rule like any other, and names with dots and quotes are kept."""
+    write_events(place.input, EVENTS)
+
+    found = check(spark, place, "by_columns", mode=mode)
+
+    good = [(v, k) for _, k, v in EVENTS if v >= 3 and k != "c" and v != 7]
+    assert sorted(good) == found.rows
+    assert len(EVENTS) - len(good) == len(found.kept)
+    rows = [json.loads(row["row"]) for row in found.kept]
+    assert {"time", "in ner", "x.`y"} == set(rows[0])
+    for row, places in zip(rows, (each["place"] for each in found.kept), strict=True):
+        v, k = row["in ner"]["a.b"], row["x.`y"]
+        expected = [("nested", v < 3), ("odd name", k == "c"), ("python", v == 7)]
+        assert ", ".join(name for name, breaks in expected if breaks) == places
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
+    """Each query has its own account, and another rule on one way is no rule of the others."""
+    write_events(place.input, EVENTS[:20], EVENTS[20:])
+
+    check(spark, place, "branches", mode=mode, files_per_batch="1")
+
+    small = [(k, v) for _, k, v in EVENTS if v < 8]
+    ways = {"all": small, "even": small, "odd": small}
+    ways["even"] = [row for row in small if row[1] % 2 == 0]
+    ways["odd"] = [row for row in small if row[1] % 2 == 1]
+    for name, rows in ways.items():
+        kept = kept_rows(place.root / "kept" / name)
+        assert sorted(rows) == written(place.output / name)
+        assert len(EVENTS) - len(rows) == len(kept)
+    assert {"small": 8} == counts(place, "all")
+    assert {"small": 8, "even": 20} == counts(place, "even")
+
+
+# --- with state -------------------------------------------------------------------------------
+
+
+SHAPES = mark_whole(
+    [(shape, mode) for shape in ("windows", "distinct", "joined") for mode in MODES],
+    (0, 1, 2, 4),
+)
+
+
+@pytest.mark.parametrize(("shape", "mode"), SHAPES)
+def test_a_rule_below_a_stateful_operator_takes_rows_out_of_it(spark, place, shape, mode):
+    """The operator gets the good rows alone, and what is kept are the rows as they were read."""
+    events = [(t, k, v) for t, k, v in EVENTS if t % 4]
+    write_events(place.input, events[:20], events[20:])
+    write_events(place.root / "others", EVENTS)
+
+    found = check(
+        spark,
+        place,
+        rules=[rule("small", "v < 8")],
+        above=shape,
+        mode=mode,
+        files_per_batch="1",
+        others=str(place.root / "others"),
+    )
+
+    good = [event for event in events if event[2] < 8]
+    truth = {
+        "windows": windows_of(good),
+        "distinct": plain((START + t, k, v) for t, k, v in good),
+        "joined": plain((START + t, k, v, v) for t, k, v in good),
+    }
+    assert truth[shape] == found.rows
+    assert sorted((v, "small") for _, _, v in events if v >= 8) == found.broken
+    assert {"small": len(events) - len(good)} == counts(place)
+
+
+@pytest.mark.parametrize(("shape", "mode"), SHAPES)
+def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, shape, mode):
+    """What the operator gives is written or kept, each row once, though it runs once a batch."""
+    write_events(place.input, EVENTS[:20], EVENTS[20:])
+    write_events(place.root / "others", EVENTS)
+    test = {"windows": "total < 15", "distinct": "v < 8", "joined": "w < 8"}[shape]
+
+    found = check(
+        spark,
+        place,
+        rules=[rule("small", test), rule("first", "k <> 'c'", "count")],
+        below=shape,
+        mode=mode,
+        files_per_batch="1",
+        others=str(place.root / "others"),
+    )
+
+    truth = {
+        "windows": (windows_of(EVENTS), lambda row: row[3] < 15),
+        "distinct": ([(START + t, k, v) for t, k, v in EVENTS], lambda row: row[2] < 8),
+        "joined": ([(START + t, k, v, v) for t, k, v in EVENTS], lambda row: row[3] < 8),
+    }
+    rows, is_good = truth[shape]
+    assert plain(row for row in rows if is_good(row)) == found.rows
+    assert sum(not is_good(row) for row in rows) == len(found.kept) == counts(place)["small"]
+    assert sum(row[1] == "c" for row in rows) == counts(place)["first"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"below": "distinct", "above": "only_k"}, "give ctx.write what ctx.expect returns"),
+        ({"below": "windows", "kept": None}, "give ctx.write one: kept=files"),
+    ],
+)
+def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, message):
+    """Nothing is written, and the way out works."""
+    write_events(place.input, EVENTS)
+    keeps, rules = [rule("small", "v < 8")], [rule("small", "v < 8", "count")]
+    if how["below"] == "windows":
+        keeps, rules = [rule("small", "total < 8")], [rule("small", "total < 8", "count")]
+
+    with pytest.raises(ConfigError, match=message) as raised:
+        check(spark, place, rules=keeps, **how)
+    assert "on='count'" in str(raised.value) or "kept=" in str(raised.value)
+    assert not place.job_dir.exists()
+    check(spark, place, rules=rules, **how)
+    assert counts(place)["small"] > 0
+
+
+def test_times_that_cannot_be_are_taken_out_before_the_watermark(spark, place):
+    """A row of the far future makes no other row late if a rule takes it out below the watermark."""
+    ahead = 400 * 365 * 86400
+    write_events(place.input, [*EVENTS[:20], (ahead, "z", 1)], EVENTS[20:])
+
+    found = check(spark, place, "own_watermark", files_per_batch="1")
+
+    assert (windows_of(EVENTS), 0) == (found.rows, found.final.late_rows)
+    assert [(1, "sane time")] == found.broken
+
+
+def test_a_side_of_a_join_that_adaptive_execution_drops_has_its_account(spark, place):
+    """The other side is empty, so the rows do not matter for the result, but each is checked."""
+    write_events(place.input, EVENTS)
+    write_events(place.root / "others", EVENTS[:5])
+
+    found = check(
+        spark,
+        place,
+        "inner_join",
+        mode="batch",
+        others=str(place.root / "others"),
+        conf={"spark.sql.autoBroadcastJoinThreshold": "-1"},
+    )
+
+    assert [] == found.rows
+    assert [(v, "small") for v in [8] * 4 + [9] * 4] == found.broken
+    assert {"small": 8} == counts(place)
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def test_a_batch_that_crosses_a_limit_is_not_published(spark, place):
+    """
+    The message has the worst rule and up to three rows; a retry finds the same, and keeps nothing
+    twice; with a higher limit the same run goes on.
+    """
+    write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
+    first, worst = rule("small", "v < 9"), rule("tiny", "v < 5")
+
+    def run(limit):
+        rules = [{**first, "limit": limit}, {**worst, "limit": limit}]
+        return check(spark, place, rules=rules, run_id="r", files_per_batch="1")
+
+    for _ in range(2):
+        with pytest.raises(RunFailedError) as error:
+            run(9)
+        text = str(error.value)
+        assert "rule 'tiny' is broken by 10 of the run's 20 rows, and 9 rows are accepted" in text
+        assert 3 == text.count('{"time":')
+        assert "batch 1 is not published" in text
+        assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
+        assert [(START + t, k, v) for t, k, v in EVENTS[:10] if v < 5] == written(place.output)
+        assert 5 == len(kept_rows(place.root / "kept"))
+    found = run("60%")
+
+    assert [(START + t, k, v) for t, k, v in EVENTS if v < 5] == found.rows
+    assert 20 == len(found.kept)
+    assert {"small": 4, "tiny": 20} == counts(place)
+
+
+@pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"limit": 7}, "8 of the run's 40 rows, and 7 rows are accepted"),
+        ({"limit": "19.9%"}, "8 of the run's 40 rows, and 19.9 % are accepted"),
+        ({"batch_limit": 7}, "8 of the batch's 40 rows, and 7 rows are accepted"),
+        ({"batch_limit": "19.9%"}, "8 of the batch's 40 rows, and 19.9 % are accepted"),
+        ({"limit": 8, "batch_limit": "20%"}, None),
+    ],
+)
+def test_limits_are_numbers_and_shares_of_a_run_or_a_batch(spark, place, limits, said, mode):
+    """Both modes count the same rows against the same limit."""
+    write_events(place.input, EVENTS)
+    how: Any = {"rules": [rule("small", "v < 8", **limits)], "mode": mode}
+
+    if said is None:
+        assert 8 == len(check(spark, place, **how).kept)
+        return
+    with pytest.raises(RunFailedError) as error:
+        check(spark, place, **how)
+    assert f"rule 'small' is broken by {said}" in str(error.value)
+    assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
+
+
+def test_a_function_gets_no_batch_that_crosses_a_limit(spark, place):
+    """It is called once with each other batch, which it may read as often as it likes."""
+    write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
+    how: Any = {
+        "sink": "function",
+        "files_per_batch": "1",
+        "run_id": "r",
+        "output": str(place.trace),
+    }
+
+    with pytest.raises(RunFailedError, match="rule 'small' is broken by 4 of the run's 20 rows"):
+        check(spark, place, rules=[rule("small", "v < 8", limit=3)], **how)
+    before = place.noted()
+    check(spark, place, rules=[rule("small", "v < 8", limit=8)], **how)
+
+    assert (["0:8"], ["0:8", "1:8", "2:16"]) == (before, place.noted()[:3])
+    assert {"small": 8} == counts(place)
+    assert 8 == len(kept_rows(place.root / "kept"))
+
+
+def test_a_function_may_read_a_batch_twice(spark, place):
+    """The rows that break a rule without a limit are counted and kept once all the same."""
+    write_events(place.input, EVENTS[:20], EVENTS[20:])
+    how: Any = {"sink": "function", "files_per_batch": "1", "output": str(place.trace)}
+
+    found = check(spark, place, rules=[rule("small", "v < 8")], **how)
+
+    assert ["0:16", "1:16"] == place.noted()[:2]
+    assert (8, {"small": 8}) == (len(found.kept), counts(place))
+
+
+@pytest.mark.parametrize("point", ["sink.kept", "sink.precommitted", "files.published_one"])
+def test_a_batch_that_runs_again_keeps_its_rows_once(spark, place, point):
+    """Wherever the first attempt has failed."""
+    write_events(place.input, EVENTS[:20], EVENTS[20:])
+    how: Any = {"rules": [rule("small", "v < 8")], "files_per_batch": "1", "run_id": "r"}
+
+    with failing_at(point, times=1), pytest.raises(RunFailedError):
+        check(spark, place, **how)
+    found = check(spark, place, **how)
+
+    assert [(START + t, k, v) for t, k, v in EVENTS if v < 8] == found.rows
+    assert [(8, "small")] * 4 + [(9, "small")] * 4 == found.broken
+    assert {"small": 8} == counts(place)
+
+
+def test_a_rule_that_gives_another_result_each_time_is_refused(spark, place):
+    """More rows or fewer are found when they are read again; nothing is published."""
+    write_events(place.input, EVENTS * 20)
+
+    with pytest.raises(RunFailedError, match="gives another result each time"):
+        check(spark, place, "dice")
+
+    assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
+
+
+# --- a run among others -----------------------------------------------------------------------
+
+SUSPENDED = {"until": "available", "at_end": "suspend", "replayable_runs": 3}
+FIRST, LATER = EVENTS[:20], EVENTS[20:]
+CORRECTED = [(t, k, min(v, 8)) for t, k, v in LATER]
+SMALL = [rule("small", "v < 8")]
+
+
+def checked_windows(spark, place, **how):
+    return check(spark, place, rules=SMALL, above="windows", files_per_batch="1", **how)
+
+
+def test_a_run_that_is_replayed_keeps_what_it_finds_then(spark, place):
+    """What the run had kept is removed with its output; the run before keeps its rows."""
+    write_events(place.input, FIRST)
+    checked_windows(spark, place, run_id="one", **SUSPENDED)
+    write_events(place.input, LATER, first=1)
+    two = checked_windows(spark, place, run_id="two", **SUSPENDED)
+    write_events(place.input, CORRECTED, first=1)
+
+    found = checked_windows(spark, place, run_id="two.r2", replays="two", replayable_runs=3)
+
+    assert 8 == len(two.kept)
+    assert windows_of([e for e in [*FIRST, *CORRECTED] if e[2] < 8]) == found.rows
+    assert [(8, "small")] * 6 + [(9, "small")] * 2 == found.broken
+    assert {"small": 4} == counts(place)
+
+
+def test_a_job_goes_back_to_a_savepoint_with_its_kept_rows(spark, place):
+    """A restore that reverts takes back what was kept since; a copy elsewhere goes on from there."""
+    write_events(place.input, FIRST)
+    checked_windows(spark, place, run_id="one", **SUSPENDED)
+    savepoint = savepoint_of(place, "s1")
+    write_events(place.input, LATER, first=1)
+    checked_windows(spark, place, run_id="two", **SUSPENDED)
+
+    restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
+    assert [(8, "small")] * 2 + [(9, "small")] * 2 == broken_of(kept_rows(place.root / "kept"))
+    found = checked_windows(spark, place, run_id="three")
+    other = Place(place.root / "other")
+    elsewhere = checked_windows(
+        spark, other, input=str(place.input), from_savepoint=savepoint.url, run_id="one"
+    )
+
+    assert windows_of([e for e in EVENTS if e[2] < 8]) == found.rows
+    assert [(8, "small")] * 4 + [(9, "small")] * 4 == found.broken
+    assert [(8, "small")] * 2 + [(9, "small")] * 2 == elsewhere.broken
+    assert found.rows[-4:] == elsewhere.rows[-4:]
+
+
+def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(spark, place):
+    """Markers of such sources are no rows of the job, and break none of its rules."""
+    write_events(place.root / "past", [(2, "a", 100), (9, "b", 300), (14, "a", 200)])
+    write_events(place.input, [(3, "a", 1), (8, "b", 5)], [(22, "b", 4), (28, "a", 5)])
+    how = asked(place, "past_and_live", past=str(place.root / "past"), files_per_batch="1")
+    with driving(spark, place, until="stopped", **how) as driver:
+        driver.until(lambda: written(place.output) != [])  # the past has ended and holds nothing
+        write_events(place.input, [(41, "a", 7), (47, "b", 5)], first=2)
+        driver.until(lambda: 4 == len(kept_rows(place.root / "kept")))
+        driver.stop(drain=True)
+        final = driver.end()
+
+    good = [(2, 100), (14, 200), (3, 1), (22, 4), (41, 7)]
+    assert "FINISHED" == final.outcome
+    assert windows_of((t, "-", v) for t, v in good) == [
+        (start, "-", *rest) for start, *rest in written(place.output)
+    ]
+    assert ["live"] * 3 + ["past"] == sorted(row["place"] for row in kept_rows(place.root / "kept"))
+    assert {"past": 1, "live": 3} == counts(place)
+    taps = record_of(place).taps.values()
+    assert [3, 6] == sorted(tap["rows"] for tap in taps)
+
+
+# --- on samples -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode):
+    """By query; a rule over its limit fails there, too, and a preview shows the output alone."""
+    rows = [(T, "a", 1), (T, "b", 9), (T, None, 8)]
+
+    def job(ctx):
+        read = ctx.read("rows", format="csv", path="/nowhere", schema=SCHEMA, bounded=True)
+        good = ctx.expect(read, "small", "v < 8", on="keep", limit=ctx.params["limit"])
+        ctx.write("out", good.select("v"), to=files("/nowhere/out"), kept=files("/nowhere/kept"))
+        ctx.write("all", read.select("v"), to=files("/nowhere/all"))
+
+    result = run_in_memory(
+        job, {"rows": [rows[:2], rows[2:]]}, params={"limit": 2}, spark=spark, mode=mode
+    )
+
+    assert [(1,)] == plain(result.outputs["out"].collect())
+    assert [1, 8, 9] == sorted(row.v for row in result.outputs["all"].collect())
+    assert ["out"] == list(result.kept)
+    kept = (json.loads(row.row) for row in result.kept["out"].collect())
+    assert {("b", 9), (None, 8)} == {(row["k"], row["v"]) for row in kept}
+    with pytest.raises(RunFailedError, match="rule 'small' is broken by 2 of"):
+        run_in_memory(job, {"rows": rows}, params={"limit": 1}, spark=spark, mode=mode)
+    shown = preview(job, {"rows": rows}, params={"limit": 2}, spark=spark)
+    assert [(1,)] == plain(shown["out"].collect())
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_preview_rejects_what_a_run_would(spark, place, kind):
+    """It takes rows of the source itself, and shows those that are records."""
+    write_lines(place.input, [GOOD[kind], *(line for line, _ in BAD[kind])])
+
+    def job(ctx):
+        read = ctx.read(
+            "rows",
+            format=kind,
+            path=str(place.input),
+            schema=SCHEMA,
+            bounded=True,
+            rejected="count",
+        )
+        ctx.write("out", read.select("k", "v"), to=files(str(place.output)))
+
+    assert [("a", 1)] == plain(preview(job, spark=spark)["out"].collect())
+
+
+def test_a_sample_of_messages_is_read_as_messages_are(spark):
+    """Its values are texts, of which some are no records; of files a sample has columns."""
+
+    def job(ctx):
+        read = ctx.read(
+            "messages",
+            format="spark-stream-kafka",
+            schema="v int",
+            value="json",
+            rejected="keep",
+            bounded=True,
+        )
+        ctx.write("out", read.select("value.v"), to=files("/nowhere/o"), kept=files("/nowhere/k"))
+
+    values = ['{"v": 1}', "{", '{"v": "x"}', None]
+    sample = [
+        {"value": v.encode() if v else None, "topic": "t", "partition": 0, "offset": n}
+        for n, v in enumerate(values)
+    ]
+    result = run_in_memory(job, {"messages": sample}, spark=spark)
+
+    assert [(1,)] == plain(result.outputs["out"].collect())
+    kept = [(row.row, row.origin) for row in result.kept["out"].collect()]
+    assert [("", "t:0:3"), ("{", "t:0:1"), ('{"v": "x"}', "t:0:2")] == sorted(kept)
