@@ -40,22 +40,28 @@ class KeptOfQuery:
     Attributes:
         sink: its sink for kept rows; None without one.
         account: see :class:`~.row_account.RowAccount`, as JSON has it.
-        files: the published files, oldest first; None if the sink is none of files.
+        files: the published files with their sizes in bytes, oldest first; None if the sink is none
+            of files.
     """
 
     query: str
     sink: str | None
     account: Mapping[str, Any]
-    files: tuple[str, ...] | None
+    files: tuple[tuple[str, int], ...] | None
 
     @property
     def folder(self) -> str:
         return (self.sink or "").removeprefix(_FILES)
 
-    def rows(self, *, last_files: int | None = None) -> Iterator[Row]:
-        """Yield the kept rows; of the newest files alone if there are many."""
-        found = self.files or ()
-        for path in found if last_files is None else found[-last_files:]:
+    def rows(self) -> Iterator[Row]:
+        """Yield the kept rows."""
+        for path, _ in self.files or ():
+            yield from _read(self.folder, path)
+
+    def sample(self, *, files: int, at_most_bytes: int) -> Iterator[Row]:
+        """Yield the rows of the newest files that are not too large to be read for a page."""
+        small = [path for path, size_bytes in self.files or () if size_bytes <= at_most_bytes]
+        for path in small[-files:]:
             yield from _read(self.folder, path)
 
 
@@ -96,7 +102,7 @@ def _published(
     query: str,
     sink: str | None,
     last: int | None,
-) -> tuple[str, ...] | None:
+) -> tuple[tuple[str, int], ...] | None:
     if sink is None or not sink.startswith(_FILES):
         return None
     log = commit_log_of(directory, directory.run(record.run_id), query, mode=record.mode)
@@ -106,24 +112,30 @@ def _published(
     listing = EpochRecords(directory.committables(query), query_id).find()
     first = 0 if record.query_ids else record.starting.get(query, -1) + 1
     last = listing.newest if last is None else last
-    names = [name for name in _names(sink.removeprefix(_FILES)) if is_name_of(name, query_id)]
-    own = [name for name in names if first <= _epoch_of(name) <= last]
-    return tuple(sorted((n for n in own if listing.is_published(_epoch_of(n))), key=_order))
+    own = [
+        (name, size_bytes)
+        for name, size_bytes in _files(sink.removeprefix(_FILES))
+        if is_name_of(name, query_id) and first <= _epoch_of(name) <= last
+    ]
+    return tuple(
+        sorted((each for each in own if listing.is_published(_epoch_of(each[0]))), key=_order)
+    )
 
 
-def _names(folder: str) -> list[str]:
+def _files(folder: str) -> list[tuple[str, int]]:
     local, objects = local_path_of(folder), open_objects(folder)
-    if local is not None:
-        return [str(each.relative_to(local)) for each in Path(local).rglob("part-*")]
-    return [] if objects is None else [name for name, _ in objects.files()]
+    if local is None:
+        return [] if objects is None else objects.files()
+    found = Path(local).rglob("part-*")
+    return [(str(each.relative_to(local)), each.stat().st_size) for each in found]
 
 
 def _epoch_of(name: str) -> int:
     return int(name.rpartition("/")[2].split("-")[1])
 
 
-def _order(name: str) -> tuple[int, str]:
-    return _epoch_of(name), name
+def _order(file: tuple[str, int]) -> tuple[int, str]:
+    return _epoch_of(file[0]), file[0]
 
 
 def _read(folder: str, path: str) -> Iterator[Row]:

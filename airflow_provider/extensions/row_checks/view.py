@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.row_checks.kept_files import KeptOfQuery, Row
 
 _FILES: Final = 20  # the newest ones: a page is not for reading all
+_LARGEST_BYTES: Final = 4 * 1024 * 1024
 _ROWS: Final = 10_000
 _SAMPLES: Final = 5
 _COLUMNS: Final = ("Reason", "Origin", "Row", "Event time", "Watermark", "At")
@@ -53,7 +54,7 @@ def _query(kept: KeptOfQuery) -> Iterator[Section]:
         text=None if is_read else "Its rows are not in files: read them in that sink.",
         facts={"Kept": kept.account.get("kept")},
     )
-    newest = itertools.islice(kept.rows(last_files=_FILES), _ROWS)
+    newest = itertools.islice(kept.sample(files=_FILES, at_most_bytes=_LARGEST_BYTES), _ROWS)
     for (kind, place), (_, samples) in grouped(newest, _SAMPLES).items():
         table = Table(_COLUMNS, [_row(each) for each in samples])
         yield Section(title=f"{kind}: {place}", is_nested=True, table=table)

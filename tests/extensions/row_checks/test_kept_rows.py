@@ -63,7 +63,17 @@ def kept(job: JobDirectoryBuilder) -> Any:
 def test_only_what_the_run_has_published_is_read(job):
     """Not another run's epochs, not one that is staged, and not another query's files."""
     assert ["{bad", "{}", '{"v":"x"}'] == [each["row"] for each in kept(job).rows()]
-    assert ['{"v":"x"}'] == [each["row"] for each in kept(job).rows(last_files=1)]
+
+
+def test_a_page_reads_the_newest_files_that_are_small(job, tmp_path):
+    """It is shown while a person waits."""
+    put(tmp_path / "kept", 2, row("rejected", "orders", "x" * 1000))
+    newest, either = (
+        [each["row"][:4] for each in kept(job).sample(files=1, at_most_bytes=most)]
+        for most in (2000, 1000)
+    )
+
+    assert (["xxxx"], ["{bad", "{}"]) == (newest, either)
 
 
 def test_folders_of_partitions_have_columns(job, tmp_path):
