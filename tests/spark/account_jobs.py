@@ -68,7 +68,8 @@ def windows(ctx: JobContext) -> None:
 def through_spark(ctx: JobContext) -> None:
     """Give the rows to a sink of Spark's own, which counts them."""
     rows = _checked(ctx, _orders(ctx, "count"), on="count").select("k", "v")
-    ctx.write("out", rows, to=spark_sink("noop"))
+    path = {"path": ctx.params["output"]} if ctx.params["sink"] == "parquet" else {}
+    ctx.write("out", rows, to=spark_sink(ctx.params["sink"], path))
 
 
 def through_a_function(ctx: JobContext) -> None:

@@ -138,21 +138,6 @@ def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
     return None
 
 
-_FILTER: Final = "Filter"
-_ROW_BY_ROW: Final = frozenset(
-    {
-        *("CollectMetrics", "EventTimeWatermark", "LogicalRelation", "Project", "SubqueryAlias"),
-        *("DataSourceV2Relation", "StreamingRelation", "StreamingRelationV2"),
-    }
-)
-
-
-def is_row_by_row(df: DataFrame, *, filters: int) -> bool:
-    """Whether *df* has one row for each row that it reads, and that *filters* nodes let pass."""
-    kinds = [kind for kind, _ in analyzed(df)]
-    return _ROW_BY_ROW.issuperset({*kinds} - {_FILTER}) and kinds.count(_FILTER) == filters
-
-
 def is_streaming(df: Any) -> bool:
     """Whether *df* is a streaming DataFrame."""
     return bool(getattr(df, "isStreaming", False))

@@ -29,7 +29,7 @@ from airflow_provider.runtime.queries.read_options import (
     warn_of_one_time,
 )
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
-from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.sinks.spark_sink import SparkSink, SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused, reads_stream
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ class RunningQuery:
             if begun is None:
                 return
             how = begun
-        writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
+        sink, df = self.definition.native, self.definition.df
+        df = sink.counted(df) if isinstance(sink, SparkSink) else df
+        writer = df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
         trigger = self._arguments(how)

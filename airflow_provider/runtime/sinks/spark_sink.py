@@ -55,6 +55,8 @@ GUARANTEES: Final[Mapping[str, str]] = {
     "noop": "writes nothing",
 }
 _BUILT_IN: Final = frozenset({"foreach", "memory"})
+ROWS_OUT: Final = "spark-stream rows out"
+"""What is observed of a query with a sink that does not count."""
 _DROPPED: Final = "numRowsDroppedByWatermark"
 _UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
 
@@ -98,6 +100,13 @@ class SparkSink:
     def holds_files(self) -> bool:
         """Whether it writes files into a folder, rather than to a table or a server."""
         return GUARANTEES.get(self._format) is _FILES
+
+    def counted(self, df: DataFrame) -> DataFrame:
+        """Return *df*, whose rows Spark counts for a sink that does not."""
+        from pyspark.sql import functions as sf
+
+        is_counted = not self.holds_files and self._format in GUARANTEES
+        return df if is_counted else df.observe(ROWS_OUT, sf.count(sf.lit(1)).alias("rows"))
 
     @property
     def provider(self) -> str | None:
@@ -186,16 +195,20 @@ class SparkSinkEpochs:
         self._tap_rows: dict[str, dict[str, Any]] = {}
 
     def batch_ran(self, progress: Mapping[str, Any]) -> None:
-        """Count a batch by Spark's report. Sinks of Spark's first interface count no rows: -1."""
+        """Count a batch by Spark's report.
+
+        Sinks of Spark's first interface count no rows: -1. What they got is observed.
+        """
         self._read += progress.get("numInputRows") or 0
+        observed = progress.get("observedMetrics") or {}
         written = (progress.get("sink") or {}).get("numOutputRows", -1)
+        written = observed.get(ROWS_OUT, {}).get("rows", -1) if written < 0 else written
         self._written = None if written < 0 else add_rows(self._written, written)
         dropped = (op.get(_DROPPED, 0) for op in progress.get("stateOperators", ()))
         self._late = add_each(self._late, {str(n): rows for n, rows in enumerate(dropped)}) or {}
         for name, source in zip(self._sources, progress.get("sources", ()), strict=False):
             rows = source.get("numInputRows") or 0
             self._source_rows = add_each(self._source_rows, {name: rows}) or {}
-        observed = progress.get("observedMetrics") or {}
         for tap in self._taps:
             if tap.name in observed:
                 count = tap.count_reported(observed[tap.name])
