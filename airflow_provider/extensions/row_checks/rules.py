@@ -21,12 +21,14 @@ from airflow_provider.runtime.queries.taps import (
     row_as_json,
     without_errors,
 )
+from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 POLICIES: Final = (FAIL, COUNT, KEEP)
 _LONGEST: Final = 100
+_CATALYST: Final = "org.apache.spark.sql.catalyst"
 
 
 def rule_of(
@@ -70,26 +72,37 @@ def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) ->
         msg = f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules"
         raise ConfigError(msg)
     rows = tap.rows if tap is not None else df.withColumn(BITS, sf.lit(0).cast("long"))
+    given = tap.given if tap is not None else df
     try:
         column = sf.expr(test) if isinstance(test, str) else test
-        kind = df.select(column).schema[0].dataType.typeName()
+        selected = df.select(column)
+        kind = selected.schema[0].dataType.typeName()
         if kind != "boolean":
             msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
             raise ConfigError(msg)
         is_kept = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
         bit = sf.when(is_kept, sf.lit(0)).otherwise(sf.lit(1 << len(rules)).cast("long"))
         rows = rows.withColumn(BITS, sf.col(BITS).bitwiseOR(bit.cast("long")))
+        given = given if _is_plain(selected) else None
     except AnalysisException as error:
         raise refusal_of(error, f"rule {rule.name!r} cannot be evaluated") from error
-    return _tap((*rules, rule), rows, _check_names(df, rule))
+    names = _check_names(df, rule)
 
-
-def _tap(rules: tuple[Rule, ...], rows: DataFrame, names: list[str]) -> Tap:
     def describe(broken: DataFrame) -> DataFrame:
-        return broken.select(*kept_columns("rule", tap.names_of_broken(), row=row_as_json(names)))
+        row = row_as_json(name for name in names if name in broken.columns)
+        return broken.select(*kept_columns("rule", made.names_of_broken(), row=row))
 
-    tap = Tap(rules, rows, describe)
-    return tap
+    broken = (*(tap.broken if tap is not None else ()), ~is_kept)
+    made = Tap((*rules, rule), rows, describe, given=given, broken=broken)
+    return made
+
+
+def _is_plain(selected: DataFrame) -> bool:
+    """Whether Spark can observe a rule: all of it is in the row, and of Spark's own functions."""
+    rule = selected._jdf.queryExecution().analyzed().expressions().head()
+    pattern = class_named(selected.sparkSession._jvm, f"{_CATALYST}.trees.TreePattern")
+    others = (pattern.PYTHON_UDF(), pattern.PLAN_EXPRESSION(), pattern.WINDOW_EXPRESSION())
+    return bool(rule.deterministic()) and not any(map(rule.containsPattern, others))
 
 
 def _check_names(df: DataFrame, rule: Rule) -> list[str]:

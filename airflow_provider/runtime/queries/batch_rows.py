@@ -8,9 +8,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.plan import ADAPTIVE, executed, has_state
+from airflow_provider.runtime.queries.plan import ADAPTIVE, executed, has_state, items
 from airflow_provider.runtime.queries.taps import SHOWN_ROWS, behind_state
 from airflow_provider.runtime.sinks.committer import KeptRows
+from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -145,11 +146,25 @@ def rows_of_plan(plan: Any, session: SparkSession, tap: Tap) -> DataFrame | None
     below = node.child().clone()
     if has_state(below, session._jvm):
         raise ConfigError(behind_state(tap))
+    below = _with_broken(below, node, session._jvm) if tap.only_counts else below
     is_streaming = False
-    frame = session._jsparkSession.internalCreateDataFrame(
+    made = session._jsparkSession.internalCreateDataFrame(
         below.execute(), below.schema(), is_streaming
     )
-    return DataFrame(frame, session)
+    frame = DataFrame(made, session)
+    return tap.with_bits(frame) if tap.only_counts else frame
+
+
+def _with_broken(below: Any, node: Any, jvm: Any) -> Any:
+    """Return a plan with what *node* counts for each rule as a column, NULL in a good row."""
+    columns = [*items(below.output())]
+    for metric in [*items(node.metricExpressions())][1:]:
+        counted = metric.child()
+        if counted.getClass().getSimpleName() == "AggregateExpression":  # else it breaks never
+            argument = counted.aggregateFunction().children().head()
+            columns.append(metric.withNewChildren(jvm.PythonUtils.toSeq([argument])))
+    project = class_named(jvm, "org.apache.spark.sql.execution.ProjectExec")
+    return project(jvm.PythonUtils.toSeq(columns), below)
 
 
 def _node_of(plan: Any, tap: Tap) -> Any | None:

@@ -8,6 +8,7 @@ batch that has some. As both use one plan and one column, a row is in one place 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -64,12 +65,16 @@ class Tap:
         describe: returns what is kept of such rows: one schema for all kinds, see
             :func:`kept_columns`.
         source: the source of which it gets each row; None if the job has changed the rows before.
+        given: all rows, as they come; None if its rules cannot be counted without the bits.
+        broken: for each rule whether a row of *given* breaks it.
     """
 
     rules: tuple[Rule, ...]
     rows: DataFrame
     describe: Callable[[DataFrame], DataFrame]
     source: str | None = None
+    given: DataFrame | None = None
+    broken: tuple[Column, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,12 +97,22 @@ class Tap:
         """Return the bits of the rules that *which* accepts."""
         return sum(1 << place for place, rule in enumerate(self.rules) if which(rule))
 
+    @property
+    def only_counts(self) -> bool:
+        """Whether the rows are observed as they come: a column more would copy each row twice."""
+        return self.given is not None and not any(rule.takes for rule in self.rules)
+
     def all(self) -> DataFrame:
         """Return all rows, observed."""
         from pyspark.sql import functions as sf
 
+        if self.given is not None and self.only_counts:
+            first, *others = self.broken
+            if self.is_limited:  # always true, and Spark does not know it: see below
+                first &= sf.length(_every(self.given)) >= 0
+            return self.given.observe(self.name, *_counts([first, *others]))
         # Never true, and Spark does not know it: so it leaves all columns in the plan.
-        every = sf.struct(*(quoted(name) for name in self.rows.columns)).cast("string")
+        every = _every(self.rows)
         is_shown = self.keeps or self.is_limited
         whole = [sf.max(sf.when(sf.col(BITS) < 0, every)).alias("whole")] if is_shown else []
         return self.rows.observe(self.name, *self.sums(), *whole)
@@ -106,29 +121,37 @@ class Tap:
         """Return what is counted; :meth:`count_of` reads its values."""
         from pyspark.sql import functions as sf
 
-        def total(column: Column, name: str) -> Column:
-            return sf.coalesce(sf.sum(column), sf.lit(0)).cast("long").alias(name)
-
-        bits = sf.col(BITS)
-        taken = sf.when(_has(self.bits(lambda rule: rule.takes)), 1).otherwise(0)
-        sums = [
-            total(sf.shiftrightunsigned(bits, place).bitwiseAND(1), f"rule_{place}")
-            for place in range(len(self.rules))
-        ]
-        return [sf.count(sf.lit(1)).alias("rows"), total(taken, "taken"), *sums]
+        taken = sf.when(_has(self.bits(lambda rule: rule.takes)), 1)
+        counts = _counts([_has(1 << place) for place in range(len(self.rules))])
+        return [*counts, sf.count(taken).alias("taken")]
 
     def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
         """Return the count in Spark's report of a batch (``observedMetrics``)."""
-        names = ("rows", "taken", *(f"rule_{place}" for place in range(len(self.rules))))
-        return self.count_of([metrics[name] for name in names])
+        names = ("rows", *(f"rule_{place}" for place in range(len(self.rules))), "taken")
+        return self.count_of([metrics[name] for name in names if name in metrics])
 
     def count_of(self, values: Sequence[Any] | None) -> TapCount:
         names = [rule.name for rule in self.rules]
-        rows, taken, *broken = map(int, (values or [0] * (2 + len(names)))[: 2 + len(names)])
+        counts = [*map(int, (values or ())[: 2 + len(names)])]
+        rows, *broken, taken = counts + [0] * (2 + len(names) - len(counts))
         return TapCount(rows, taken, dict(zip(names, broken, strict=True)))
+
+    def with_bits(self, rows: DataFrame) -> DataFrame:
+        """Return rows, which have a column for each rule that is not NULL if broken, with bits."""
+        from pyspark.sql import functions as sf
+
+        bits = sf.lit(0).cast("long")
+        names = [f"rule_{place}" for place in range(len(self.rules))]
+        for place, name in enumerate(names):
+            if name in rows.columns:
+                bit = sf.when(sf.col(name).isNotNull(), sf.lit(1 << place)).otherwise(sf.lit(0))
+                bits = bits.bitwiseOR(bit.cast("long"))
+        return rows.withColumn(BITS, bits).drop(*names)
 
     def passed(self, observed: DataFrame) -> DataFrame:
         """Return the rows that continue."""
+        if self.only_counts:
+            return observed
         takes = self.bits(lambda rule: rule.takes)
         return (observed.where(~_has(takes)) if takes else observed).drop(BITS)
 
@@ -147,6 +170,23 @@ class Tap:
             sf.when(_has(1 << place), sf.lit(rule.name)) for place, rule in enumerate(self.rules)
         )
         return sf.concat_ws(", ", *names)
+
+
+def _every(rows: DataFrame) -> Column:
+    from pyspark.sql import functions as sf
+
+    names = collections.Counter(name.lower() for name in rows.columns)
+    unique = (quoted(name) for name in rows.columns if names[name.lower()] == 1)
+    return sf.struct(sf.lit(0), *unique).cast("string")
+
+
+def _counts(broken: Sequence[Column]) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    counts = (
+        sf.count(sf.when(each, 1)).alias(f"rule_{place}") for place, each in enumerate(broken)
+    )
+    return [sf.count(sf.lit(1)).alias("rows"), *counts]
 
 
 def _has(bits: int) -> Column:
