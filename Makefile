@@ -126,6 +126,10 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 bench-flink: $(INSTALLED) ## Compare with Flink, which is installed in .work: warm, and as whole commands
 	@$(BIN)/python scripts/benchmarks/flink.py $(ARGS)
 
+.PHONY: bench-rows
+bench-rows: $(INSTALLED) ## What rules for rows cost, and twenty of them beside two libraries, which are installed in .work
+	@$(BIN)/python scripts/benchmarks/rows/rows.py $(ARGS)
+
 .PHONY: bench-nexmark
 bench-nexmark: $(INSTALLED) ## Nexmark's queries on this runtime, as plain PySpark and on Flink, against the truth
 	@$(BIN)/python scripts/benchmarks/nexmark/nexmark.py $(ARGS)
