@@ -41,7 +41,7 @@ from airflow_provider.runtime.queries.source import (
     load_table,
 )
 from airflow_provider.runtime.queries.taps import (
-    KEPT_SCHEMA,
+    KEPT_FIELDS,
     behind_state,
     taps_of,
 )
@@ -389,7 +389,9 @@ class JobContext:
             msg = f"query {name!r}: kept rows need a sink of two phases, and {kept.name} has one"
             raise ConfigError(msg)
         (sink,) = self._sinks(name, (kept,), kept=True)
-        sink.check(self.spark.createDataFrame([], KEPT_SCHEMA), "append")
+        columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in KEPT_FIELDS)
+        # createDataFrame would leave the session active in the thread, for the next declaration.
+        sink.check(self.spark.range(0).selectExpr(*columns), "append")
         return cast("Sink", sink)
 
     def _split(

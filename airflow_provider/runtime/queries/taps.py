@@ -204,6 +204,8 @@ KEPT_SCHEMA: Final = (
     "query string, kind string, place string, reason string, row string, origin string, "
     "event_time timestamp, watermark timestamp, at timestamp"
 )
+KEPT_FIELDS: Final = tuple(tuple(field.split()) for field in KEPT_SCHEMA.split(", "))
+"""Name and type of each column."""
 
 
 def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
@@ -224,8 +226,9 @@ def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
 
     given = {"kind": sf.lit(kind), "place": place, **columns}
     given |= {name: _readable(given[name]) for name in ("reason", "row") if name in given}
-    fields = (field.split() for field in KEPT_SCHEMA.split(", ")[1:-1])
-    return [given.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in fields]
+    return [
+        given.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in KEPT_FIELDS[1:-1]
+    ]
 
 
 def _readable(text: Column) -> Column:
