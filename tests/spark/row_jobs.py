@@ -138,6 +138,13 @@ def branches(ctx: JobContext) -> None:
         ctx.write(name, df.select("k", "v"), to=files(f"{ctx.params['output']}/{name}"), kept=kept)
 
 
+def twice(ctx: JobContext) -> None:
+    """Use a frame with a rule twice in one query."""
+    good = ctx.expect(events(ctx), "small", "v < 8", on="keep")
+    both = good.select("k", "v").union(good.select("k", (F.col("v") + 100).alias("v")))
+    ctx.write("out", both, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+
+
 def own_watermark(ctx: JobContext) -> None:
     """Take times of the far future out before the watermark sees them."""
     read = events(ctx, watermark=None)

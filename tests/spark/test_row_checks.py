@@ -28,6 +28,8 @@ from airflow_provider.runtime import files, preview, run_in_memory
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.errors.explanation import FailureClass
+from tests.crash.targets import Target
+from tests.extensions.postgres.sql_support import postgres
 from tests.pairwise import mark_whole
 
 pytestmark = pytest.mark.spark
@@ -242,6 +244,19 @@ def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     assert {"small": 8, "even": 20} == counts(place, "even")
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frame_that_a_query_uses_twice_has_one_account(spark, place, mode):
+    """Its source is read twice; a row that breaks the rule is one row all the same."""
+    write_events(place.input, EVENTS[:20], EVENTS[20:])
+
+    found = check(spark, place, "twice", mode=mode, files_per_batch="1")
+
+    good = [(k, v) for _, k, v in EVENTS if v < 8]
+    assert sorted([*good, *((k, v + 100) for k, v in good)]) == found.rows
+    assert [(8, "small")] * 4 + [(9, "small")] * 4 == found.broken
+    assert {"small": 8} == counts(place)
+
+
 # --- with state -------------------------------------------------------------------------------
 
 
@@ -389,6 +404,34 @@ def test_a_batch_that_crosses_a_limit_is_not_published(spark, place):
     assert [(START + t, k, v) for t, k, v in EVENTS if v < 5] == found.rows
     assert 20 == len(found.kept)
     assert {"small": 4, "tiny": 20} == counts(place)
+
+
+@pytest.fixture(scope="module")
+def database():
+    with postgres() as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "sql", "bucket"))],
+)
+def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
+    """Neither that of the output nor that of the kept rows; what both had published stays."""
+    if kind == "bucket":
+        request.getfixturevalue("s3")
+    url = request.getfixturevalue("database") if kind == "sql" else ""
+    write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
+    out, taken = (Target(kind, place.root, url, name) for name in ("out", "taken"))
+    how: Any = {"files_per_batch": "1", "run_id": "r", "sink": kind, "kept_sink": kind}
+    how |= {"output": out.location, "kept": taken.location}
+
+    with pytest.raises(RunFailedError, match="rule 'small' is broken by 4 of the run's 20 rows"):
+        check(spark, place, rules=[rule("small", "v < 8", limit=3)], **how)
+    before = len(out.values("v")), len(taken.values("row"))
+    check(spark, place, rules=[rule("small", "v < 8", limit=8)], **how)
+
+    assert ((8, 2), 32, 8) == (before, len(out.values("v")), len(taken.values("row")))
 
 
 @pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.whole)])
