@@ -112,6 +112,19 @@ def _minutes(df: DataFrame) -> DataFrame:
     return outer.select(seconds("window.start").alias("a"), "k", "n", "v")
 
 
+def behind_another(ctx: JobContext) -> None:
+    """Join rows without copies, by their odd names, with others: one side has been in state."""
+    one = events(ctx).dropDuplicates(["time", "k"])
+    two = events(ctx, "others", param="others", watermark=None)
+    odd = two.withColumnRenamed("time", "a `time").withWatermark("a `time", "5 seconds")
+    both = one.alias("one").join(
+        odd.alias("two"), F.expr("one.k = two.k AND one.time = two.`a ``time`")
+    )
+    out = both.select("one.k", "one.v", F.col("two.v").alias("w"))
+    to, kept = files(ctx.params["output"]), files(ctx.params["kept"])
+    ctx.write("out", out, to=to, kept=kept, operators=["once", "join"])
+
+
 def own_watermark(ctx: JobContext) -> None:
     """Set the watermark in the query, of a source that may be silent, and by a computed column."""
     df = events(ctx, watermark=None).withColumn("at", F.col("time") + F.expr("INTERVAL 1 HOUR"))

@@ -128,6 +128,29 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
     assert files * 40 == sum(row[1] for row in streamed["groups"]) + len(kept_rows(kept / "groups"))
 
 
+def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, place):
+    """What comes late from a source is kept by whichever operator drops it, and named after it."""
+    shuffled(place.input, 1)
+    shuffled(place.root / "others", 101)
+    params = {"others": str(place.root / "others"), "kept": str(place.root / "kept")}
+
+    final = place.run(
+        spark,
+        "out",
+        entry=f"{JOBS}:behind_another",
+        params={**params, "files_per_batch": "1"},
+        late="keep",
+    )
+
+    operators = final.queries["out"]["operators"]
+    rows = kept_rows(place.root / "kept")
+    assert all(operator["late_rows"] > 0 for operator in operators)
+    assert {o["name"]: o["late_rows"] for o in operators} == Counter(row["place"] for row in rows)
+    assert {("k", "time", "v"), ("a `time", "k", "v")} == {
+        tuple(sorted(json.loads(row["row"]))) for row in rows
+    }
+
+
 def read_rows(place):
     """Return time, key and value of each row of both folders."""
     files = [*place.input.iterdir(), *(place.root / "others").iterdir()]

@@ -19,7 +19,7 @@ from airflow_provider.runtime.queries.plan import (
     operator_id,
     singleton,
 )
-from airflow_provider.runtime.queries.taps import kept_columns, row_as_json
+from airflow_provider.runtime.queries.taps import kept_columns, quoted, row_as_json
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
@@ -94,18 +94,20 @@ class LateRows:
                     plans = list(_single_rows(node, self._jvm))
                 is_minimum = is_minimum or is_least
                 rows[operator] = rows.get(operator, 0) + counted
-                self._keep(operator, counted, plans)
+                if counted and self._keeps:
+                    self._keep(node, operator, counted, plans)
         except Py4JError as error:
             log.warning("late rows of this batch are not known: %s", error)
             return None
         kept = sum(rows.values()) - self.unkept if self._keeps else 0
         return LateCount(rows, is_minimum, kept, self.unkept)
 
-    def _keep(self, operator: str, counted: int, plans: list[_Late]) -> None:
-        if self._keeps and plans:
-            self._found.setdefault(operator, []).extend(plans)
-        elif self._keeps:
-            self.unkept += counted
+    def _keep(self, node: Any, operator: str, counted: int, plans: list[_Late]) -> None:
+        self._found.setdefault(operator, []).extend(plans)
+        found = counted if plans else 0
+        if any(has_state(each, self._jvm) for each in items(node.children())):
+            found = sum(int(late.plan.execute().count()) for late in plans)  # of a join's one side
+        self.unkept += counted - found
 
     def kept(self, session: SparkSession, names: Sequence[str]) -> Iterator[DataFrame]:
         """Yield what is kept of them, after :meth:`count`; *names* are those of the operators."""
@@ -115,7 +117,7 @@ class LateRows:
                 yield _kept(late, session, place)
 
 
-def _kept(late: _Late, session: SparkSession, place: str) -> DataFrame:
+def _kept(late: _Late, session: SparkSession, operator: str) -> DataFrame:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as sf
 
@@ -124,11 +126,13 @@ def _kept(late: _Late, session: SparkSession, place: str) -> DataFrame:
         late.plan.execute(), late.plan.schema(), is_streaming
     )
     frame = DataFrame(raw, session)
-    names: list[str] = []
-    for name in frame.columns:  # a grouping column may be there twice
-        names.append(name if name not in names else f"{name} ({len(names)})")
-    frame = frame.toDF(*names)
-    time = sf.col(f"`{names[late.time]}`")
+    names: dict[str, str] = {}
+    for place, name in enumerate(frame.columns):  # a grouping column may be there twice
+        own = name if name.lower() not in names else f"{name} ({place})"
+        names[own.lower()] = own
+    columns = list(names.values())
+    frame = frame.toDF(*columns)
+    time = sf.col(quoted(columns[late.time]))
     is_window = frame.schema[late.time].dataType.typeName() == "struct"
     when = (time["end"] if is_window else time).cast("timestamp")
     watermark = sf.timestamp_millis(sf.lit(late.watermark_ms))
@@ -137,9 +141,9 @@ def _kept(late: _Late, session: SparkSession, place: str) -> DataFrame:
     return frame.select(
         *kept_columns(
             "late",
-            sf.lit(place),
+            sf.lit(operator),
             reason=reason,
-            row=row_as_json(names[: late.columns]),
+            row=row_as_json(columns[: late.columns]),
             event_time=when,
             watermark=watermark,
         )
@@ -147,12 +151,14 @@ def _kept(late: _Late, session: SparkSession, place: str) -> DataFrame:
 
 
 def _single_rows(node: Any, jvm: Any) -> Iterator[_Late]:
-    """Yield the plans of what an operator drops that drops rows as they come; none for a chain."""
+    """Yield the plans of what an operator drops that drops rows as they come.
+
+    There is none for an input that comes from another operator, which cannot run again.
+    """
     is_join = _kind(node) == _JOIN
-    inputs = (node.left(), node.right()) if is_join else (node.child(),)
-    if any(has_state(each, jvm) for each in inputs):
-        return
-    for each in inputs:
+    for each in items(node.children()):
+        if has_state(each, jvm):
+            continue
         below = each
         while _kind(below) in _PASSING:
             below = below.children().apply(0)
