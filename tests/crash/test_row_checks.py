@@ -15,12 +15,15 @@ from tests.contract.conftest import serve_s3
 from tests.crash.targets import Target
 from tests.extensions.postgres.sql_support import postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 EVENTS = [(n, "abc"[n % 3], n) for n in range(12)]
 EPOCH = ("sink.staged", "sink.kept", "sink.precommitted", "sink.published", "sink.committed")
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 KINDS = ("files", "bucket", "delta", "iceberg", "sql")
+CASES = [(kind, mode, "rules") for kind in KINDS for mode in ("streaming", "batch")]
+CASES.append(("files", "streaming", "late"))  # what comes late is kept in the same way
+IN_TEST_ALL = {CASES[0], ("sql", "streaming", "rules"), ("delta", "batch", "rules"), CASES[-1]}
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +52,25 @@ def store(request):
     yield from serve_s3()
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["rules", "late"])
-@pytest.mark.parametrize("mode", ["streaming", "batch"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "mode", "what"),
+    [
+        pytest.param(
+            *case,
+            id="-".join(case),
+            marks=pytest.mark.whole if case in IN_TEST_ALL else pytest.mark.soak,
+        )
+        for case in CASES
+    ],
+)
 def test_each_row_is_in_one_place_wherever_a_driver_dies(
-    place, drivers, url, store, *, kind, mode, late
+    place, drivers, url, store, *, kind, mode, what
 ):
     """
     Killed at each step of an epoch and of the recovery from it, the same command ends with each row
     in the output or among the kept ones, once; the run has counted them so.
     """
-    if late and (mode == "batch" or kind != "files"):
-        pytest.skip("nothing comes late in a batch job; what is late goes the way of the others")
+    late = what == "late"
     files = [EVENTS[:6], EVENTS[6:]] if not late else [EVENTS[:6], [(60, "a", 100)], EVENTS[6:]]
     write_events(place.input, *files)
     rules = place.root / "rules.json"
