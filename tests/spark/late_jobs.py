@@ -116,7 +116,7 @@ def behind_another(ctx: JobContext) -> None:
     """Join rows without copies, by their odd names, with others: one side has been in state."""
     one = events(ctx).dropDuplicates(["time", "k"])
     two = events(ctx, "others", param="others", watermark=None)
-    odd = two.withColumnRenamed("time", "a `time").withWatermark("a `time", "5 seconds")
+    odd = two.withColumnRenamed("time", "a `time").withWatermark("`a ``time`", "5 seconds")
     both = one.alias("one").join(
         odd.alias("two"), F.expr("one.k = two.k AND one.time = two.`a ``time`")
     )
