@@ -41,8 +41,17 @@ def clicks(folder: Path) -> None:
     (folder / "clicks.json").write_text("\n".join(lines) + "\n")
 
 
+def checked(folder: Path) -> None:
+    """Write six orders, as JSON; the first one breaks a rule."""
+    orders = [
+        f'{{"at": "2026-01-01T00:0{row}:00Z", "shop": "A", "amount": {row}}}' for row in range(ROWS)
+    ]
+    (folder / "orders.json").write_text("\n".join(orders) + "\n")
+
+
 # What each job of the pages reads, by its name.
 SAMPLES: Mapping[str, Callable[[Path], None]] = {
+    "checked_orders": checked,
     "clicks_per_hour": clicks,
     "daily_delays": flights,
     "turnover": orders,
