@@ -30,7 +30,7 @@ def test_no_row_is_late_whenever_the_driver_dies(place, drivers):
     assert EXIT_USAGE == other.wait(), other.log[-3000:]
     last = drivers.run("tumbling_window", one_by_one, "--late=wait")
 
-    assert "was begun with late='wait'" in other.log
+    assert "was begun with --late='wait'" in other.log
     assert EXIT_OK == last.wait(), last.log[-3000:]
     truth = windows_of([event for events in NEWEST_FIRST for event in events])
     assert truth == read_with_pandas(place.output)

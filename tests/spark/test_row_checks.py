@@ -327,11 +327,17 @@ def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, s
     [
         ({"below": "distinct", "above": "only_k"}, "give ctx.write what ctx.expect returns"),
         ({"below": "windows", "kept": None}, "give ctx.write one: kept=files"),
+        (
+            {"below": "windows", "sink": "function", "output_mode": "complete"},
+            "each batch has all rows again",
+        ),
     ],
 )
 def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, message):
     """Nothing is written, and the way out works."""
     write_events(place.input, EVENTS)
+    if "sink" in how:
+        how = {**how, "output": str(place.trace)}
     keeps, rules = [rule("small", "v < 8")], [rule("small", "v < 8", "count")]
     if how["below"] == "windows":
         keeps, rules = [rule("small", "total < 8")], [rule("small", "total < 8", "count")]
@@ -342,6 +348,40 @@ def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, 
     assert not place.job_dir.exists()
     check(spark, place, rules=rules, **how)
     assert counts(place)["small"] > 0
+
+
+@pytest.mark.parametrize(
+    ("read", "rules", "message"),
+    [
+        ({"format": "parquet"}, [], "format 'parquet' has no records that are rejected"),
+        ({"schema": None}, [], "without a schema nothing tells which records are wrong"),
+        ({"options": {"MODE": "FAILFAST"}}, [], "leave the option 'mode' out"),
+        ({"options": {"multiLine": "true"}}, [], "with multiLine a record is a whole file"),
+        ({"schema": "v int, _corrupt_record string"}, [], "has '_corrupt_record' itself"),
+        ({"schema": "v integger"}, [], "schema 'v integger' is none"),
+        ({"rejected": "drop"}, [], "on='drop' is none; use one of fail, count, keep"),
+        ({}, [rule("a,b", "v > 0")], "no comma among them"),
+        ({}, [rule("a", "v")], "it gives a integer, and is to be true or false"),
+        ({}, [rule("a", "w > 0")], "rule 'a' cannot be evaluated"),
+        ({}, [rule("a", "v > 0"), rule("a", "v > 1")], "rule 'a' is given twice"),
+        ({}, [rule("records of events", "v > 0")], "is given twice"),
+        ({}, [rule("a", "v > 0", limit="many")], "a number of rows such as 100, or a share"),
+        (
+            {},
+            [rule(f"r{n}", "v > 0") for n in range(64)],
+            "one place of a job has at most 63 rules",
+        ),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_refused_before_anything_is_written(
+    spark, place, read, rules, message
+):
+    """In one line that names the source or the rule."""
+    write_events(place.input, EVENTS[:2])
+
+    with pytest.raises(ConfigError, match=message):
+        check(spark, place, read={"rejected": "keep", **read}, rules=rules)
+    assert not place.job_dir.exists()
 
 
 def test_times_that_cannot_be_are_taken_out_before_the_watermark(spark, place):

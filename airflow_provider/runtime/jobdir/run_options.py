@@ -164,8 +164,8 @@ def whole(value: Any) -> Any:
 
 
 def _same_watermark(late: str) -> str:
-    # Whether late rows end the run may change at any time, the watermark may not.
-    return late if late == WAIT else f"{COUNT} or {FAIL}"
+    # What becomes of late rows may change at any time, the watermark may not.
+    return late if late == WAIT else f"{COUNT}, {KEEP} or {FAIL}"
 
 
 # --- The options --------------------------------------------------------------------------------
