@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.row_checks.rules import rule_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import BITS, Tap, kept_columns, quoted, without_errors
+from airflow_provider.runtime.queries.taps import BITS, Tap, kept_columns, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _RAW: Final = "_corrupt_record"  # Spark's own name: with it, CSV is parsed whole
+_TEXTS_OF: Final = "__spark_stream_texts"
 _ORIGIN: Final = "__spark_stream_origin"
 _TEXTS: Final = ("csv", "json")
 _MODE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW}
@@ -138,41 +139,46 @@ class Records:
         from pyspark.sql import functions as sf
 
         raw = sf.col("value")[_RAW] if self.is_kafka else sf.col(_RAW)
-        return rows.select(
+        return rows.withColumn(_TEXTS_OF, self._as_texts(raw)).select(
             *kept_columns(
                 "rejected",
                 sf.lit(self.source),
-                reason=self._reason(raw),
+                reason=self._reason(),
                 row=raw,
                 origin=sf.col(_ORIGIN),
             )
         )
 
-    def _reason(self, raw: Column) -> Column:
+    def _as_texts(self, raw: Column) -> Column:
+        from pyspark.sql import functions as sf
+
+        if self.kind == "json":
+            return sf.from_json(raw, "map<string,string>")
+        texts = ", ".join(f"{quoted(name)} string" for name in self._names())
+        return sf.from_csv(raw, f"{texts}, `{_RAW}` string", {**self.options, **_MODE})
+
+    def _reason(self) -> Column:
         """Say what is wrong with a record, of which Spark says only that it is."""
         from pyspark.sql import functions as sf
 
         fields = [each for each in self._with_raw().fields if each.name != _RAW]
+        texts = sf.col(_TEXTS_OF)
         if self.kind == "json":
-            parsed = sf.from_json(raw, "map<string,string>")
-            values = [parsed[each.name] for each in fields]
-            broken, said = parsed.isNull(), "is no object of JSON"
+            broken, said = texts.isNull(), "is no object of JSON"
         else:
-            texts = ", ".join(f"{quoted(each.name)} string" for each in fields)
-            parsed = sf.from_csv(raw, f"{texts}, `{_RAW}` string", {**self.options, **_MODE})
-            values = [parsed[each.name] for each in fields]
-            broken, said = parsed[_RAW].isNotNull(), f"has not {len(fields)} fields"
-        wrong = [
-            sf.when(
-                value.isNotNull() & without_errors(value.cast(each.dataType)).isNull(),
-                sf.concat(
-                    sf.lit(f"{each.name} is no {each.dataType.simpleString()}: "),
-                    sf.substring(value, 1, 100),
-                ),
+            broken, said = texts[_RAW].isNotNull(), f"has not {len(fields)} fields"
+        wrong = []
+        for name, kind in (
+            (each.name, each.dataType) for each in fields if _is_plain(each.dataType)
+        ):
+            escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+            text = f"['{escaped}']" if self.kind == "json" else f".{quoted(name)}"
+            # Not a cast: before Spark 4 it makes 1 of 1.5.
+            value = sf.expr(f"try_cast({_TEXTS_OF}{text} AS {kind.simpleString()})")
+            what = sf.concat(
+                sf.lit(f"{name} is no {kind.simpleString()}: "), sf.substring(texts[name], 1, 100)
             )
-            for each, value in zip(fields, values, strict=True)
-            if _is_plain(each.dataType)
-        ]
+            wrong.append(sf.when(texts[name].isNotNull() & value.isNull(), what))
         found = sf.nullif(sf.concat_ws("; ", *wrong), sf.lit("")) if wrong else sf.lit(None)
         return sf.when(broken, sf.lit(said)).otherwise(
             sf.coalesce(found, sf.lit("does not fit the schema"))
