@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import functools
 import json
+import logging
 import shutil
 import statistics
 import subprocess
@@ -107,6 +108,7 @@ def session() -> SparkSession:
     """Start Spark as a driver does."""
     from airflow_provider.runtime.spark.session import start_spark
 
+    logging.getLogger("airflow_provider").setLevel(logging.ERROR)  # each run says what it counted
     spark = start_spark("rows", "local[2]", CONF)
     spark.sparkContext.setLogLevel("ERROR")
     return spark

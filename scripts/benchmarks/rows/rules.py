@@ -108,7 +108,7 @@ def dqx_checks() -> list[Any]:
             "max": (has.is_not_greater_than, {"limit": one}),
             "between": (has.is_in_range, {"min_limit": one, "max_limit": more[0] if more else one}),
             "regex": (has.regex_match, {"regex": one}),
-            "in": (has.is_in_list, {"allowed": [*rule.given]}),
+            "in": (has.is_in_list, {"allowed": [f"'{each}'" for each in rule.given]}),
         }
         if rule.kind == "time":
             begin, end = (dt.datetime.fromisoformat(each) for each in rule.given)
