@@ -454,12 +454,10 @@ def database():
 
 @pytest.mark.parametrize(
     "kind",
-    ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "sql", "bucket"))],
+    ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "sql"))],
 )
 def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
     """Neither that of the output nor that of the kept rows; what both had published stays."""
-    if kind == "bucket":
-        request.getfixturevalue("s3")
     url = request.getfixturevalue("database") if kind == "sql" else ""
     write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
     out, taken = (Target(kind, place.root, url, name) for name in ("out", "taken"))
