@@ -354,6 +354,7 @@ def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, 
     ("read", "rules", "message"),
     [
         ({"format": "parquet"}, [], "format 'parquet' has no records that are rejected"),
+        ({"value": "json"}, [], "value='json' is the format of Kafka's messages"),
         ({"schema": None}, [], "without a schema nothing tells which records are wrong"),
         ({"options": {"MODE": "FAILFAST"}}, [], "leave the option 'mode' out"),
         ({"options": {"multiLine": "true"}}, [], "with multiLine a record is a whole file"),

@@ -53,6 +53,9 @@ def records_of(
     is_kafka = file_format.lower() in KAFKA_FORMATS
     kind = (value or "") if is_kafka else file_format.lower()
     where = f"source {source!r}"
+    if value is not None and not is_kafka:
+        msg = f"{where}: value={value!r} is the format of Kafka's messages; leave it out"
+        raise ConfigError(msg)
     if kind not in _TEXTS:
         has = f"value={value!r}" if is_kafka else f"format {file_format!r}"
         msg = f"{where}: {has} has no records that are rejected one by one; use csv or json"
