@@ -20,7 +20,8 @@ import datetime as dt
 import os
 from pathlib import Path
 
-from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
+from airflow.sdk import dag, get_current_context, task
+from airflow.timetables.interval import CronDataIntervalTimetable  # of every Airflow 3
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.slices import slice_of

@@ -12,7 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import CronDataIntervalTimetable, dag, task
+from airflow.sdk import dag, task
+from airflow.timetables.interval import CronDataIntervalTimetable  # of every Airflow 3
 
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 

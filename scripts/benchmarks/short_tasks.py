@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow.sdk import CronDataIntervalTimetable, dag
+from airflow.sdk import dag
+from airflow.timetables.interval import CronDataIntervalTimetable  # of every Airflow 3
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
