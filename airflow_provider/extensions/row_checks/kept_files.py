@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.row_account import kept_totals
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
-from airflow_provider.runtime.queries.taps import KEPT_SCHEMA
+from airflow_provider.runtime.queries.taps import KEPT_FIELDS
 from airflow_provider.runtime.sinks.files import is_name_of
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = "files:"
-COLUMNS: Final = tuple(field.split()[0] for field in KEPT_SCHEMA.split(", "))
+COLUMNS: Final = tuple(name for name, _ in KEPT_FIELDS)
 _ARROW: Final = ("parquet", "orc")
 Row = dict[str, Any]
 

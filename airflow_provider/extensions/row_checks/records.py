@@ -164,7 +164,7 @@ class Records:
         """Say what is wrong with a record, of which Spark says only that it is."""
         from pyspark.sql import functions as sf
 
-        fields = [each for each in self._with_raw().fields if each.name != _RAW]
+        fields = self._with_raw().fields[:-1]
         texts = sf.col(_TEXTS_OF)
         if self.kind == "json":
             broken, said = texts.isNull(), "is no object of JSON"
@@ -188,7 +188,7 @@ class Records:
         )
 
     def _names(self) -> list[str]:
-        return [each.name for each in self._with_raw().fields if each.name != _RAW]
+        return [each.name for each in self._with_raw().fields[:-1]]
 
     def _with_raw(self) -> StructType:
         from pyspark.errors import ParseException

@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 class BatchRows:
     """The rows of one batch, or batch job: counts them, and finds those that were taken out.
 
-    Attributes:
+    Args:
         began: when the batch began.
-        split: all rows of the tap that is the query's output, for a batch that can run only once.
+        execution: returns the JVM's ``QueryExecution``, which has run.
+        rows_of: returns a tap's rows, computed again; None if the batch has no such tap.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from airflow_provider.runtime.queries.taps import kept_columns, quoted, row_as_j
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -109,12 +109,11 @@ class LateRows:
             found = sum(int(late.plan.execute().count()) for late in plans)  # of a join's one side
         self.unkept += counted - found
 
-    def kept(self, session: SparkSession, names: Sequence[str]) -> Iterator[DataFrame]:
-        """Yield what is kept of them, after :meth:`count`; *names* are those of the operators."""
+    def kept(self, session: SparkSession, name_of: Callable[[int], str]) -> Iterator[DataFrame]:
+        """Yield what is kept of them, after :meth:`count`; *name_of* names operators."""
         for operator, plans in self._found.items():
-            place = names[int(operator)] if int(operator) < len(names) else operator
             for late in plans:
-                yield _kept(late, session, place)
+                yield _kept(late, session, name_of(int(operator)))
 
 
 def _kept(late: _Late, session: SparkSession, operator: str) -> DataFrame:

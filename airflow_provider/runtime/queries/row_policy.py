@@ -129,11 +129,11 @@ class RowPolicy:
             raise CheckpointError(msg)
         if not self._limit.is_crossed(sum(late.values()), read):
             return
-        names = self._query.operators
+        name_of = self._query.operator_name
         raise LateRowsError(
             self._query.name,
             epoch,
-            {_name_of(names, operator): rows for operator, rows in late.items() if rows},
+            {name_of(int(operator)): rows for operator, rows in late.items() if rows},
             read=read,
             limit=None if self.waits else str(self._limit),
         )
@@ -154,11 +154,6 @@ class RowPolicy:
         for node in executed(execution.lastExecution().executedPlan()):
             if str(node.getClass().getSimpleName()) == _WATERMARK:
                 node.eventTimeStats().reset()
-
-
-def _name_of(names: tuple[str, ...], operator: str) -> str:
-    place = int(operator)
-    return names[place] if place < len(names) else operator
 
 
 def check_taps(query: QueryDefinition) -> None:

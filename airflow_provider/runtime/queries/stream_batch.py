@@ -81,16 +81,12 @@ class StreamBatch:
                 check=self._check,
             )
 
-    @property
-    def counts(self) -> BatchCounts:
-        """Return what was counted, when the batch is staged."""
-        return self._counted
-
     def _count(self) -> BatchCounts:
-        return self._counted
+        return self.counts
 
     @functools.cached_property
-    def _counted(self) -> BatchCounts:
+    def counts(self) -> BatchCounts:
+        """What was counted, when the batch has run."""
         if self._execution is None:
             return BatchCounts(read=None, late=None, lost=self.lost, sources=None)
         jvm = self._query.df.sparkSession._jvm
@@ -126,14 +122,14 @@ class StreamBatch:
         late = self._late if self._policy.keeps_late else None
         if late is None:
             return self._rows.kept()
-        if (count := self._counted.late) is None:
+        if (count := self.counts.late) is None:
             msg = f"query {self._query.name!r}: this Spark does not tell which rows come late"
             raise AccountError(msg)
-        found = list(late.kept(self._session, self._query.operators))
-        return self._rows.kept(found, sum(count.rows.values()) - late.unkept)
+        found = late.kept(self._session, self._query.operator_name)
+        return self._rows.kept(found, count.kept)
 
     def _check(self, record: EpochRecord) -> None:
-        self._policy.check(record.epoch, vars(record), self._counted, self._rows.examples)
+        self._policy.check(record.epoch, vars(record), self.counts, self._rows.examples)
         check_batch(self._query, record)
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from airflow_provider.runtime.jobdir.run_options import RowLimit
-
-log = logging.getLogger(__name__)
 
 PREFIX: Final = "spark-stream tap "
 BITS: Final = "__spark_stream_broken"
@@ -100,7 +97,7 @@ class Tap:
     @property
     def only_counts(self) -> bool:
         """Whether the rows are observed as they come: a column more would copy each row twice."""
-        return self.given is not None and not any(rule.takes for rule in self.rules)
+        return self.given is not None and not self.takes
 
     def all(self) -> DataFrame:
         """Return all rows, observed."""
