@@ -226,7 +226,6 @@ class BatchQuery:
             lost = warn_of_losses(lossy, f"query={self.name}", execution.planned)
         rows = BatchRows(
             self.definition,
-            df.sparkSession,
             began=self._clock.now(),
             execution=lambda: execution.planned,
             rows_of=lambda tap: tap.rows,

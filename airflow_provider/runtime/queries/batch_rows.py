@@ -38,13 +38,12 @@ class BatchRows:
     def __init__(
         self,
         query: QueryDefinition,
-        session: SparkSession,
         *,
         began: dt.datetime,
         execution: Callable[[], Any],
         rows_of: Callable[[Tap], DataFrame | None],
     ) -> None:
-        self._query, self._session, self._began = query, session, began
+        self._query, self._began = query, began
         self._execution, self._rows_of = execution, rows_of
         self._counts: dict[str, TapCount] = {}
         self._split: DataFrame | None = None

@@ -61,7 +61,6 @@ class StreamBatch:
         self._session = df.sparkSession
         self._rows = rows = BatchRows(
             self._query,
-            self._session,
             began=self._began,
             execution=lambda: self._ran,
             rows_of=self._rows_of,
