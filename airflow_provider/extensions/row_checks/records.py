@@ -26,7 +26,8 @@ _RAW: Final = "_corrupt_record"  # Spark's own name: with it, CSV is parsed whol
 _TEXTS_OF: Final = "__spark_stream_texts"
 _ORIGIN: Final = "__spark_stream_origin"
 _TEXTS: Final = ("csv", "json")
-_MODE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW}
+_COLUMN: Final = "columnNameOfCorruptRecord"
+_MODE: Final = {"mode": "PERMISSIVE", _COLUMN: _RAW}
 
 
 def records_of(
@@ -64,8 +65,12 @@ def records_of(
         msg = f"{where}: without a schema nothing tells which records are wrong; give schema=…"
         raise ConfigError(msg)
     given = {key.lower(): each for key, each in options.items()}
-    if given.get("mode", "permissive").lower() != "permissive" or _RAW.lower() in given:
-        msg = f"{where}: rejected={on!r} decides about wrong records; leave the option 'mode' out"
+    is_permissive = given.get("mode", "permissive").lower() == "permissive"
+    if not is_permissive or _COLUMN.lower() in given:
+        option = _COLUMN if is_permissive else "mode"
+        msg = (
+            f"{where}: rejected={on!r} decides about wrong records; leave the option {option!r} out"
+        )
         raise ConfigError(msg)
     if given.get("multiline", "false").lower() == "true":
         msg = f"{where}: with multiLine a record is a whole file; leave it out, or rejected"
