@@ -172,10 +172,26 @@ def past_and_live(ctx: JobContext) -> None:
     ctx.write("out", tumbling(both), to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
 
 
-def dice(ctx: JobContext) -> None:
+def by_lot(ctx: JobContext) -> None:
     """Give a rule that nothing in the rows decides."""
     lot = F.udf(lambda _: random.random() < 0.5, "boolean").asNondeterministic()
-    df = ctx.expect(events(ctx), "dice", lot("v"), on="keep")
+    rule = {"spark": F.rand() < 0.5, "python": lot("v")}[ctx.params["lot"]]
+    df = ctx.expect(events(ctx), "lot", rule, on=ctx.params["on"])
+    ctx.write("out", df, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+
+
+def once_broken(ctx: JobContext) -> None:
+    """Give a rule that rows break when they are read for the first time, and not again."""
+    read = Path(ctx.params["marks"])
+
+    def is_read_again(v):  # without hints, which Spark would take for those of Arrow
+        try:
+            (read / str(v)).mkdir(parents=True)
+        except FileExistsError:
+            return True
+        return False
+
+    df = ctx.expect(events(ctx), "again", F.udf(is_read_again, "boolean")("v"), on="keep")
     ctx.write("out", df, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
 
 

@@ -546,12 +546,24 @@ def test_a_batch_that_runs_again_keeps_its_rows_once(spark, place, point):
     assert {"small": 8} == counts(place)
 
 
-def test_a_rule_that_gives_another_result_each_time_is_refused(spark, place):
-    """More rows or fewer are found when they are read again; nothing is published."""
-    write_events(place.input, EVENTS * 20)
+@pytest.mark.parametrize("lot", ["spark", "python"])
+def test_a_rule_that_the_row_does_not_decide_takes_none_out(spark, place, lot):
+    """Equal counts would not tell that other rows were found when they are read again."""
+    write_events(place.input, EVENTS)
+
+    with pytest.raises(ConfigError, match="rule 'lot': what it gives is not decided by the row"):
+        check(spark, place, "by_lot", lot=lot, on="keep")
+    counted = check(spark, place, "by_lot", lot=lot, on="count")
+
+    assert (len(EVENTS), []) == (len(counted.rows), counted.kept)
+
+
+def test_rows_that_are_others_when_they_are_read_again_are_refused(spark, place):
+    """A function that Spark takes for deterministic is not; nothing is published."""
+    write_events(place.input, EVENTS)
 
     with pytest.raises(RunFailedError, match="gives another result each time"):
-        check(spark, place, "dice")
+        check(spark, place, "once_broken", marks=str(place.root / "marks"))
 
     assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
 

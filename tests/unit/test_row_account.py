@@ -112,7 +112,7 @@ def a_source(name="orders", **changed: Any) -> SourceDefinition:
 
 def a_tap(*rules: Rule, source=None) -> Tap:
     nothing: Any = None
-    return Tap(rules, nothing, nothing, source=source)
+    return Tap(rules, nothing, nothing, nothing, source=source)
 
 
 RECORDS = a_tap(Rule("records of orders", takes=True, keeps=True, on="keep"), source="orders")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.row_checks.rules import rule_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import BITS, Tap, kept_columns, quoted
+from airflow_provider.runtime.queries.taps import Tap, kept_columns, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,10 +112,10 @@ class Records:
         # Never true, and Spark does not know it: so it parses all columns.
         whole = sf.length(sf.struct("*").cast("string"))
         is_wrong = raw.isNotNull() | ((sf.spark_partition_id() < 0) & (whole > 0))
-        bits = sf.when(is_wrong, sf.lit(1)).otherwise(sf.lit(0)).cast("long")
         # For the rejected alone, and directly above the scan, which knows its file.
-        rows = rows.withColumn(_ORIGIN, sf.when(raw.isNotNull(), where)).withColumn(BITS, bits)
-        return Tap((self.rule,), rows, self._describe, source=self.source)
+        rows = rows.withColumn(_ORIGIN, sf.when(raw.isNotNull(), where))
+        wrong = sf.when(is_wrong, 1).otherwise(0).cast("long")
+        return Tap((self.rule,), rows, wrong, self._describe, source=self.source)
 
     def passed(self, rows: DataFrame) -> DataFrame:
         """Return the columns that the job sees."""

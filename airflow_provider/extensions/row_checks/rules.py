@@ -13,7 +13,6 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
 from airflow_provider.runtime.queries.taps import (
-    BITS,
     MOST_RULES,
     Rule,
     Tap,
@@ -62,50 +61,59 @@ def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) ->
     """Return a tap on *df* with a rule; or, on the same rows, *tap* with one more.
 
     Raises:
-        ConfigError: Spark cannot evaluate the rule on these rows, or its result is no boolean.
+        ConfigError: Spark cannot evaluate the rule on these rows, its result is no boolean, or it
+            takes rows out and is not deterministic.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as sf
 
-    rules = tap.rules if tap is not None else ()
-    if len(rules) == MOST_RULES:
+    before = tap if tap is not None else Tap((), df, sf.lit(0), lambda rows: rows, broken=())
+    if len(before.rules) == MOST_RULES:
         msg = f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules"
         raise ConfigError(msg)
-    rows = tap.rows if tap is not None else df.withColumn(BITS, sf.lit(0).cast("long"))
-    given = tap.given if tap is not None else df
+    names = _unique_names(before.given, rule)
+    column = sf.expr(test) if isinstance(test, str) else test
     try:
-        column = sf.expr(test) if isinstance(test, str) else test
-        selected = df.select(column)
-        kind = selected.schema[0].dataType.typeName()
-        if kind != "boolean":
-            msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
-            raise ConfigError(msg)
-        is_kept = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
-        bit = sf.when(is_kept, sf.lit(0)).otherwise(sf.lit(1 << len(rules)).cast("long"))
-        rows = rows.withColumn(BITS, sf.col(BITS).bitwiseOR(bit.cast("long")))
-        given = given if _is_plain(selected) else None
+        is_plain = _is_plain(before.given.select(column), rule)
     except AnalysisException as error:
         raise refusal_of(error, f"rule {rule.name!r} cannot be evaluated") from error
-    names = _check_names(df, rule)
+    is_good = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
+    bit = sf.when(~is_good, 1 << len(before.rules)).cast("long")
 
     def describe(broken: DataFrame) -> DataFrame:
         row = row_as_json(name for name in names if name in broken.columns)
         return broken.select(*kept_columns("rule", made.names_of_broken(), row=row))
 
-    broken = (*(tap.broken if tap is not None else ()), ~is_kept)
-    made = Tap((*rules, rule), rows, describe, given=given, broken=broken)
+    made = Tap(
+        (*before.rules, rule),
+        before.given,
+        before.wrong.bitwiseOR(sf.coalesce(bit, sf.lit(0))),
+        describe,
+        broken=(*before.broken, bit) if before.broken is not None and is_plain else None,
+    )
     return made
 
 
-def _is_plain(selected: DataFrame) -> bool:
-    """Whether Spark can observe a rule: all of it is in the row, and of Spark's own functions."""
-    rule = selected._jdf.queryExecution().analyzed().expressions().head()
+def _is_plain(selected: DataFrame, rule: Rule) -> bool:
+    """Return whether Spark can observe a rule (:attr:`Tap.broken`), or raise ConfigError."""
+    kind = selected.schema[0].dataType.typeName()
+    if kind != "boolean":
+        msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
+        raise ConfigError(msg)
+    test = selected._jdf.queryExecution().analyzed().expressions().head()
+    is_decided = bool(test.deterministic())
+    if rule.takes and not is_decided:
+        msg = (
+            f"rule {rule.name!r}: what it gives is not decided by the row, so a row could be "
+            "written and kept, or neither; use a rule that is, or on='count'"
+        )
+        raise ConfigError(msg)
     pattern = class_named(selected.sparkSession._jvm, f"{_CATALYST}.trees.TreePattern")
     others = (pattern.PYTHON_UDF(), pattern.PLAN_EXPRESSION(), pattern.WINDOW_EXPRESSION())
-    return bool(rule.deterministic()) and not any(map(rule.containsPattern, others))
+    return is_decided and not any(map(test.containsPattern, others))
 
 
-def _check_names(df: DataFrame, rule: Rule) -> list[str]:
+def _unique_names(df: DataFrame, rule: Rule) -> list[str]:
     lower = [name.lower() for name in df.columns]
     twice = next((name for name in lower if lower.count(name) > 1), None)
     if twice is not None and rule.keeps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
@@ -58,20 +59,26 @@ class Tap:
 
     Attributes:
         rules: in the order of their bits.
-        rows: all rows, with the column :data:`BITS`, which is never NULL.
+        given: all rows, as they come.
+        wrong: the bits of the rules that a row of *given* breaks; never NULL.
         describe: returns what is kept of such rows: one schema for all kinds, see
             :func:`kept_columns`.
         source: the source of which it gets each row; None if the job has changed the rows before.
-        given: all rows, as they come; None if its rules cannot be counted without the bits.
-        broken: for each rule whether a row of *given* breaks it.
+        broken: for each rule what is NULL in a good row; None if a rule is not in the row alone,
+            or not of Spark's own functions, so that Spark cannot observe it.
     """
 
     rules: tuple[Rule, ...]
-    rows: DataFrame
+    given: DataFrame
+    wrong: Column
     describe: Callable[[DataFrame], DataFrame]
     source: str | None = None
-    given: DataFrame | None = None
-    broken: tuple[Column, ...] = ()
+    broken: tuple[Column, ...] | None = None
+
+    @functools.cached_property
+    def rows(self) -> DataFrame:
+        """All rows, with *wrong* as the column :data:`BITS`."""
+        return self.given.withColumn(BITS, self.wrong)
 
     @property
     def name(self) -> str:
@@ -97,16 +104,16 @@ class Tap:
     @property
     def only_counts(self) -> bool:
         """Whether the rows are observed as they come: a column more would copy each row twice."""
-        return self.given is not None and not self.takes
+        return self.broken is not None and not self.takes
 
     def all(self) -> DataFrame:
         """Return all rows, observed."""
         from pyspark.sql import functions as sf
 
-        if self.given is not None and self.only_counts:
+        if self.broken is not None and self.only_counts:
             first, *others = self.broken
             if self.is_limited:  # always true, and Spark does not know it: see below
-                first &= sf.length(_every(self.given)) >= 0
+                first = sf.when(sf.length(_every(self.given)) >= 0, first)
             return self.given.observe(self.name, *_counts([first, *others]))
         # Never true, and Spark does not know it: so it leaves all columns in the plan.
         every = _every(self.rows)
@@ -118,9 +125,9 @@ class Tap:
         """Return what is counted; :meth:`count_of` reads its values."""
         from pyspark.sql import functions as sf
 
-        taken = sf.when(_has(self.bits(lambda rule: rule.takes)), 1)
-        counts = _counts([_has(1 << place) for place in range(len(self.rules))])
-        return [*counts, sf.count(taken).alias("taken")]
+        each = (f"nullif({BITS} & {1 << place}L, 0)" for place in range(len(self.rules)))
+        taken = sf.expr(f"nullif({BITS} & {self.bits(lambda rule: rule.takes)}L, 0)")
+        return [*_counts(map(sf.expr, each)), sf.count(taken).alias("taken")]
 
     def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
         """Return the count in Spark's report of a batch (``observedMetrics``)."""
@@ -137,13 +144,12 @@ class Tap:
         """Return rows, which have a column for each rule that is not NULL if broken, with bits."""
         from pyspark.sql import functions as sf
 
-        bits = sf.lit(0).cast("long")
         names = [f"rule_{place}" for place in range(len(self.rules))]
-        for place, name in enumerate(names):
-            if name in rows.columns:
-                bit = sf.when(sf.col(name).isNotNull(), sf.lit(1 << place)).otherwise(sf.lit(0))
-                bits = bits.bitwiseOR(bit.cast("long"))
-        return rows.withColumn(BITS, bits).drop(*names)
+        bits = (
+            f"if({name} IS NULL, 0L, {1 << place}L)" if name in rows.columns else "0L"
+            for place, name in enumerate(names)
+        )
+        return rows.withColumn(BITS, sf.expr(" | ".join(bits))).drop(*names)
 
     def passed(self, observed: DataFrame) -> DataFrame:
         """Return the rows that continue."""
@@ -177,19 +183,17 @@ def _every(rows: DataFrame) -> Column:
     return sf.struct(sf.lit(0), *unique).cast("string")
 
 
-def _counts(broken: Sequence[Column]) -> list[Column]:
+def _counts(broken: Iterable[Column]) -> list[Column]:
     from pyspark.sql import functions as sf
 
-    counts = (
-        sf.count(sf.when(each, 1)).alias(f"rule_{place}") for place, each in enumerate(broken)
-    )
-    return [sf.count(sf.lit(1)).alias("rows"), *counts]
+    counts = (sf.count(each).alias(f"rule_{place}") for place, each in enumerate(broken))
+    return [sf.expr("count(1) AS rows"), *counts]
 
 
 def _has(bits: int) -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.col(BITS).bitwiseAND(sf.lit(bits).cast("long")) != 0
+    return sf.expr(f"{BITS} & {bits}L <> 0")
 
 
 def quoted(name: str) -> str:
