@@ -14,6 +14,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "spark")]
 from drivers import Drivers  # noqa: E402 - found through the path just set
 from streams import Place  # noqa: E402 - the same
 
+from tests.contract.conftest import serve_s3  # noqa: E402 - sorted as the others are
+from tests.extensions.postgres.sql_support import new_database, postgres  # noqa: E402
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -25,3 +28,25 @@ def drivers(place: Place) -> Iterator[Drivers]:
     started = Drivers(place)
     yield started
     started.end_all()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """Yield the address of a server of PostgreSQL."""
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def url(database: str) -> str:
+    """Return the address of an empty database."""
+    return new_database(database)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[object]:
+    """Yield S3 for the tests that write there: drivers find it in their environment."""
+    if request.node.callspec.params["kind"] != "bucket":
+        yield None
+        return
+    yield from serve_s3()

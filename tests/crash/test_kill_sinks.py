@@ -19,9 +19,8 @@ from streams import write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.storage.open import open_objects
-from tests.contract.conftest import BUCKET, serve_s3
+from tests.contract.conftest import BUCKET
 from tests.extensions.iceberg.iceberg_support import catalog_properties, load
-from tests.extensions.postgres.sql_support import postgres
 
 pytestmark = pytest.mark.spark
 
@@ -149,32 +148,6 @@ class Reader:
                 self.look()
             except Exception as error:  # reported by the test
                 self.wrong.append(repr(error))
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server):
-    """Yield a fresh database's address."""
-    import psycopg
-
-    name = f"d{time.monotonic_ns()}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-    return server.replace("/postgres?", f"/{name}?")
-
-
-@pytest.fixture
-def store(request):
-    """Yield S3 for the tests that write there: drivers find it in their environment."""
-    if request.node.callspec.params["kind"] != "bucket":
-        yield None
-        return
-    yield from serve_s3()
 
 
 # Files are written in test_kill_driver.py, too.

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
 from scripts.crash_table import sentences
 from tests.crash.rewinding import Job, rows_of
-from tests.extensions.postgres.sql_support import postgres
 from tests.pairwise import mark_whole
 from tests.pipes import stdin_of, stdout_of
 
@@ -111,12 +108,6 @@ class Processes:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    with postgres() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
     errors = tmp_path_factory.mktemp("server") / "errors"
     with errors.open("w") as log:
@@ -136,12 +127,9 @@ def server(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def processes(tmp_path, server, database) -> Processes:
+def processes(tmp_path, server, url) -> Processes:
     """Return a job with a run of two epochs, and one that died publishing its third."""
-    name = f"d{time.monotonic_ns()}"
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-    made = Processes(server, tmp_path, database.replace("/postgres?", f"/{name}?"))
+    made = Processes(server, tmp_path, url)
     assert 0 == made.run("r1", 2)
     died = made.run("r2", 5, dies_at="iceberg.committing:3")
     assert failpoints.CRASH_EXIT == died

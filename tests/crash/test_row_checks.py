@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from row_checks import JOBS, rule
@@ -11,9 +10,7 @@ from streams import write_events
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_OK
-from tests.contract.conftest import serve_s3
 from tests.crash.targets import Target
-from tests.extensions.postgres.sql_support import postgres
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -24,32 +21,6 @@ KINDS = ("files", "bucket", "delta", "iceberg", "sql")
 CASES = [(kind, mode, "rules") for kind in KINDS for mode in ("streaming", "batch")]
 CASES.append(("files", "streaming", "late"))  # what comes late is kept in the same way
 IN_TEST_ALL = {CASES[0], ("sql", "streaming", "rules"), ("delta", "batch", "rules"), CASES[-1]}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server):
-    """Yield a fresh database's address."""
-    import psycopg
-
-    name = f"d{time.monotonic_ns()}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-    return server.replace("/postgres?", f"/{name}?")
-
-
-@pytest.fixture
-def store(request):
-    """Yield S3 for the tests that write there: drivers find it in their environment."""
-    if request.node.callspec.params["kind"] != "bucket":
-        yield None
-        return
-    yield from serve_s3()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.bucket_files import lines, parquet
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS
 
@@ -128,8 +129,7 @@ class RowFormat:
 def _column(name: str) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-    quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")
+    return F.col(quoted(name))
 
 
 def _codec_of(df: DataFrame) -> str:

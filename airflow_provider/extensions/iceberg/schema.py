@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
     for field in table.spec().fields:
         column = str(table.schema().find_column_name(field.source_id))
         kind = df.schema[column].dataType.typeName()
-        quoted = "`" + column.replace("`", "``") + "`"
-        value = _split(field, name)(F.col(quoted), kind)
+        value = _split(field, name)(F.col(quoted(column)), kind)
         made.append(_tagged(value))
     return made
 

@@ -15,6 +15,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def line_of(df: DataFrame) -> Column:
     """Return the column with each row of *df* as a line of COPY's text format, as bytes."""
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-    cells = [_cell(df[_quoted(f.name)], f.dataType) for f in df.schema.fields]
+    cells = [_cell(df[quoted(f.name)], f.dataType) for f in df.schema.fields]
     return F.concat_ws("\t", *cells).cast("binary")
 
 
@@ -208,10 +209,6 @@ def _holds(existing: str, wanted: str) -> bool:
     )
     scale = there[1] if len(there) > 1 else 0
     return scale >= needed[1] and there[0] - scale >= needed[0] - needed[1]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _cell(column: Column, kind: DataType) -> Column:

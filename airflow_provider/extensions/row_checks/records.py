@@ -12,9 +12,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.row_checks.rules import rule_of
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import Tap, kept_columns, quoted
+from airflow_provider.runtime.queries.taps import Tap, kept_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

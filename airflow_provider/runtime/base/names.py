@@ -47,6 +47,11 @@ def check_name(name: str, *, what: str) -> str:
     return name
 
 
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark's SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def derive_run_id(text: str) -> str:
     """Return *text* as a run id: safe in a path, and different for different texts."""
     safe = UNSAFE.sub("_", text).strip("_.+=-")

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.epoch_documents import LateCount
 from airflow_provider.runtime.queries.plan import (
     executed,
@@ -19,7 +20,7 @@ from airflow_provider.runtime.queries.plan import (
     operator_id,
     singleton,
 )
-from airflow_provider.runtime.queries.taps import kept_columns, quoted, row_as_json
+from airflow_provider.runtime.queries.taps import kept_columns, row_as_json
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:

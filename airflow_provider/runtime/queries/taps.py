@@ -13,6 +13,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
 from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.plan import analyzed
@@ -194,11 +195,6 @@ def _has(bits: int) -> Column:
     from pyspark.sql import functions as sf
 
     return sf.expr(f"{BITS} & {bits}L <> 0")
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column as SQL has it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 KEPT_SCHEMA: Final = (

@@ -292,7 +292,8 @@ def through_sparkdq(df: DataFrame) -> tuple[float, dict[str, int]]:
         took_s = time.monotonic() - begun
         errors = df.sparkSession.read.parquet(bad).select(sf.explode("_dq_errors").alias("error"))
         counted = errors.groupBy("error.check-id").count().collect()
-    return took_s, {RULES[int(row[0].removeprefix("rule-"))].name: row[1] for row in counted}
+    found = {RULES[int(row[0].removeprefix("rule-"))].name: row[1] for row in counted}
+    return took_s, {rule.name: found.get(rule.name, 0) for rule in RULES}
 
 
 @contextlib.contextmanager

@@ -70,6 +70,14 @@ def _installation(folder: Path) -> Path:
     return Path(shutil.copytree(newest, folder / package.name / newest.name))
 
 
+def new_database(server: str) -> str:
+    """Create an empty database, and return its address."""
+    name = f"d{time.monotonic_ns()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create database {name}")
+    return server.replace("/postgres?", f"/{name}?")
+
+
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
     """Run PostgreSQL behind a Unix socket only, and give the URL of its superuser."""
