@@ -11,11 +11,11 @@ import pyarrow.dataset as ds
 import pytest
 from streams import Place
 
+from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.run_command import summary_lines
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
-from airflow_provider.runtime.queries.taps import Tap
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -162,13 +162,13 @@ def test_a_run_that_does_not_add_up_is_not_finished(
 ) -> None:
     """A batch in which a row was not looked at is not published; the next attempt's is."""
 
-    def one_less(tap: Tap, values: Any) -> TapCount:
+    def one_less(tap: BitTap, values: Any) -> TapCount:
         found = count(tap, values)
         return dataclasses.replace(found, rows=found.rows - (tap.source is not None))
 
-    count = Tap.count_of
+    count = BitTap._count_of
     with monkeypatch.context() as patched:
-        patched.setattr(Tap, "count_of", one_less)
+        patched.setattr(BitTap, "_count_of", one_less)
         with pytest.raises(
             RunFailedError,
             match="query 'out': batch 0 does not add up: 4 rows of source 'orders' were read, and "

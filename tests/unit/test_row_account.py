@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.errors import AccountError
 from airflow_provider.runtime.jobdir.epoch_documents import (
     BatchCounts,
@@ -28,7 +29,7 @@ from airflow_provider.runtime.jobdir.row_account import (
 from airflow_provider.runtime.queries.accounting import account_of, check_account
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
-from airflow_provider.runtime.queries.taps import Rule, Tap
+from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
 
@@ -110,9 +111,9 @@ def a_source(name="orders", **changed: Any) -> SourceDefinition:
     return SourceDefinition(name=name, watermark=None, **{**given, **changed})
 
 
-def a_tap(*rules: Rule, source=None) -> Tap:
+def a_tap(*rules: Rule, source=None) -> BitTap:
     nothing: Any = None
-    return Tap(rules, nothing, nothing, nothing, source=source)
+    return BitTap(rules=rules, given=nothing, wrong=nothing, source=source)
 
 
 RECORDS = a_tap(Rule("records of orders", takes=True, keeps=True, on="keep"), source="orders")

@@ -12,10 +12,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.row_checks.rules import rule_of
+from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import Tap, kept_columns
+from airflow_provider.runtime.queries.taps import kept_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,7 @@ class Records:
         """Return the options for Spark's reader."""
         return self.options if self.is_kafka else {**self.options, **_MODE}
 
-    def tap(self, df: DataFrame) -> Tap:
+    def tap(self, df: DataFrame) -> BitTap:
         """Return the tap on what Spark's reader gives, or raise ConfigError."""
         from pyspark.sql import functions as sf
 
@@ -116,7 +117,13 @@ class Records:
         # For the rejected alone, and directly above the scan, which knows its file.
         rows = rows.withColumn(_ORIGIN, sf.when(raw.isNotNull(), where))
         wrong = sf.when(is_wrong, 1).otherwise(0).cast("long")
-        return Tap((self.rule,), rows, wrong, self._describe, source=self.source)
+        return BitTap(
+            rules=(self.rule,),
+            given=rows,
+            wrong=wrong,
+            describe=self._describe,
+            source=self.source,
+        )
 
     def passed(self, rows: DataFrame) -> DataFrame:
         """Return the columns that the job sees."""

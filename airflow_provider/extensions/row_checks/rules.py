@@ -6,20 +6,15 @@ than in a ``CHECK`` of SQL; and so is an error in the rule itself, such as a div
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.extensions.row_checks.taps import MOST_RULES, BitTap, without_errors
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
-from airflow_provider.runtime.queries.taps import (
-    MOST_RULES,
-    Rule,
-    Tap,
-    kept_columns,
-    row_as_json,
-    without_errors,
-)
+from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
@@ -57,7 +52,7 @@ def rule_of(
     )
 
 
-def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) -> Tap:
+def with_rule(df: DataFrame, tap: BitTap | None, rule: Rule, test: str | Column) -> BitTap:
     """Return a tap on *df* with a rule; or, on the same rows, *tap* with one more.
 
     Raises:
@@ -67,11 +62,11 @@ def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) ->
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as sf
 
-    before = tap if tap is not None else Tap((), df, sf.lit(0), lambda rows: rows, broken=())
+    before = tap if tap is not None else BitTap(rules=(), given=df, wrong=sf.lit(0), broken=())
     if len(before.rules) == MOST_RULES:
         msg = f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules"
         raise ConfigError(msg)
-    names = _unique_names(before.given, rule)
+    _check_names(before.given, rule)
     column = sf.expr(test) if isinstance(test, str) else test
     try:
         is_plain = _is_plain(before.given.select(column), rule)
@@ -80,22 +75,16 @@ def with_rule(df: DataFrame, tap: Tap | None, rule: Rule, test: str | Column) ->
     is_good = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
     bit = sf.when(~is_good, 1 << len(before.rules)).cast("long")
 
-    def describe(broken: DataFrame) -> DataFrame:
-        row = row_as_json(name for name in names if name in broken.columns)
-        return broken.select(*kept_columns("rule", made.names_of_broken(), row=row))
-
-    made = Tap(
-        (*before.rules, rule),
-        before.given,
-        before.wrong.bitwiseOR(sf.coalesce(bit, sf.lit(0))),
-        describe,
+    return dataclasses.replace(
+        before,
+        rules=(*before.rules, rule),
+        wrong=before.wrong.bitwiseOR(sf.coalesce(bit, sf.lit(0))),
         broken=(*before.broken, bit) if before.broken is not None and is_plain else None,
     )
-    return made
 
 
 def _is_plain(selected: DataFrame, rule: Rule) -> bool:
-    """Return whether Spark can observe a rule (:attr:`Tap.broken`), or raise ConfigError."""
+    """Return whether Spark can observe a rule (:attr:`BitTap.broken`), or raise ConfigError."""
     kind = selected.schema[0].dataType.typeName()
     if kind != "boolean":
         msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
@@ -113,7 +102,7 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
     return is_decided and not any(map(test.containsPattern, others))
 
 
-def _unique_names(df: DataFrame, rule: Rule) -> list[str]:
+def _check_names(df: DataFrame, rule: Rule) -> None:
     lower = [name.lower() for name in df.columns]
     twice = next((name for name in lower if lower.count(name) > 1), None)
     if twice is not None and rule.keeps:
@@ -122,4 +111,3 @@ def _unique_names(df: DataFrame, rule: Rule) -> list[str]:
             "one with withColumnRenamed or alias"
         )
         raise ConfigError(msg)
-    return list(df.columns)

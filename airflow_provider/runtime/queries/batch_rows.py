@@ -7,17 +7,14 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.plan import ADAPTIVE, executed, has_state, items
-from airflow_provider.runtime.queries.taps import SHOWN_ROWS, behind_state
+from airflow_provider.runtime.queries.taps import SHOWN_ROWS
 from airflow_provider.runtime.sinks.committer import KeptRows
-from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.jobdir.epoch_documents import TapCount
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -63,9 +60,8 @@ class BatchRows:
     def count_taps(self) -> dict[str, TapCount]:
         """Count at each tap, when the batch has run."""
         for tap in self._query.taps:
-            self._counts[tap.name] = observed(
-                self._execution(), tap, functools.partial(self._rows, tap)
-            )
+            rows = functools.partial(self._rows, tap)
+            self._counts[tap.name] = tap.count(self._execution(), rows)
         return self._counts
 
     def agreed(self, read: Mapping[str, int] | None) -> dict[str, int] | None:
@@ -116,61 +112,3 @@ class BatchRows:
             log.debug("no examples of rule %s: %s", rule.name, error)
             return []
         return [str(row[0]) for row in found]
-
-
-def observed(execution: Any, tap: Tap, rows: Callable[[], DataFrame | None]) -> TapCount:
-    """Return what a finished batch has counted at a tap.
-
-    Adaptive execution may drop a part of a plan that has run, when the other side of a join turns
-    out to be empty; what it had counted is counted again in *rows*, which is None for a tap that
-    Spark has planned out of the batch.
-    """
-    found = execution.observedMetrics().get(tap.name)
-    if found.isDefined():
-        return tap.count_of(str(found.get().mkString(",")).split(","))
-    left = rows()
-    return tap.count_of(left.agg(*tap.sums()).first() if left is not None else None)
-
-
-def rows_of_plan(plan: Any, session: SparkSession, tap: Tap) -> DataFrame | None:
-    """Return a tap's rows in a finished batch, which are computed again; None if it is not there.
-
-    Raises:
-        ConfigError: a stateful operator is below the tap, and cannot run a second time.
-    """
-    from pyspark.sql import DataFrame
-
-    node = _node_of(plan, tap)
-    if node is None:
-        return None
-    below = node.child().clone()
-    if has_state(below, session._jvm):
-        raise ConfigError(behind_state(tap))
-    below = _with_broken(below, node, session._jvm) if tap.only_counts else below
-    is_streaming = False
-    made = session._jsparkSession.internalCreateDataFrame(
-        below.execute(), below.schema(), is_streaming
-    )
-    frame = DataFrame(made, session)
-    return tap.with_bits(frame) if tap.only_counts else frame
-
-
-def _with_broken(below: Any, node: Any, jvm: Any) -> Any:
-    """Return a plan with what *node* counts for each rule as a column, NULL in a good row."""
-    columns = [*items(below.output())]
-    for metric in [*items(node.metricExpressions())][1:]:
-        counted = metric.child()
-        if counted.getClass().getSimpleName() == "AggregateExpression":  # else it breaks never
-            argument = counted.aggregateFunction().children().head()
-            columns.append(metric.withNewChildren(jvm.PythonUtils.toSeq([argument])))
-    project = class_named(jvm, "org.apache.spark.sql.execution.ProjectExec")
-    return project(jvm.PythonUtils.toSeq(columns), below)
-
-
-def _node_of(plan: Any, tap: Tap) -> Any | None:
-    is_adaptive = str(plan.getClass().getSimpleName()) == ADAPTIVE
-    for each in (plan, plan.initialPlan()) if is_adaptive else (plan,):
-        for node in executed(each):
-            if node.getClass().getSimpleName() == "CollectMetricsExec" and node.name() == tap.name:
-                return node
-    return None

@@ -14,7 +14,7 @@ from airflow_provider.runtime.queries.batch import (
     lossy_among,
     warn_of_losses,
 )
-from airflow_provider.runtime.queries.batch_rows import BatchRows, rows_of_plan
+from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.late_rows import LateRows
 from airflow_provider.runtime.queries.plan import items, source_of
 
@@ -139,7 +139,7 @@ class StreamBatch:
         return self._execution.lastExecution()
 
     def _rows_of(self, tap: Tap) -> DataFrame | None:
-        return rows_of_plan(self._ran.executedPlan(), self._session, tap)
+        return tap.rows_in(self._ran.executedPlan(), self._session)
 
     def _count_lost(self) -> int:
         lossy = lossy_among(self._query.sources) if self._execution is not None else []
