@@ -1,4 +1,4 @@
-"""The account of a query's rows in a run: what became of the rows that it has read.
+"""The account of a query's rows in a run: where the rows that it has read are.
 
 :func:`imbalance` is the check: numbers that were counted in different places have to agree.
 """
