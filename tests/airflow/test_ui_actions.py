@@ -212,7 +212,7 @@ def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow, editor: E
     assert {True} == {"another driver has taken over" in answer.text for answer in refused}
     editor.done(second, "cancel", editor.token_of(second))
     assert "failed" == stream.wait_for_end(second)
-    outcomes = [a["outcome"] for a in editor.get(second, "runs")["runs"][0]["attempts"]]
+    outcomes = [a["record"]["outcome"] for a in editor.get(second, "runs")["runs"][0]["attempts"]]
     assert ["CANCELLED"] == outcomes
 
     stream.write(4)

@@ -188,7 +188,8 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
 # takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
 # (test_bootstrap.py), undoes no other (test_rewinding.py), plans nothing beyond its end
 # (test_fixed_ends.py) and is not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
-# (tests/spark/test_sink_contract.py), and a batch job dies in test_kill_batch.py.
+# (tests/spark/test_sink_contract.py), rows are kept in test_row_checks.py, and a batch job dies in
+# test_kill_batch.py.
 NOT_IN_A_RUN = (
     "submission.",
     "launch.",
@@ -199,6 +200,7 @@ NOT_IN_A_RUN = (
     "savepoint.",
     "restore.",
     "rewind.",
+    "sink.kept",
     "stop.",
     "sources.",
     "plan.",

@@ -18,7 +18,7 @@ PAGE = "docs/tutorial.md"
 # Different in each run, or on each machine.
 CHANGING = re.compile(
     r"manual-\d{8}T\d{6}-[0-9a-f]{6}|\b[\d,]+ rows read$|\b\d+\.\d s\b|(?:files:|in )/\S*/shop"
-    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|\bbatch \d+, on [\w.-]+"
 )
 
 
