@@ -103,6 +103,7 @@ def test_a_launcher_a_command_and_a_sink_from_outside(
     assert [] == [p for p in package.rglob("*.py") if "streams_outside" in p.read_text()]
 
 
+@pytest.mark.whole
 def test_a_storage_and_a_source_from_outside(tmp_path: Path, environment: dict[str, str]) -> None:
     """
     The job lies at an address whose scheme a package brings, for the worker, the driver and Spark; its

@@ -193,6 +193,7 @@ def test_what_would_be_read_twice_is_refused_or_goes_on_where_history_ended(spar
     assert windows_of([*PAST[2:], *LIVE]) == read_with_pandas(place.output)
 
 
+@pytest.mark.whole
 def test_queries_that_read_each_other_need_their_output(spark, place, parted):
     """Discarded output would leave the second one nothing to read; kept, it goes on after it."""
     params = {"input": parted["past"]["input"]}

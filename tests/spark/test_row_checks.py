@@ -262,7 +262,7 @@ def test_a_frame_that_a_query_uses_twice_has_one_account(spark, place, mode):
 
 SHAPES = mark_whole(
     [(shape, mode) for shape in ("windows", "distinct", "joined") for mode in MODES],
-    (0, 1, 4),
+    (0, 1),
 )
 
 
@@ -326,10 +326,15 @@ def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, s
     ("how", "message"),
     [
         ({"below": "distinct", "above": "only_k"}, "give ctx.write what ctx.expect returns"),
-        ({"below": "windows", "kept": None}, "give ctx.write one: kept=files"),
-        (
+        pytest.param(
+            {"below": "windows", "kept": None},
+            "give ctx.write one: kept=files",
+            marks=pytest.mark.whole,
+        ),
+        pytest.param(
             {"below": "windows", "sink": "function", "output_mode": "complete"},
             "each batch has all rows again",
+            marks=pytest.mark.whole,
         ),
     ],
 )
@@ -478,13 +483,16 @@ def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
 @pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.whole)])
 @pytest.mark.parametrize(
     ("limits", "said"),
-    [
-        ({"limit": 7}, "8 of the run's 40 rows, and 7 rows are accepted"),
-        ({"limit": "19.9%"}, "8 of the run's 40 rows, and 19.9 % are accepted"),
-        ({"batch_limit": 7}, "8 of the batch's 40 rows, and 7 rows are accepted"),
-        ({"batch_limit": "19.9%"}, "8 of the batch's 40 rows, and 19.9 % are accepted"),
-        ({"limit": 8, "batch_limit": "20%"}, None),
-    ],
+    mark_whole(
+        [
+            ({"limit": 7}, "8 of the run's 40 rows, and 7 rows are accepted"),
+            ({"limit": "19.9%"}, "8 of the run's 40 rows, and 19.9 % are accepted"),
+            ({"batch_limit": 7}, "8 of the batch's 40 rows, and 7 rows are accepted"),
+            ({"batch_limit": "19.9%"}, "8 of the batch's 40 rows, and 19.9 % are accepted"),
+            ({"limit": 8, "batch_limit": "20%"}, None),
+        ],
+        (0, 3),
+    ),
 )
 def test_limits_are_numbers_and_shares_of_a_run_or_a_batch(spark, place, limits, said, mode):
     """Both modes count the same rows against the same limit."""
@@ -531,7 +539,14 @@ def test_a_function_may_read_a_batch_twice(spark, place):
     assert (8, {"small": 8}) == (len(found.kept), counts(place))
 
 
-@pytest.mark.parametrize("point", ["sink.kept", "sink.precommitted", "files.published_one"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink.kept",
+        pytest.param("sink.precommitted", marks=pytest.mark.whole),
+        pytest.param("files.published_one", marks=pytest.mark.whole),
+    ],
+)
 def test_a_batch_that_runs_again_keeps_its_rows_once(spark, place, point):
     """Wherever the first attempt has failed."""
     write_events(place.input, EVENTS[:20], EVENTS[20:])
@@ -596,6 +611,7 @@ def test_a_run_that_is_replayed_keeps_what_it_finds_then(spark, place):
     assert {"small": 4} == counts(place)
 
 
+@pytest.mark.whole
 def test_a_job_goes_back_to_a_savepoint_with_its_kept_rows(spark, place):
     """A restore that reverts takes back what was kept since; a copy elsewhere goes on from there."""
     write_events(place.input, FIRST)
@@ -618,6 +634,7 @@ def test_a_job_goes_back_to_a_savepoint_with_its_kept_rows(spark, place):
     assert found.rows[-4:] == elsewhere.rows[-4:]
 
 
+@pytest.mark.whole
 def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(spark, place):
     """Markers of such sources are no rows of the job, and break none of its rules."""
     write_events(place.root / "past", [(2, "a", 100), (9, "b", 300), (14, "a", 200)])
@@ -644,7 +661,7 @@ def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(sp
 # --- on samples -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param("streaming", marks=pytest.mark.whole), "batch"])
 def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode):
     """By query; a rule over its limit fails there, too, and a preview shows the output alone."""
     rows = [(T, "a", 1), (T, "b", 9), (T, None, 8)]

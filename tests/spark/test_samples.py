@@ -233,6 +233,7 @@ def test_the_output_of_a_complete_query_is_its_last_table(in_memory):
     assert [1, 1] == [batch.output.count() for batch in result.batches["out"]][:2]
 
 
+@pytest.mark.whole
 def test_functions_in_python_and_initial_states_are_those_of_the_test(in_memory):
     """Spark's workers get what the job's module defines, and an initial state is a sample, too."""
     doubled = in_memory(batch_jobs.doubled, samples_of("tumbling_window"))
@@ -352,6 +353,7 @@ def test_a_preview_takes_rows_of_the_sources_themselves(spark, tmp_path):
     assert ["input"] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.whole
 def test_a_preview_of_what_cannot_be_a_batch_job_is_drained(spark, tmp_path):
     """Timers of so many rows as are asked for are set off at the end."""
     params = {**PARAMS, "input": str(write_events(tmp_path / "input", *EVENTS))}

@@ -228,7 +228,13 @@ class Watch:
         return position.open_batch is None and position.watermark_ms == watermark_ms
 
 
-@pytest.mark.parametrize("held_s", [0.0, pytest.param(60.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "held_s",
+    [
+        pytest.param(0.0, marks=pytest.mark.whole),
+        pytest.param(60.0, marks=pytest.mark.soak),
+    ],
+)
 def test_a_long_batch_in_flight_is_saved_with_its_offsets(spark, place, held_s):
     """
     A savepoint that does not wait takes as long as one of an idle query, however long the batch in

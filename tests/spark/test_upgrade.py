@@ -230,6 +230,7 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     old.read(3)
 
 
+@pytest.mark.whole
 def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     """
     Nobody runs it, and half of an epoch is published: the upgrade publishes the other half, saves it

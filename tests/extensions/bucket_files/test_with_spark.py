@@ -209,6 +209,7 @@ def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
         assert (4 if mode == "streaming" else 2) <= len(paths)
 
 
+@pytest.mark.whole
 def test_a_plain_script_writes_to_a_bucket(spark, url, tmp_path, caplog):
     """
     Spark has no filesystem for it here, so its own sink could not; the windows that a drain flushes

@@ -9,6 +9,7 @@ from row_checks import check
 
 from airflow_provider.runtime.errors import RunFailedError
 from tests.extensions.kafka.kafka_support import kafka_broker
+from tests.pairwise import mark_whole
 
 pytestmark = pytest.mark.spark
 
@@ -26,8 +27,10 @@ def broker():
         yield found
 
 
-@pytest.mark.parametrize("kind", ["json", "csv"])
-@pytest.mark.parametrize("mode", ["streaming", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    mark_whole([(k, m) for k in ("json", "csv") for m in ("streaming", "batch")], (0, 3)),
+)
 def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, broker, kind, mode):
     """One without a value, too; the others are a struct of the schema."""
     topic, schema = f"{kind}-{mode}", SCHEMA if kind == "json" else "v int"

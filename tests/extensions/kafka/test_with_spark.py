@@ -172,6 +172,7 @@ def _big(place):
     return rows(place, "value::varchar::bigint")
 
 
+@pytest.mark.whole
 def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):
     """Its progress has the measure of Spark's connector, and its batches a size that is fitted."""
     send(broker, "stream", 0, 400)
