@@ -267,10 +267,9 @@ def through_dqx(df: DataFrame) -> tuple[float, dict[str, int]]:
     from databricks.sdk import WorkspaceClient
 
     with written() as (good, bad):
+        client = create_autospec(WorkspaceClient)
         begun = time.monotonic()
-        engine = DQEngineCore(
-            create_autospec(WorkspaceClient), df.sparkSession, observer=DQMetricsObserver()
-        )
+        engine = DQEngineCore(client, df.sparkSession, observer=DQMetricsObserver())
         valid, invalid, observation = engine.apply_checks_and_split(df, dqx_checks())
         valid.write.parquet(good)
         invalid.write.parquet(bad)
