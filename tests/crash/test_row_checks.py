@@ -19,8 +19,9 @@ EPOCH = ("sink.staged", "sink.kept", "sink.precommitted", "sink.published", "sin
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 KINDS = ("files", "bucket", "delta", "iceberg", "sql")
 CASES = [(kind, mode, "rules") for kind in KINDS for mode in ("streaming", "batch")]
-CASES.append(("files", "streaming", "late"))  # what comes late is kept in the same way
-IN_TEST_ALL = {CASES[0], ("sql", "streaming", "rules"), ("delta", "batch", "rules"), CASES[-1]}
+# What comes late is kept in the same way, and corrected records are read beside the source.
+CASES += [("files", "streaming", "late"), ("files", "streaming", "corrected")]
+IN_TEST_ALL = {CASES[0], ("sql", "streaming", "rules"), ("delta", "batch", "rules"), *CASES[-2:]}
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,12 @@ def test_each_row_is_in_one_place_wherever_a_driver_dies(
     in the output or among the kept ones, once; the run has counted them so.
     """
     late = what == "late"
-    ahead = [(60, "a", 100), (61, "a", 101)] if late else []  # the watermark is a batch behind
+    more = [(60, "a", 100), (61, "a", 101)] if what != "rules" else []
+    ahead = more if late else []  # the watermark is a batch behind
     write_events(place.input, EVENTS[:6], *([event] for event in ahead), EVENTS[6:])
+    corrected = place.root / "corrected"
+    if what == "corrected":
+        write_events(corrected, more)
     rules = place.root / "rules.json"
     rules.write_text(json.dumps([] if late else [rule("small", "v % 4 <> 0")]), encoding="utf-8")
     out, taken = Target(kind, place.root, url, "out"), Target(kind, place.root, url, "taken")
@@ -54,6 +59,7 @@ def test_each_row_is_in_one_place_wherever_a_driver_dies(
         "kept_sink": kind,
         "kept": taken.location,
         "rules": str(rules),
+        **({"read": json.dumps({"also": str(corrected)})} if what == "corrected" else {}),
         **({"above": "distinct", "delay": "0 seconds"} if late else {}),
     }
     asked = (f"--entry={JOBS}:checked", f"--mode={mode}", *(("--late=keep",) if late else ()))
@@ -67,8 +73,8 @@ def test_each_row_is_in_one_place_wherever_a_driver_dies(
 
     written = sorted(int(v) for v in out.values("v"))
     kept = sorted(json.loads(row)["v"] for row in taken.values("row"))
-    numbers = [v for _, _, v in [*EVENTS, *ahead]]
-    taken_out = [6, 7, 8, 9, 10, 11] if late else [0, 4, 8]
+    numbers = [v for _, _, v in [*EVENTS, *more]]
+    taken_out = [6, 7, 8, 9, 10, 11] if late else [n for n in numbers if n % 4 == 0]
     assert sorted(set(numbers).difference(taken_out)) == written
     assert taken_out == kept
     final = last.final()
