@@ -175,8 +175,10 @@ def past_and_live(ctx: JobContext) -> None:
 def by_lot(ctx: JobContext) -> None:
     """Give a rule that nothing in the rows decides."""
     lot = F.udf(lambda _: random.random() < 0.5, "boolean").asNondeterministic()
-    rule = {"spark": F.rand() < 0.5, "python": lot("v")}[ctx.params["lot"]]
-    df = ctx.expect(events(ctx), "lot", rule, on=ctx.params["on"])
+    rule = {"spark": F.rand() < 0.5, "python": lot("v"), "column": F.col("c") < 0.5}
+    df = events(ctx).withColumn("a", F.rand()).withColumn("b", F.col("a") / 2)
+    df = ctx.expect(df.withColumn("c", F.col("b") * 2), "few", "v < 100", on="keep")
+    df = ctx.expect(df, "lot", rule[ctx.params["lot"]], on=ctx.params["on"]).drop(*"abc")
     ctx.write("out", df, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
 
 

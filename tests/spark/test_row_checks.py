@@ -561,7 +561,7 @@ def test_a_batch_that_runs_again_keeps_its_rows_once(spark, place, point):
     assert {"small": 8} == counts(place)
 
 
-@pytest.mark.parametrize("lot", ["spark", "python"])
+@pytest.mark.parametrize("lot", ["spark", "python", "column"])
 def test_a_rule_that_the_row_does_not_decide_takes_none_out(spark, place, lot):
     """Equal counts would not tell that other rows were found when they are read again."""
     write_events(place.input, EVENTS)

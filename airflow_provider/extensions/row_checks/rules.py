@@ -14,6 +14,7 @@ from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
+from airflow_provider.runtime.queries.plan import analyzed, items
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.spark.versions import class_named
 
@@ -89,9 +90,9 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
     if kind != "boolean":
         msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
         raise ConfigError(msg)
-    test = selected._jdf.queryExecution().analyzed().expressions().head()
-    is_decided = bool(test.deterministic())
-    if rule.takes and not is_decided:
+    plan = selected._jdf.queryExecution().analyzed()
+    test = plan.expressions().head()
+    if rule.takes and not plan.deterministic() and not _is_decided(selected):
         msg = (
             f"rule {rule.name!r}: what it gives is not decided by the row, so a row could be "
             "written and kept, or neither; use a rule that is, or on='count'"
@@ -99,7 +100,20 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
         raise ConfigError(msg)
     pattern = class_named(selected.sparkSession._jvm, f"{_CATALYST}.trees.TreePattern")
     others = (pattern.PYTHON_UDF(), pattern.PLAN_EXPRESSION(), pattern.WINDOW_EXPRESSION())
-    return is_decided and not any(map(test.containsPattern, others))
+    return bool(test.deterministic()) and not any(map(test.containsPattern, others))
+
+
+def _is_decided(selected: DataFrame) -> bool:
+    """Whether neither the rule nor a column that it needs differs each time it is computed."""
+    differing: set[int] = set()
+    is_decided = True
+    for _, node in reversed([*analyzed(selected)]):  # the rule is the last of all
+        for each in items(node.expressions()):
+            used = {int(ref.exprId().id()) for ref in items(each.references().toSeq())}
+            is_decided = bool(each.deterministic()) and not used & differing
+            if not is_decided and each.getClass().getSimpleName() == "Alias":
+                differing.add(int(each.exprId().id()))
+    return is_decided
 
 
 def _check_names(df: DataFrame, rule: Rule) -> None:
