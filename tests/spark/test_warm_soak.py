@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import signal
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,8 @@ MOST = {
     "files": 1.1,  # Spark leaves about seven after each run of transformWithStateInPandas
     "parent_kib": 10.0,
 }
-FEWEST = 75  # runs of one JVM, of which the first quarter loads classes
+SETTLED = 30  # runs in which a JVM loads classes, and its pools of threads fill
+FEWEST = 100  # later runs, of all JVMs; fewer try only that each is exact
 
 
 @pytest.fixture
@@ -120,22 +120,34 @@ def test_a_thousand_runs_are_exact_and_leave_nothing(tmp_path, pool):
     for report in reports:
         series[report["measures"]["jvm"]].append(report["measures"])
     (tmp_path / "measures.json").write_text(json.dumps(list(series.values())))
-    slopes = [(name, *_growth(each, name)) for each in series.values() for name in each[0]]
-    for name, runs, slope, first, last in slopes:
-        print(f"{name}: {first:,} to {last:,} in {runs} runs, {slope:+.3f} each")
+    for samples in series.values():
+        ends = (f"{name} {samples[0][name]:,} to {samples[-1][name]:,}" for name in samples[0])
+        print(f"{len(samples)} runs:", *ends, sep="\n  ")
     print(*re.findall("retired after .*", pool.log), sep="\n")
-    measured = [each for each in slopes if each[1] >= FEWEST]
-    assert measured or RUNS < 4 * FEWEST  # fewer try only that each is exact
-    assert [] == [each for each in measured if each[0] in MOST and each[2] > MOST[each[0]]]
+    growth = _growth(series.values())
+    print(growth)
+    assert {} == {name: each for name, each in growth.items() if each > MOST[name]}
 
 
-def _growth(samples: list[dict[str, int]], name: str) -> tuple[int, float, int, int]:
-    """Return the number of runs, the growth with each, the first and the last value.
+def _growth(series: Iterable[list[dict[str, int]]]) -> dict[str, float]:
+    """Return by how much each measure grows with each run of a JVM that has settled.
 
-    In the first quarter of the runs a JVM still loads classes.
+    JVMs settle at different levels, so the slope is that of all, each around its own mean.
     """
-    values = [each[name] for each in itertools.islice(samples, len(samples) // 4, None)]
-    if len(values) < 2:
-        return len(samples), 0.0, values[0], values[-1]
-    slope = statistics.linear_regression(range(len(values)), values).slope
-    return len(samples), slope, values[0], values[-1]
+    later = [samples[SETTLED:] for samples in series if len(samples) > SETTLED]
+    runs = sum(map(len, later))
+    assert runs >= FEWEST or RUNS < 4 * FEWEST
+    if runs < FEWEST:
+        return {}
+    numbers = [number for each in later for number in _around_mean(range(len(each)))]
+
+    def slope(name: str) -> float:
+        values = [v for each in later for v in _around_mean([sample[name] for sample in each])]
+        return statistics.linear_regression(numbers, values).slope
+
+    return {name: slope(name) for name in MOST}
+
+
+def _around_mean(values: Sequence[int]) -> list[float]:
+    mean = statistics.fmean(values)
+    return [value - mean for value in values]
