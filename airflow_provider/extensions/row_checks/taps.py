@@ -1,9 +1,9 @@
-"""How rules count rows, take them out, and find them again.
+"""Taps of bits: rules count rows with them, take rows out, and find them again.
 
-A tap adds a column of bits to its rows, one for each rule that the row breaks, and Spark observes
-the bits' sums (``Dataset.observe``) while the batch runs. Rows that a rule takes out are left out
-above. What is kept of them is read from the tap's own part of the executed plan, and only in a
-batch that has some. As both use one plan and one column, a row is in one place or the other.
+Such a tap adds a column to its rows, with a bit for each rule that the row breaks, and Spark
+observes the bits' sums (``Dataset.observe``) while the batch runs. Rows that a rule takes out are
+left out above. What is kept of them is read from the tap's own part of the executed plan, and only
+in a batch that has some. As both use one plan and one column, a row is in one place or the other.
 """
 
 from __future__ import annotations
