@@ -64,7 +64,7 @@ WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## All promises, by a choice of cases: about nine minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## All promises, by a choice of cases: about twelve minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
