@@ -7,14 +7,14 @@ than in a ``CHECK`` of SQL; and so is an error in the rule itself, such as a div
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.row_checks.taps import MOST_RULES, BitTap, without_errors
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
-from airflow_provider.runtime.queries.plan import analyzed, items
+from airflow_provider.runtime.queries.plan import items
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.spark.versions import class_named
 
@@ -92,7 +92,7 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
         raise ConfigError(msg)
     plan = selected._jdf.queryExecution().analyzed()
     test = plan.expressions().head()
-    if rule.takes and not plan.deterministic() and not _is_decided(selected):
+    if rule.takes and not _is_decided(plan):
         msg = (
             f"rule {rule.name!r}: what it gives is not decided by the row, so a row could be "
             "written and kept, or neither; use a rule that is, or on='count'"
@@ -103,17 +103,26 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
     return bool(test.deterministic()) and not any(map(test.containsPattern, others))
 
 
-def _is_decided(selected: DataFrame) -> bool:
-    """Whether neither the rule nor a column that it needs differs each time it is computed."""
+def _is_decided(plan: Any) -> bool:
+    """Whether neither the rule on top of a plan nor a column that it needs differs each time."""
+    nodes: list[Any] = []  # each has a part that differs below it, or has it itself
+    left = [plan]
+    while left:
+        node = left.pop()
+        if not node.deterministic():
+            nodes.append(node)
+            left += items(node.children())
     differing: set[int] = set()
-    is_decided = True
-    for _, node in reversed([*analyzed(selected)]):  # the rule is the last of all
+    for node in reversed(nodes[1:]):
         for each in items(node.expressions()):
-            used = {int(ref.exprId().id()) for ref in items(each.references().toSeq())}
-            is_decided = bool(each.deterministic()) and not used & differing
-            if not is_decided and each.getClass().getSimpleName() == "Alias":
+            if each.getClass().getSimpleName() == "Alias" and _differs(each, differing):
                 differing.add(int(each.exprId().id()))
-    return is_decided
+    return not nodes or not _differs(plan.expressions().head(), differing)
+
+
+def _differs(column: Any, differing: set[int]) -> bool:
+    used = (int(each.exprId().id()) for each in items(column.references().toSeq()))
+    return not column.deterministic() or (bool(differing) and not differing.isdisjoint(used))
 
 
 def _check_names(df: DataFrame, rule: Rule) -> None:
