@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "spark")]
 from drivers import Drivers  # noqa: E402 - found through the path just set
 from streams import Place  # noqa: E402 - the same
 
-from tests.contract.conftest import serve_s3  # noqa: E402 - sorted as the others are
+from tests.contract.conftest import serve_s3  # noqa: E402 - the same
 from tests.extensions.postgres.sql_support import new_database, postgres  # noqa: E402
 
 

@@ -273,8 +273,8 @@ def run_to_its_end(spark: Any, place: Place, requests: list[Asked]) -> int:
 
 def check_restores(spark: Any, place: Place, savepoint: Savepoint, read: int) -> None:
     """
-    See that a savepoint goes on to the truth, with what was written before it; or says why not. One
-    of a job that has begun to drain reads no more than the *read* files.
+    See that a savepoint leads to the truth, with what was written before it; or says why not. One of
+    a job that has begun to drain reads no more than the *read* files.
     """
     other = Place(place.root / f"from-{savepoint.folder}")
     params = {"input": str(place.input), "files_per_batch": "1"}

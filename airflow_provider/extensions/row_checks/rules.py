@@ -75,7 +75,6 @@ def with_rule(df: DataFrame, tap: BitTap | None, rule: Rule, test: str | Column)
         raise refusal_of(error, f"rule {rule.name!r} cannot be evaluated") from error
     is_good = sf.coalesce(without_errors(column), sf.lit(False))  # noqa: FBT003 - a literal
     bit = sf.when(~is_good, 1 << len(before.rules)).cast("long")
-
     return dataclasses.replace(
         before,
         rules=(*before.rules, rule),

@@ -96,7 +96,6 @@ class BitTap(Tap):
         return self.broken is not None and not self.takes
 
     def all(self) -> DataFrame:
-        """Return all rows, observed."""
         from pyspark.sql import functions as sf
 
         if self.broken is not None and self._only_counts:
@@ -118,7 +117,6 @@ class BitTap(Tap):
         return [*_counts(map(sf.expr, each)), sf.count(taken).alias("taken")]
 
     def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
-        """Return the count in Spark's report of a batch (``observedMetrics``)."""
         names = ("rows", *(f"rule_{place}" for place in range(len(self.rules))), "taken")
         return self._count_of([metrics[name] for name in names if name in metrics])
 
@@ -139,15 +137,13 @@ class BitTap(Tap):
         )
         return rows.withColumn(BITS, sf.expr(" | ".join(bits))).drop(*names)
 
-    def passed(self, observed: DataFrame) -> DataFrame:
-        """Return the rows that continue."""
+    def passed(self, rows: DataFrame) -> DataFrame:
         if self._only_counts:
-            return observed
+            return rows
         takes = self._bits(lambda rule: rule.takes)
-        return (observed.where(~_has(takes)) if takes else observed).drop(BITS)
+        return (rows.where(~_has(takes)) if takes else rows).drop(BITS)
 
     def kept(self, rows: DataFrame) -> DataFrame:
-        """Return what is kept of rows that have the column of bits."""
         return self._describe(rows.where(_has(self._bits(lambda rule: rule.keeps))))
 
     def breaking(self, rows: DataFrame, rule: Rule) -> DataFrame:

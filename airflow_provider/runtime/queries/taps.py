@@ -78,7 +78,7 @@ class Tap(abc.ABC):
     @property
     @abc.abstractmethod
     def rows(self) -> DataFrame:
-        """All rows, each with the rules that it breaks; the methods below know them."""
+        """All rows, each with the rules that it breaks, as :meth:`kept` takes them."""
 
     @abc.abstractmethod
     def all(self) -> DataFrame:
