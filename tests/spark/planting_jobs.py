@@ -376,18 +376,23 @@ def _raising(ctx: JobContext) -> None:
     raise ZeroDivisionError(msg)
 
 
+OF_A_MINUTE = ("broadcast-exchange-", "shuffle-exchange-", "ResultQueryStageExecution-")
+"""Threads of Spark's pools that begin one for each task, and end each a minute after its last."""
+
+
 def _measures(spark: Any) -> dict[str, int]:
     lang = spark._jvm.java.lang
     lang.System.gc()
     beans = lang.management.ManagementFactory
     pools = {pool.getName(): pool for pool in beans.getMemoryPoolMXBeans()}
     jvm = lang.ProcessHandle.current().pid()
+    threads = [each.getName() for each in lang.Thread.getAllStackTraces().keySet()]
     return {
         "jvm": jvm,
         "parent": os.getppid(),
         "heap_kib": beans.getMemoryMXBean().getHeapMemoryUsage().getUsed() >> 10,
         "metaspace_kib": pools["Metaspace"].getUsage().getUsed() >> 10,
-        "threads": beans.getThreadMXBean().getThreadCount(),
+        "threads": sum(not name.startswith(OF_A_MINUTE) for name in threads),
         "files": beans.getOperatingSystemMXBean().getOpenFileDescriptorCount(),
         "rss_kib": psutil.Process(jvm).memory_info().rss >> 10,
         "parent_kib": psutil.Process(os.getppid()).memory_info().rss >> 10,
