@@ -29,7 +29,7 @@ _MODULES: Final = (
     "extensions.upgrades.upgrade_request",
     "runtime.control.bootstrap_request",
     "runtime.jobdir.batch_history",
-    "runtime.jobdir.checkpoint_places",
+    "runtime.jobdir.journal",
     "runtime.jobdir.end_of_input",
     "runtime.jobdir.epoch_documents",
     "runtime.jobdir.expiry",

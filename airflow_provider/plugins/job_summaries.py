@@ -23,6 +23,7 @@ from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.samples import committed_at, largest_backlog, restart_count
 from airflow_provider.runtime.observe.snapshot import read_histories
 from airflow_provider.runtime.observe.state import IN_AIRFLOW, RunState
+from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -130,6 +131,7 @@ class Overview:
     """One job: its head, and the documents of its newest run.
 
     Attributes:
+        unfinished: what keeps the job from running that somebody has begun, and what ends it.
         upgrade: the newest upgrade of this version by another one; None without one.
         progress: without live-only values if no driver is at work.
         does: what each kind of stateful operators does.
@@ -138,6 +140,7 @@ class Overview:
     now: str
     job: JobSummary
     may_act: bool = False
+    unfinished: str | None = None
     upgrade: UpgradeRecord | None = None
     progress: ProgressRecord | None = None
     final: FinalCheckpoint | None = None
@@ -198,6 +201,9 @@ class JobSummaries:
         return Overview(
             now=now,
             job=summary,
+            unfinished=None
+            if snapshot.liveness is Liveness.LIVE
+            else what_is_unfinished(directory),
             upgrade=newest_upgrade(directory),
             progress=_still_true(snapshot),
             final=snapshot.final,

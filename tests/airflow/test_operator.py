@@ -38,9 +38,8 @@ from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_ide
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.testing.job_directories import a_run, an_exit, identified
+from airflow_provider.runtime.testing.job_directories import a_run, an_exit, identified, rewind_run
 from tests.present import present
 
 if TYPE_CHECKING:
@@ -657,7 +656,7 @@ def test_what_airflow_has_stored_decides_nothing(job: Job, state: str) -> None:
 def test_a_run_that_was_undone_is_not_done(job: Job) -> None:
     """The final checkpoint of a run that the job went back before makes no task green."""
     job.finish()
-    job.run.put_rewound(RewoundRecord(run_id=RUN, savepoint=None, at="2026-01-01T00:00:00.000Z"))
+    rewind_run(job.directory, RUN)
 
     with pytest.raises(AirflowFailException, match=f"run '{RUN}' no longer counts"):
         operator_of(job).execute(context())

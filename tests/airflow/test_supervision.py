@@ -21,7 +21,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel, put_request
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.testing.job_directories import rewind_run
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.support import FakeClock
@@ -350,8 +350,7 @@ def test_a_run_that_was_undone_has_a_successor(stream: Stream) -> None:
     """A rewound run cannot be resumed, so the stream goes on under the next id, and the next."""
     operator = operator_of(stream)
     for run_id in (RUN, f"{RUN}.2"):
-        record = RewoundRecord(run_id=run_id, savepoint=None, at="now")
-        stream.directory.run(run_id).put_rewound(record)
+        rewind_run(stream.directory, run_id)
 
     assert f"{RUN}.3" == operator._decide(context())
 

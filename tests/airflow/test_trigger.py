@@ -18,11 +18,11 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.observe import observer
 from airflow_provider.runtime.observe.endings import KILLED
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
+from airflow_provider.runtime.testing.job_directories import rewind_run
 from airflow_provider.triggers import job_poll, polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -128,7 +128,7 @@ def test_whatever_else_ends_in_a_worker(job: Job) -> None:
     job.end("driver", 1, "the last words")
     (failed,) = fired(trigger_of(job, end_from_trigger=True))
     job.finish()
-    job.run.put_rewound(RewoundRecord(run_id=RUN, savepoint=None, at="2026-01-01T00:00:00Z"))
+    rewind_run(job.directory, RUN)
     (undone,) = fired(trigger_of(job, end_from_trigger=True))
 
     assert [TriggerEvent, TriggerEvent] == [type(failed), type(undone)]

@@ -13,9 +13,9 @@ from handmade_streams import Stream
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.observe.completeness import completeness
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import rewind_run
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_watermark import SparkWatermarkTrigger
@@ -131,8 +131,7 @@ def test_a_job_that_is_finished_is_complete_for_good(stream: Stream) -> None:
     before = completeness(stream.directory).is_up_to(1)
     stream.finish()
     finished = completeness(stream.directory).is_up_to(MAX_WATERMARK_MS)
-    undone = RewoundRecord(run_id=stream.run_id, savepoint=None, at="2026-01-01T00:00:00Z")
-    stream.run.put_rewound(undone)
+    rewind_run(stream.directory, stream.run_id)
 
     assert (False, True) == (before, finished)
     assert not completeness(stream.directory).is_up_to(1)

@@ -22,8 +22,9 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError, StopE
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
+from airflow_provider.runtime.savepoints.rewind import put_rewound
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import a_run, identified
 
@@ -141,8 +142,7 @@ class SmallUpgrade(UpgradeSteps):
     def revert_new(self) -> None:
         """Remove the new version's rows; no later driver publishes any."""
         with self._leased(self._world.new) as lease:
-            rewound = RewoundRecord(run_id=self._id, savepoint=None, at="now")
-            self._world.new.run(self._id).put_rewound(rewound)
+            put_rewound(self._world.new, self._id, lease, self._clock, by="an upgrade")
             for name in self._world.out.list(""):
                 if name.endswith(NEW):
                     with self._at_once():

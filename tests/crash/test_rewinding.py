@@ -37,7 +37,6 @@ DEATHS = (
     "revert.done",
     "rewind.reverted",
     "rewind.intended",
-    "rewind.recorded",
     "restore.copied",
     "restore.numbered",
     "restore.restored_one",

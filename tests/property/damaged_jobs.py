@@ -40,7 +40,6 @@ from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
     ReplayRecord,
-    RewoundRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import (
     ProcessRecord,
@@ -58,6 +57,7 @@ from airflow_provider.runtime.testing.job_directories import (
     a_stop,
     an_attempt,
     an_exit,
+    rewind_run,
 )
 from tests.unit.support import EpochBench, FakeClock, FakeFrame, HandStagedFiles, counted
 
@@ -182,7 +182,7 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
         PeriodRecord(run_id=run_id, began=NOW).put(run, "periods/task.1.json")
     first = directory.run("r0")
     first.put_record(a_run("r0", token=1, starting={"q": -1}))
-    first.put_rewound(RewoundRecord(run_id="r0", savepoint=None, at=NOW))
+    rewind_run(directory, "r0")
     first.put_replay(ReplayRecord(run_id="r0", next_run_id="r1", at=NOW))
     first.put_stop(dataclasses.replace(a_stop(), savepoint=None))
     first.put_lost("driver-r0", 3.0)

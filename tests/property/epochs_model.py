@@ -23,8 +23,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.jobdir import epochs as epoch_records
-from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED
@@ -512,31 +512,15 @@ class EpochsMachine(RuleBasedStateMachine):
         last = max(self.run_of, default=-1)
         restores, replaced = Restores(self.directory), self.query_id
         self.incarnation += 1
-        intent = restores.begin(
-            RestoreRecord(
-                number=1,
-                savepoint=None,
-                taken=None,
-                claim_mode="no_claim",
-                queries={
-                    "q": {
-                        "query_id": self.query_id,
-                        "from": "q",
-                        "batch": last,
-                        "replaces": replaced,
-                    }
-                },
-                skipped={},
-                began=NOW,
-            ),
-            lease,
-        )
+        query = {"query_id": self.query_id, "from": "q", "batch": last, "replaces": replaced}
+        plan = RestorePlan(savepoint=None, taken=None, queries={"q": query})
+        operation = restores.begin(lease, NOW, plan)
         shutil.rmtree(self.job.spark.root, ignore_errors=True)
         self.job.spark.begin(self.query_id)
         for epoch in range(last + 1):
             self.job.spark.run(epoch)
         EpochRecords(self.job.committables, self.query_id).continue_after(last)
-        restores.end(intent, NOW)
+        restores.end(operation)
         self.stalled.clear()
         self.reverting = False
         self.run += 1  # what is undone has perhaps a final checkpoint; another run takes its place

@@ -268,7 +268,7 @@ WRITERS: dict[str, Call] = {
         _rewound,
         (
             "job/queries",
-            "job/restores",
+            "job/operations",
             "job/runs/r3",
             "job/savepoints",
             "out",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, Upgrad
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.crash.small_upgrade import ALL, NEW, SmallUpgrade, World
 from tests.present import present
+from tests.property.turns import Actor, Died, ScriptThread, TurnedStorage
 from tests.unit.support import NEVER_S, FakeClock
 
 pytestmark = pytest.mark.slow
@@ -29,131 +28,36 @@ TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.booleans())
 GOOD = st.tuples(st.booleans(), st.booleans(), st.booleans())
 
 
-class Died(BaseException):
-    """Stand-in for the end of a process."""
-
-
-class ScriptThread:
-    """Lets one thread at a time do one step: a read or a write of the storage."""
-
-    def __init__(self) -> None:
-        self._mine = threading.local()
-
-    def join(self, actor: Actor) -> None:
-        self._mine.actor = actor
-        self._mine.is_held = False
-
-    def step(self) -> None:
-        """Wait for the next turn of the thread that calls; others, which renew leases, never do."""
-        actor = getattr(self._mine, "actor", None)
-        if actor is not None and not self._mine.is_held:
-            actor.wait()
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        self.step()
-        self._mine.is_held = True
-        try:
-            yield
-        finally:
-            self._mine.is_held = False
-
-
-class TurnedStorage(LocalStorage):
-    """A storage each of whose reads and writes is a step."""
-
-    turns: ScriptThread
-
-    def at(self, path: str) -> TurnedStorage:
-        made = TurnedStorage(super().at(path).url)
-        made.turns = self.turns
-        return made
-
-    def read(self, path: str) -> bytes:
-        self.turns.step()
-        return super().read(path)
-
-    def list(self, path: str) -> list[str]:
-        self.turns.step()
-        return super().list(path)
-
-    def put(self, path: str, data: bytes) -> None:
-        self.turns.step()
-        super().put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        self.turns.step()
-        return super().put_if_absent(path, data)
-
-
-class Actor:
-    """A process at the upgrade, in a thread that goes on only when it is its turn.
+def process(turns: ScriptThread, root: str, *, is_good: bool) -> Actor:
+    """Return a process at the upgrade.
 
     Its clock passes when it waits for a lease, so that it takes whoever is paused for dead.
     """
-
-    def __init__(self, turns: ScriptThread, root: str, *, is_good: bool) -> None:
-        storage = TurnedStorage(root)
-        storage.turns = turns
-        self._turns = turns
-        self._upgrade = SmallUpgrade(
-            World(storage),
-            is_good=is_good,
-            clock=FakeClock(),
-            heartbeat_s=NEVER_S,
-            at_once=turns.at_once,
-        )
-        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
-        self._dies = self.has_ended = False
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._be, daemon=True)
-        self._thread.start()
-        self._paused.acquire()
-
-    def _be(self) -> None:
-        self._turns.join(self)
-        try:
-            self.wait()
-            self._upgrade.run()
-        except BaseException as error:  # for the test to look at
-            self.error = error
-        self.has_ended = True
-        self._paused.release()
-
-    def wait(self) -> None:
-        self._paused.release()
-        self._go.acquire()
-        if self._dies:
-            raise Died
-
-    def advance(self, steps: int, *, dies: bool = False) -> None:
-        """Let it do so many steps, and then die if that is asked for."""
-        for _ in range(steps):
-            self._one()
-        if dies:
-            self._dies = True
-            while not self.has_ended:  # whatever it would still write
-                self._one()
-
-    def _one(self) -> None:
-        if not self.has_ended:
-            self._go.release()
-            self._paused.acquire()
+    storage = TurnedStorage(root)
+    storage.turns = turns
+    upgrade = SmallUpgrade(
+        World(storage),
+        is_good=is_good,
+        clock=FakeClock(),
+        heartbeat_s=NEVER_S,
+        at_once=turns.at_once,
+    )
+    return Actor(turns, upgrade.run)
 
 
 def play(root: str, good: Sequence[bool], turns: Sequence[Turn]) -> list[Actor]:
     """Let processes act in turns; then each one alone, and in the end a command that stays alive."""
     World(LocalStorage(root)).begin()
     order = ScriptThread()
-    actors = [Actor(order, root, is_good=each) for each in good]
+    actors = [process(order, root, is_good=each) for each in good]
     for number, steps, dies in turns:
         actors[number].advance(steps, dies=dies)
-    actors.append(Actor(order, root, is_good=True))
+    actors.append(process(order, root, is_good=True))
     for actor in actors:
         actor.advance(10_000)
         assert actor.has_ended
     # Who was overtaken has ended with an error, so the command is given once more.
-    last = Actor(order, root, is_good=True)
+    last = process(order, root, is_good=True)
     last.advance(10_000)
     assert last.error is None or isinstance(last.error, StopError)
     return actors

@@ -159,7 +159,7 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
 
     write_events(place.input, LATER, first=1)
     run_in(spark, place, "new", from_savepoint=savepoint.url, conf=FORMAT_2)
-    assert (2, None) == (record.number, record.partitions)
+    assert (2, None) == (record.number, record.plan.partitions)
     assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
 
 

@@ -14,7 +14,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of, verify_final
-from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import BatchCommit
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
@@ -23,6 +23,7 @@ from airflow_provider.runtime.testing.job_directories import (
     a_final,
     a_run,
     an_epoch,
+    rewind_run,
 )
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
@@ -95,7 +96,7 @@ def test_a_committed_run_ends_the_job(job):
     check_preconditions(job.directory, "r2", replays="r1")
     with pytest.raises(JobDrainedError, match="is being drained by run 'r1'.*--run-id r1"):
         check_preconditions(job.directory, "r2")
-    job.directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=None, at=NOW))
+    rewind_run(job.directory, "r1")
     check_preconditions(job.directory, "r2")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 from typing import Any
 from unittest.mock import Mock
@@ -23,13 +22,14 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
+from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import restore
 from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
@@ -62,12 +62,13 @@ def directory_of(job) -> JobDirectory:
 
 def begin(job, savepoint, fence):
     directory = directory_of(job)
-    return RestoreOperation(directory, fence, job.clock).begin(savepoint, names={"q": "q"})
+    return Restore(directory, fence, job.clock).begin(Wish(savepoint, {"q": "q"}))
 
 
-def finish(job, record, fence):
-    savepoint = open_savepoint(record.savepoint) if record.savepoint else None
-    return RestoreOperation(directory_of(job), fence, job.clock).finish(record, savepoint)
+def finish(job, operation, fence):
+    url = operation.plan.savepoint
+    savepoint = open_savepoint(url) if url else None
+    return Restore(directory_of(job), fence, job.clock).finish(operation, savepoint)
 
 
 def start(job):
@@ -118,10 +119,8 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     directory = directory_of(job)
     CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
     for _ in range(2):
-        anew = RestoreOperation(directory, OpenFence(), job.clock).begin(
-            None, names={"q": ""}, keep_outputs=True
-        )
-        finish(job, anew, OpenFence())
+        wish = Wish(None, {"q": ""}, keep_outputs=True)
+        Restore(directory, OpenFence(), job.clock).run(wish)
 
     assert f"{directory.url}/queries/p/checkpoint" == directory.checkpoint("p").url
     assert (
@@ -138,10 +137,9 @@ def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_
     savepoint = save(job)
     opened = begin(job, savepoint, OpenFence())
 
+    wish = Wish(savepoint, {"q": "q"}, partitions=4)
     with pytest.raises(ConfigError, match="no query in it keeps state"):
-        RestoreOperation(directory_of(job), OpenFence(), job.clock).begin(
-            savepoint, names={"q": "q"}, partitions=4
-        )
+        Restore(directory_of(job), OpenFence(), job.clock).begin(wish)
 
     assert opened == begin(job, savepoint, OpenFence())
 
@@ -211,7 +209,9 @@ def test_no_restore_begins_behind_the_back_of_the_next_driver(job):
 
     first = take_lease(job.storage, job.clock, run_id="r8", timeout_s=0.1)
     paused = types.SimpleNamespace(token=first.token, check=taken_over)
-    with pytest.raises(LeaseLostError, match=r"restores/1\.json: another driver has taken over"):
+    with pytest.raises(
+        LeaseLostError, match=r"operations/1\.1\.json: another driver has taken over"
+    ):
         begin(job, savepoint, paused)
 
     assert Restores(directory_of(job)).last() is None
@@ -221,10 +221,10 @@ def test_no_restore_begins_behind_the_back_of_the_next_driver(job):
         lease.release()
 
 
-def test_no_run_is_undone_behind_the_back_of_the_next_driver(job, monkeypatch):
+def test_no_run_is_rewound_behind_the_back_of_the_next_driver(job, monkeypatch):
     """
-    A driver is paused before it records that a run without rows does not count: the next one
-    records it before it looks which run to go on with.
+    A driver is paused before it marks a run without rows: the next one marks it before it looks
+    which run to go on with.
     """
     directory = directory_of(job)
     directory.run("r8").put_record(a_run("r8"))
@@ -248,7 +248,7 @@ def test_no_number_is_taken_from_a_driver_that_has_ended(job):
     lease = take_lease(job.storage, job.clock, run_id="r9")
     relocate(directory_of(job), lease, job.clock)
     lease.release()
-    assert [] == job.storage.list("restores")
+    assert [] == job.storage.list("operations")
 
 
 def test_numbers_that_were_only_taken_are_not_read(job):
@@ -259,12 +259,14 @@ def test_numbers_that_were_only_taken_are_not_read(job):
     for _ in range(4):
         leases.append(take_lease(job.storage, job.clock, run_id="r9", timeout_s=0.1))
         relocate(directory_of(job), leases[-1], job.clock)
-    assert ["1.json", "2.json", "3.json", "4.json"] == job.storage.list("restores")
-    for name in ("2.json", "3.json"):
-        job.storage.put(f"restores/{name}", b"not read")
+    assert [f"{n}.{step}.json" for n in (1, 2, 3, 4) for step in (1, 2)] == job.storage.list(
+        "operations"
+    )
+    for name in ("2.1.json", "2.2.json", "3.1.json", "3.2.json"):
+        job.storage.put(f"operations/{name}", b"not read")
 
     assert first == Restores(directory_of(job)).last()
-    assert [first] == list(Restores(directory_of(job)).newest_first())
+    assert [first] == list(Journal(job.storage).restores())
     assert "checkpoint-4" == job.spark.root.name
     for lease in leases:
         lease.release()
@@ -280,14 +282,16 @@ def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_a
     if dies_after == "copied":
         monkeypatch.setattr(restore, "_put_ends", Mock(side_effect=died))
     if dies_after == "intent":
-        monkeypatch.setattr(RestoreOperation, "finish", Mock(side_effect=died))
+        monkeypatch.setattr(Restore, "finish", Mock(side_effect=died))
     with pytest.raises(RuntimeError, match="killed"):
         restore_job(job.storage.url, older.url, clock=job.clock)
     monkeypatch.undo()
     job.storage.delete("savepoints/older")
     with pytest.raises(UnknownJobError, match="older: no savepoint there"):
         restore_job(job.storage.url, older.url, clock=job.clock)
-    with pytest.raises(CheckpointError, match="older .* did not end; give the same command"):
+    with pytest.raises(
+        CheckpointError, match="older .* did not end; to end it: spark-stream savepoint restore"
+    ):
         check_no_open_restore(directory_of(job))
 
     restore_job(job.storage.url, newer.url, clock=job.clock)
@@ -315,7 +319,7 @@ def test_strange_names_beside_the_records_are_not_read(job):
     """Nor removed: an editor's copy, a file of NFS."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)
     for name in (".nfs0001", "1.json~", "x.json", "²"):
-        job.storage.put(f"restores/{name}", b"strange")
+        job.storage.put(f"operations/{name}", b"strange")
     job.storage.put("queries/q/checkpoint-x/metadata", b"strange")
     start(job)
 
@@ -328,27 +332,12 @@ def test_strange_names_beside_the_records_are_not_read(job):
 def test_a_copied_record_is_damage(job):
     """Nobody knows which checkpoints count when one restore lies under two numbers."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)
-    job.storage.put("restores/2.json", job.storage.read("restores/1.json"))
+    job.storage.put("operations/2.1.json", job.storage.read("operations/1.1.json"))
 
     with pytest.raises(
-        CorruptDocumentError, match=r"restores/2\.json: .*expected 2, as in its path"
+        CorruptDocumentError, match=r"operations/2\.1\.json: .*expected 2, as in its path"
     ):
         directory_of(job).checkpoint("q")
-
-
-def test_a_directory_of_an_older_version_goes_on_where_it_is(job):
-    """Its restores were made in the one place that there was; the next one is made beside it."""
-    savepoint = save(job)
-    done = finish(job, begin(job, savepoint, OpenFence()), OpenFence())
-    raw = {**done.to_dict(), "version": 1}
-    for added in ("places", "token", "undoes"):
-        del raw[added]
-    job.storage.put("restores/1.json", json.dumps(raw).encode())
-    job.spark.begin().run(0).run(1)
-    assert "checkpoint" == job.spark.root.name
-
-    restore_job(job.storage.url, savepoint.url, clock=job.clock)
-    assert "checkpoint-2" == job.spark.root.name
 
 
 def test_a_restore_names_the_runs_that_it_undoes(job):
@@ -358,9 +347,9 @@ def test_a_restore_names_the_runs_that_it_undoes(job):
     directory.run("r1").put_final(a_final("r1", batch=1))
     directory.run("r2").put_record(a_run("r2"))
 
-    record = restore_job(job.storage.url, savepoint.url, clock=job.clock)
+    operation = restore_job(job.storage.url, savepoint.url, clock=job.clock)
 
-    assert ["r2"] == record.undoes
+    assert ["r2"] == operation.rewinds
     assert [None, savepoint.url] == [
         rewound and rewound.savepoint
         for rewound in (directory.run(run).rewound() for run in ("r1", "r2"))
@@ -385,7 +374,7 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
     savepoint = save(job)
 
     def copy(source, target, files):
-        if not job.storage.list("restores"):
+        if not job.storage.list("operations"):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
         copy_files(source, target, files)
 
@@ -426,9 +415,9 @@ def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
         later = dataclasses.replace(saved, record=dataclasses.replace(saved.record, taken="later"))
         for other in (later, None):
             with pytest.raises(ConfigError, match="began at .* and did not end"):
-                RestoreOperation(directory_of(job), lease, job.clock).finish(record, other)
+                Restore(directory_of(job), lease, job.clock).finish(record, other)
         left = Restores(directory_of(job)).last()
         assert left is not None
-        assert left.done is None
+        assert left.is_open
 
-        assert finish(job, record, lease).done is not None
+        assert not finish(job, record, lease).is_open

@@ -34,7 +34,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import pending_requests, reply
-from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
@@ -44,6 +44,7 @@ from airflow_provider.runtime.testing.job_directories import (
     a_progress,
     an_attempt,
     an_epoch,
+    rewind_run,
 )
 from tests.pipes import stdout_of
 from tests.present import present
@@ -403,7 +404,7 @@ def test_strange_names_are_passed_over(job, capsys):
     run.put_attempt(an_attempt(1, ended=NOW, outcome="SUSPENDED"))
     for folder in (
         "leases",
-        "restores",
+        "operations",
         "requests",
         "runs",
         "savepoints",
@@ -489,8 +490,7 @@ def test_status_tells_rewound_runs_from_others(job, capsys):
     rewound it is said, and when.
     """
     job.begin().request_run("r1").ran(0).finished()
-    record = RewoundRecord(run_id="r1", savepoint=None, at=NOW, by="restore 3")
-    job.directory.run("r1").put_rewound(record)
+    rewind_run(job.directory, "r1", by="restore 3")
     job.request_run("r2").directory.run("r2").put_attempt(an_attempt())
 
     assert EXIT_OK == main(["status", str(job.root), "--all", "--json"])

@@ -30,10 +30,10 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_commit import verify_final
-from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -233,12 +233,8 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
 
     assert job.spark.logs.query_id() is None
     assert [0, 1] == sorted(sink.published)
-    record = present(Restores(directory_of(job)).last())
-    assert (True, True, None) == (
-        record.keep_outputs,
-        record.done is not None,
-        record.savepoint,
-    )
+    last = present(Restores(directory_of(job)).last())
+    assert (True, False, None) == (last.plan.keep_outputs, last.is_open, last.plan.savepoint)
     job.spark.begin("another")
     job.recovered("r2")
     assert final is verify_final(directory_of(job), final)
@@ -258,7 +254,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     begin_anew(job)
 
     last = present(Restores(directory_of(job)).last())
-    assert (2, True) == (last.number, last.done is not None)
+    assert (2, False) == (last.number, last.is_open)
     assert job.spark.logs.query_id() is None
 
 
@@ -365,9 +361,7 @@ def test_what_had_ended_ends_in_what_is_restored(job):
     directory = directory_of(job)
     names = {"q": "q"}
     told = open_savepoint(savepoint.url)
-    record = RestoreOperation(directory, OpenFence(), job.clock).begin(told, names=names)
-    directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=savepoint.url, at="now"))
-    RestoreOperation(directory, OpenFence(), job.clock).finish(record, told)
+    Restore(directory, OpenFence(), job.clock).run(Wish(told, names, rewinds=["r1"]))
 
     assert QUERY_ID != job.spark.logs.query_id()
     assert drain_intent(directory, "q") is not None

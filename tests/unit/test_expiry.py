@@ -16,7 +16,6 @@ from airflow_provider.runtime.jobdir.batch_history import BatchHistory
 from airflow_provider.runtime.jobdir.expiry import RetiredRecord, retire_old
 from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token, read_lease
 from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.testing.job_directories import (
@@ -24,6 +23,7 @@ from airflow_provider.runtime.testing.job_directories import (
     JobDirectoryBuilder,
     a_progress,
     an_attempt,
+    rewind_run,
 )
 from tests.present import present
 from tests.unit.counting import CountingStorage
@@ -173,7 +173,7 @@ def test_a_run_that_was_undone_is_over(ended):
     """It has no final checkpoint and cannot be resumed; that it no longer counts stays said."""
     ended.run("undone", ended=False)
     ended.submit("undone", "d1")
-    ended.write("runs/undone/rewound.json", RewoundRecord(run_id="undone", savepoint=None, at=NOW))
+    rewind_run(ended.directory, "undone")
     ended.runs(KEEP_LEASES)
     retire(ended)
 

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -105,7 +105,7 @@ def test_the_batch_of_other_partitions_is_not_expected_in_the_outputs(
     bench = EpochBench(tmp_path / "new")
     bench.recovered()
     bench.close()
-    assert 5 == present(Restores(directory).last()).partitions
+    assert 5 == present(Restores(directory).last()).plan.partitions
 
 
 def test_as_many_partitions_as_there_are(directory, url, clock):
@@ -129,18 +129,17 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
     begin(directory, url, clock)
 
     last = present(Restores(directory).last())
-    assert (1, 5, None) == (first.number, first.partitions, first.done)
-    assert (2, None, True) == (last.number, last.partitions, last.done is not None)
-    assert first.queries["q"]["query_id"] != last.queries["q"]["query_id"]
-    assert logs_of(directory).query_id() == last.queries["q"]["query_id"]
+    assert (1, 5, True) == (first.number, first.plan.partitions, first.is_open)
+    assert (2, None, False) == (last.number, last.plan.partitions, last.is_open)
+    assert first.plan.queries["q"]["query_id"] != last.plan.queries["q"]["query_id"]
+    assert logs_of(directory).query_id() == last.plan.queries["q"]["query_id"]
 
 
 def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
     """The same command completes it; a job that is there is not forked into."""
     identified(directory.storage)
-    RestoreOperation(directory, OpenFence(), clock).begin(
-        open_savepoint(url), names={"q": "q"}, partitions=5
-    )
+    wish = Wish(open_savepoint(url), {"q": "q"}, partitions=5)
+    Restore(directory, OpenFence(), clock).begin(wish)
     (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
 
     assert EXIT_OK == main.main(["savepoint", "fork", url, directory.url])
@@ -167,12 +166,11 @@ def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions
 def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):
     """It is not ended as if nobody had asked for them."""
     savepoint = open_savepoint(url)
-    record = RestoreOperation(directory, OpenFence(), clock).begin(
-        savepoint, names={"q": "q"}, partitions=5
-    )
+    wish = Wish(savepoint, {"q": "q"}, partitions=5)
+    begun = Restore(directory, OpenFence(), clock).begin(wish)
 
-    with pytest.raises(CheckpointError, match="give the same command again"):
-        RestoreOperation(directory, OpenFence(), clock).finish(record, savepoint)
+    with pytest.raises(CheckpointError, match="savepoint restore .* --state-partitions 5"):
+        Restore(directory, OpenFence(), clock).finish(begun, savepoint)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +229,11 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     begin(directory, url, clock)
     own = checkpoint_source(directory.checkpoint("q").url, "q")
     rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
-    record = RestoreOperation(directory, OpenFence(), clock).begin(rewind, names={"q": "q"})
+    begun = Restore(directory, OpenFence(), clock).begin(Wish(rewind, {"q": "q"}))
 
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, url).check()
-    RestoreOperation(directory, OpenFence(), clock).finish(record, rewind)
+    Restore(directory, OpenFence(), clock).finish(begun, rewind)
     query_id = logs_of(directory).query_id()
     begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 

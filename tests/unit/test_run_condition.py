@@ -10,7 +10,7 @@ import pytest
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import (
     IN_A_SHELL,
@@ -29,6 +29,7 @@ from airflow_provider.runtime.testing.job_directories import (
     a_submission,
     an_attempt,
     an_exit,
+    rewind_run,
 )
 from tests.unit.support import a_lease
 
@@ -84,8 +85,7 @@ def test_each_state_has_a_word_and_a_next_step(case: str) -> None:
 def test_a_run_that_was_rewound_is_so_whatever_it_was_before(job: JobDirectoryBuilder) -> None:
     """With what has rewound it, when, and to where."""
     job.finished("r1")
-    record = RewoundRecord(run_id="r1", savepoint="/s", at=LATER, by="rewind")
-    job.directory.run("r1").put_rewound(record)
+    rewind_run(job.directory, "r1", savepoint="/s", at=LATER)
     snapshot = read_snapshot(job.directory)
 
     found = run_condition(snapshot, assess(snapshot))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider.runtime.base.clock import to_iso
-from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT
 from airflow_provider.runtime.observe.events import (
     CompletePeriods,
@@ -33,6 +33,7 @@ from airflow_provider.runtime.testing.job_directories import (
     a_run,
     an_attempt,
     an_exit,
+    rewind_run,
 )
 
 if TYPE_CHECKING:
@@ -198,8 +199,7 @@ def test_a_final_checkpoint_is_reported_with_its_rows(job):
     first = watched.ids()
     end(job, 2, "SUSPENDED")
     end(job, 3)
-    undone = RewoundRecord(run_id="r3", savepoint=None, at="2026-01-01T00:00:00Z")
-    job.directory.run("r3").put_rewound(undone)
+    rewind_run(job.directory, "r3")
     end(job, 4)
     steps = watched.new()
 

@@ -77,7 +77,7 @@ def test_a_checkpoint_is_taken_over_when_the_job_begins_and_never_again(director
     assert own.query_id() not in {None, QUERY_ID}
     assert {} == checkpoints_to_take_over(directory, [query])
     assert before == {path: path.read_bytes() for path in plain.root.rglob("*") if path.is_file()}
-    copy = present(Restores(directory).start()).savepoint
+    copy = present(Restores(directory).start()).plan.savepoint
     assert f"{directory.url}/savepoints/taken-over-{lease.token}" == copy
 
 
@@ -87,7 +87,7 @@ def test_a_take_over_that_was_cut_short_goes_on(directory, plain, monkeypatch):
     lease = take_lease(directory.storage, FakeClock(), run_id="r1", timeout_s=0.1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "airflow_provider.runtime.savepoints.restore.RestoreOperation.finish",
+            "airflow_provider.runtime.savepoints.restore.Restore.finish",
             _die,
             raising=True,
         )

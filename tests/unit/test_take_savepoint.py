@@ -371,7 +371,7 @@ def test_restored_into_a_new_directory(job, tmp_path):
     assert query_id not in {QUERY_ID, None}
     assert {
         "q": {"query_id": query_id, "from": "q", "batch": 1, "replaces": None}
-    } == record.queries
+    } == record.plan.queries
     assert 1 == restored.spark.logs.position().last_commit
     committer = restored.recovered()
     restored.spark.plan(2)
@@ -440,10 +440,10 @@ def test_a_batch_in_flight_can_be_skipped(job, tmp_path, caplog):
     assert [{"logOffset": 9}] == logs.offsets(1).source_offsets()
     assert {
         "q": {"batch": 2, "after": [{"logOffset": 0}], "up_to": [{"logOffset": 9}]}
-    } == record.skipped
+    } == record.plan.skipped
     assert "DATA LOSS" in caplog.text
-    stored = json.loads((tmp_path / "new/restores/1.json").read_text())
-    assert record.skipped == stored["skipped"]
+    stored = json.loads((tmp_path / "new/operations/1.2.json").read_text())
+    assert record.plan.skipped == stored["restore"]["skipped"]
 
 
 def test_what_cannot_be_restored(job, tmp_path):

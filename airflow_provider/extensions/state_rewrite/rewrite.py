@@ -69,7 +69,7 @@ from airflow_provider.runtime.savepoints.record import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.spark.versions import Ability, check_can
@@ -271,13 +271,10 @@ class _Work:
         partitions: int | None,
     ) -> None:
         fence, clock = OpenFence(), self._clock  # a scratch folder, which nobody else knows
-        record = RestoreOperation(directory, fence, clock).begin(
-            savepoint, names=names, partitions=partitions
-        )
         spread = None
         if partitions is not None and self._spark is not None:
             spread = spark_repartition(self._spark)
-        RestoreOperation(directory, fence, clock).finish(record, savepoint, repartition=spread)
+        Restore(directory, fence, clock).run(Wish(savepoint, names, partitions=partitions), spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
         if self._spark is None:

@@ -14,7 +14,6 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial, UpgradeSteps
-from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.driver.initial_state import starting_point
@@ -35,13 +34,13 @@ from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import STOP_REQUEST
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import read_secrets
 from airflow_provider.runtime.jobdir.runs import last_run, request_of
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.rewind import put_rewound
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import jvm_pid
 
@@ -252,8 +251,7 @@ class Upgrade(UpgradeSteps):
             )
             with lease:
                 if run.record() is None:  # a driver that comes late finds that it does not count
-                    now = to_iso(self._clock.now())
-                    run.put_rewound(RewoundRecord(run_id=self._id, savepoint=None, at=now))
+                    put_rewound(self._new, self._id, lease, self._clock, by="an upgrade")
                     return
         rewind_job(
             self._new.url,

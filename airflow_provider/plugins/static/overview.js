@@ -13,6 +13,7 @@ export function Overview({ overview, params, go }) {
   const name = params.get("query");
   const history = histories.find((h) => h.query === name) ?? histories[0];
   return html`<div>
+    ${data.unfinished ? html`<p className="ss-note ss-note-warning">${sentence(data.unfinished)}</p>` : null}
     <${Upgrade} upgrade=${data.upgrade} />
     <${Facts} facts=${factsOf(job)} />
     ${queries.map((query) => html`<${Query} key=${query.name} query=${query} go=${go} />`)}

@@ -138,10 +138,9 @@ ALL: Final = (
     #: The run's rows reverted in every sink, and no driver runs the job: the same command finds
     #: them reverted.
     "rewind.reverted",
-    #: `restores/<n>.json`, open, and no driver runs the job: the same command finds the intent.
+    #: `operations/<n>.1.json` and the mark of the run, and no driver runs the job: the same command
+    #: ends the restore.
     "rewind.intended",
-    #: `runs/<id>/rewound.json`, and no driver runs the job: the same command ends the restore.
-    "rewind.recorded",
     #: A restore record that names queries to relocate, still in their old places: the next driver
     #: relocates them under number n+1.
     "relocation.intended",

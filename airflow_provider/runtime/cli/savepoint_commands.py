@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+    from airflow_provider.runtime.jobdir.journal import OperationRecord
 
 
 _PLACE: Final = "the job directory, or a folder of savepoints"
@@ -231,7 +231,7 @@ def _fork(arguments: argparse.Namespace) -> int:
 
     directory = directory_at(arguments.job_dir)
     last = Restores(directory).last()
-    was_cut_short = last is not None and last.done is None
+    was_cut_short = last is not None and last.is_open
     if directory.storage.exists("queries") and not was_cut_short:
         msg = f"{arguments.job_dir}: there is a job already; name a new directory"
         raise ConfigError(msg)
@@ -245,12 +245,13 @@ def _fork(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_restored(job_dir: str, record: RestoreRecord) -> None:
-    spread = f", in {record.partitions} partitions" if record.partitions is not None else ""
-    for name, plan in record.queries.items():
-        where = f"after batch {plan['batch']} as {plan['query_id']}{spread}"
+def _print_restored(job_dir: str, operation: OperationRecord) -> None:
+    plan = operation.plan
+    spread = f", in {plan.partitions} partitions" if plan.partitions is not None else ""
+    for name, query in plan.queries.items():
+        where = f"after batch {query['batch']} as {query['query_id']}{spread}"
         print(f"{job_dir}: query {name} goes on {where}")
-    for name, lost in record.skipped.items():
+    for name, lost in plan.skipped.items():
         print(f"DATA LOSS: query {name}: batch {lost['batch']} is skipped, its rows are never read")
 
 

@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
-from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.row_account import describe_uncounted, kept_totals
 from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
@@ -39,6 +39,7 @@ from airflow_provider.runtime.observe.state import (
     launch_line,
     run_condition,
 )
+from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
 
 if TYPE_CHECKING:
     import argparse
@@ -184,6 +185,7 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
         "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
         if lease
         else None,
+        "unfinished": None if liveness is Liveness.LIVE else what_is_unfinished(directory),
         "upgrade": _upgrade(directory),
         "runs": [_run_document(directory, run_id, observer) for run_id in runs],
     }
@@ -254,6 +256,8 @@ def _print_status(document: dict[str, Any]) -> None:
     )
     name = f"job {document['job']}" if document["job"] else "a job that has not begun"
     print(f"{name} in {document['job_dir']}: {holder}")
+    if document["unfinished"] is not None:
+        print(f"  unfinished: {document['unfinished']}")
     if document["upgrade"] is not None:
         print(f"  upgrade: {document['upgrade']['summary']}")
     for run in document["runs"]:

@@ -31,8 +31,11 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_no_open_restore,
+)
 from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.driver.load_job import LoadedJob
-    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+    from airflow_provider.runtime.jobdir.journal import OperationRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -110,37 +113,36 @@ class StartingPoint:
         Crash safety: calling it again completes it.
         """
         Restores(self._directory).remove_left()
-        operation = RestoreOperation(self._directory, fence, clock)
+        restore = Restore(self._directory, fence, clock)
         if self._url is None or self._has_begun():
-            self._start_over(operation)
+            self._start_over(restore)
             return
         with pinned_savepoint(self._url, clock) as savepoint:
             lineage = savepoint.record.lineage
             add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
-            names = self._names(savepoint)
-            record = operation.begin(savepoint, names=names, partitions=self._partitions)
-            operation.finish(record, savepoint, self._repartition())
+            wish = Wish(savepoint, self._names(savepoint), partitions=self._partitions)
+            restore.run(wish, self._repartition())
 
     def _repartition(self) -> Repartition | None:
         if self._partitions is None or self._make_repartition is None:
             return None
         return self._make_repartition()
 
-    def _start_over(self, operation: RestoreOperation) -> None:
+    def _start_over(self, restore: Restore) -> None:
         unfinished = self._unfinished()
         if unfinished is not None and self._allow_non_restored:
-            operation.finish(unfinished, None)
+            restore.finish(unfinished, None)
         self._check_open()
         incompatible = self._find_incompatible(stored_query(self._directory))
         for why in incompatible.values():
             log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
         if incompatible:
-            names = dict.fromkeys(incompatible, "")
-            operation.finish(operation.begin(None, names=names, keep_outputs=True), None)
+            restore.run(Wish(None, dict.fromkeys(incompatible, ""), keep_outputs=True))
 
-    def _unfinished(self) -> RestoreRecord | None:
+    def _unfinished(self) -> OperationRecord | None:
         last = Restores(self._directory).last()
-        return last if last is not None and last.done is None and last.keep_outputs else None
+        is_ours = last is not None and last.is_open and last.plan.keep_outputs
+        return last if is_ours else None
 
     def _check_open(self) -> None:
         if self._unfinished() is None or not self._allow_non_restored:
@@ -151,18 +153,19 @@ class StartingPoint:
         last = restores.start()
         if restores.last() != last:
             self._check_open()  # a rewind that was cut short
-        if last is not None and last.savepoint == self._url:
-            if last.done is not None and self._partitions not in {None, last.partitions}:
+        plan = last.plan if last is not None else None
+        if last is not None and plan is not None and plan.savepoint == self._url:
+            if not last.is_open and self._partitions not in {None, plan.partitions}:
                 msg = (
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
-                    f"partitions={last.partitions}, and {self._partitions} are requested now; use "
+                    f"partitions={plan.partitions}, and {self._partitions} are requested now; use "
                     "the same number, or a new job directory"
                 )
                 raise ConfigError(msg)
-            return last.done is not None
-        if last is not None:
+            return not last.is_open
+        if plan is not None:
             msg = (
-                f"{self._directory.url}: the job was set to {last.savepoint} before, not to "
+                f"{self._directory.url}: the job was set to {plan.savepoint} before, not to "
                 f"{self._url}; use a new job directory, or 'spark-stream savepoint restore'"
             )
             raise ConfigError(msg)
@@ -275,8 +278,8 @@ class TakeOver(StartingPoint):
         upstream: Mapping[str, Sequence[str]],
         clock: Clock,
     ) -> None:
-        open_restore = Restores(directory).start()
-        found = open_restore.savepoint if open_restore is not None else None
+        begun = Restores(directory).start()
+        found = begun.plan.savepoint if begun is not None else None
         super().__init__(
             directory,
             found or f"{directory.url}/savepoints/{_FOLDER}",
@@ -340,7 +343,7 @@ def checkpoints_to_take_over(
 ) -> dict[str, Storage]:
     """Return the checkpoints from which the queries begin; none where the job has begun."""
     last = Restores(directory).start()
-    is_open = last is not None and last.done is None and _is_ours(directory, last.savepoint)
+    is_open = last is not None and last.is_open and _is_ours(directory, last.plan.savepoint)
     own = (CheckpointLogs(directory.checkpoint(name)) for name in directory.query_names())
     if not is_open and (last is not None or any(logs.exists() for logs in own)):
         return {}

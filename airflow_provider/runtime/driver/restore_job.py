@@ -34,11 +34,10 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, RestoreOperation
+from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, Wish
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted,
-    mark_rewound,
     relocate,
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.driver.load_job import LoadedJob
-    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+    from airflow_provider.runtime.jobdir.journal import OperationRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import RunRecord
@@ -81,7 +80,7 @@ def restore_job(
     partitions: int | None = None,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
-) -> RestoreRecord:
+) -> OperationRecord:
     """Set a job to a savepoint; no query is started.
 
     Args:
@@ -132,23 +131,21 @@ def restore_job(
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
             after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
             _revert(directory, queries, after, lease, clock)
-            record = RestoreOperation(directory, lease, clock).begin(
+            wish = Wish(
                 savepoint,
-                names=names,
+                names,
                 claim_mode=claim_mode,
                 skip_in_flight=skip_in_flight,
                 partitions=partitions,
-                undoes=_rewound_by(directory, savepoint, names),
+                rewinds=_rewound_by(directory, savepoint, names),
                 supersedes=True,
             )
+            begun = Restore(directory, lease, clock).begin(wish)
             _put_job(directory, savepoint, clock)
-            mark_rewound(directory, record)
-            record = RestoreOperation(directory, lease, clock).finish(
-                record, savepoint, repartition=spread
-            )
+            done = Restore(directory, lease, clock).finish(begun, savepoint, spread)
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
-    return record
+    return done
 
 
 def rewind_job(
@@ -230,15 +227,15 @@ def _rewind_one(directory: JobDirectory, run_id: str, rewind: Rewind) -> Rewound
     return RewoundRun(run_id, reverted, before.reverted, after.standing, by)
 
 
-def describe_restored(job_dir: str, record: RestoreRecord) -> list[str]:
+def describe_restored(job_dir: str, operation: OperationRecord) -> list[str]:
     """Return a line for each run that a restore has rewound."""
     directory = open_job_directory(job_dir)
     lines = []
-    for run_id in record.undoes:
+    for run_id in operation.rewinds:
         output = _output_of(directory, run_id)
         stay = f"; {output.standing} stay, from before it" if output.standing.epochs else ""
         lines.append(
-            f"run {run_id}: rewound by restore {record.number}: {output.reverted} reverted{stay}"
+            f"run {run_id}: rewound by restore {operation.number}: {output.reverted} reverted{stay}"
         )
     return lines
 
@@ -252,7 +249,7 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
     if rewound is not None and output.standing.epochs:
         msg = (
             f"{directory.url}: run {run_id!r} is rewound in part, and nothing was done now: the "
-            f"job was set to {rewound.savepoint} by {rewound.by or 'a restore'} at "
+            f"job was set to {rewound.savepoint} by {rewound.by} at "
             f"{utc_text(rewound.at)}, in the middle of the run. "
             f"{output.reverted} were reverted; {output.standing} stay, because the job goes "
             "on from there. To revert them, too, set the job to a savepoint from before the run: "
@@ -298,11 +295,11 @@ def _leased(
         yield lease
 
 
-def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
+def _claimed_before(directory: JobDirectory, savepoint_url: str) -> OperationRecord | None:
     last, place = Restores(directory).last(), open_storage(savepoint_url)
-    if last is None or last.done is None or last.claim_mode != "claim":
+    if last is None or last.is_open or last.plan.claim_mode != "claim":
         return None
-    return last if last.savepoint == place.url and not place.exists(MANIFEST) else None
+    return last if last.plan.savepoint == place.url and not place.exists(MANIFEST) else None
 
 
 def _last_request(

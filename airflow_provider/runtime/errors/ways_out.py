@@ -186,3 +186,18 @@ _BY_FORM: Final[Mapping[str, Mapping[Form, str]]] = {
     ),
     "DRIVER_ONLY": _by_form("the Spark session, or ctx", "the Spark session", "the Spark session"),
 }
+
+
+def restore_command(
+    savepoint: str, job_dir: str, *, partitions: int | None = None, claims: bool = False
+) -> str:
+    """Return the command of a shell that sets a job to a savepoint."""
+    spread = ["--state-partitions", str(partitions)] if partitions is not None else []
+    claim = ["--claim-mode", "claim"] if claims else []
+    command = ["spark-stream", "savepoint", "restore", savepoint, job_dir, *spread, *claim]
+    return shlex.join(command)
+
+
+def rewind_command(job_dir: str, run_id: str) -> str:
+    """Return the command of a shell that rewinds a run."""
+    return shlex.join(["spark-stream", "rewind", job_dir, run_id])

@@ -5,7 +5,7 @@
     identity.json, predecessors/<identity>.json  IdentityRecord, PredecessorRecord (identity.py)
     job.json                                     JobRecord
     queries/<query>/checkpoint/                  Spark's own, format untouched; or
-    queries/<query>/checkpoint-<n>/              the same, made by restore n (checkpoint_places.py)
+    queries/<query>/checkpoint-<n>/              the same, of operation n (checkpoint_places.py)
     queries/<query>/committables/<query id>/     records of its epochs (epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources: which are read no more
@@ -34,7 +34,7 @@
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
     runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/task_runs.py): its time
-    restores/<n>.json                            RestoreRecord (checkpoint_places.py)
+    operations/<n>.<step>.json                   OperationRecord (journal.py)
     upgrades/<n>.json, leases/, heartbeats/      UpgradeRecord: which version may run; who upgrades
     savepoints/<name>/                           see savepoints/record.py
     bootstraps/<name>/                           a job directory of its own (bootstrap.py)
@@ -59,6 +59,7 @@ from airflow_provider.runtime.jobdir import identity
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path
 from airflow_provider.runtime.jobdir.checkpoint_places import place, places
 from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
+from airflow_provider.runtime.jobdir.journal import FOLDER as OPERATIONS
 from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     BatchCommit,
@@ -310,7 +311,7 @@ _JOB: Final = "job.json"
 ROOTS: Final = frozenset(
     (
         *(_JOB, "bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
-        *("restores", "retired.json", "runs", "savepoints", "upgrades"),
+        *(OPERATIONS, "retired.json", "runs", "savepoints", "upgrades"),
         *(identity.PATH, identity.PREDECESSORS),
     )
 )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir.checkpoint_places import restore_records
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.run_records import BATCH, FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.runs import recent_runs
 
@@ -152,9 +152,9 @@ def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: Commit
     if EpochRecords(committables, query_id).is_abandoned():
         return True
     if now is None:  # it may just be restored, into a place where nothing is yet
-        last = next(restore_records(directory.storage), None)
-        is_open = last is not None and last.done is None and name in last.queries
-        return is_open and last is not None and last.queries[name]["replaces"] == query_id
+        last = Journal(directory.storage).last_restore()
+        plan = last.restore if last is not None and last.is_open else None
+        return plan is not None and plan.queries.get(name, {}).get("replaces") == query_id
     return now != query_id and EpochRecords(committables, now).is_copy()
 
 

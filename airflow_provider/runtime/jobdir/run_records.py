@@ -173,7 +173,7 @@ class RewoundRecord(Document):
     Attributes:
         savepoint: what the job was set to; None for its beginning, or if the run had written
             nothing.
-        by: what has rewound it, such as ``restore 3``; None in old records.
+        by: what has rewound it, such as ``restore 3``.
     """
 
     CONTENTS = Contents.FACTS
@@ -182,7 +182,7 @@ class RewoundRecord(Document):
     run_id: Name
     savepoint: Address | None
     at: str
-    by: str | None = None
+    by: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

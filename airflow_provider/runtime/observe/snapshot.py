@@ -82,7 +82,7 @@ class RunSnapshot:
 
     @functools.cached_property
     def rewound(self) -> RewoundRecord | None:
-        """The record that the job went back to before the run, or into the middle of it."""
+        """Why the run no longer counts: the job went back before it, or into the middle of it."""
         return self._run.rewound() if self._run is not None else None
 
     @functools.cached_property

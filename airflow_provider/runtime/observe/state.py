@@ -288,9 +288,9 @@ def run_condition(
     """
     rewound = snapshot.rewound
     if rewound is not None:
-        by = f" by {rewound.by}" if rewound.by is not None else ""
         where = rewound.savepoint or "where it was before the run"
-        step = f"rewound{by}: the job was set to {where}; {steps[RunState.REWOUND.value]}"
+        then = steps[RunState.REWOUND.value]
+        step = f"rewound by {rewound.by}: the job was set to {where}; {then}"
         return RunCondition(RunState.REWOUND, rewound.at, None, step)
     state = assessment.run_state
     if state in {RunState.FOREIGN, RunState.ENDING}:

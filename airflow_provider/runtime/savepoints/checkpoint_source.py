@@ -164,9 +164,10 @@ class _Counting:
     def __init__(self, directory: JobDirectory) -> None:
         self._directory = directory
         last = Restores(directory).last()
-        if last is not None and last.done is None:
+        if last is not None and last.is_open:
             msg = (
-                f"{directory.url}: the job is being set to {last.savepoint or 'its beginning'}; "
+                f"{directory.url}: the job is being set to "
+                f"{last.plan.savepoint or 'its beginning'}; "
                 "give this command again when that has ended"
             )
             raise SavepointError(msg)

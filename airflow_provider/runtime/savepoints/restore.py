@@ -12,11 +12,11 @@ other driver may wake up, and would continue to copy and remove.
 =================================  =================================================================
 a crash                            the next call
 =================================  =================================================================
-before ``restores/<n>.json``       starts again
-after it                           copies again, to the places of ``restores/<n+1>.json``
+before ``operations/<n>.1.json``   starts again
+after it                           copies again, to the places of operation n+1
 while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
-after the record says done         removes the places that were left
+after ``operations/<n>.2.json``    removes the places that were left
 =================================  =================================================================
 
 Until it is done no driver runs the job. The savepoint itself is only read.
@@ -37,7 +37,7 @@ from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     ConfigError,
 )
-from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord, place
+from airflow_provider.runtime.jobdir.checkpoint_places import place
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
@@ -46,6 +46,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
 from airflow_provider.runtime.jobdir.query_records import put_fingerprint, put_topology
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
@@ -56,7 +57,12 @@ from airflow_provider.runtime.savepoints.catalog import (
     saved_offsets,
 )
 from airflow_provider.runtime.savepoints.record import without_checksums
-from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_start_over
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    mark_rewound,
+    open_restore,
+    plan_start_over,
+)
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
@@ -79,36 +85,45 @@ _METADATA: Final = "metadata"
 
 
 @dataclasses.dataclass(frozen=True)
-class RestoreOperation:
+class Wish:
+    """To what queries are to be set, and how.
+
+    Attributes:
+        savepoint: None for the job's very beginning.
+        names: for each query the savepoint's that it continues from, or "" to start over.
+        claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
+        skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
+        partitions: spread the state over this number; None keeps it as it is.
+        keep_outputs: leave the queries' output in place, though they start over.
+        rewinds: the runs that no longer count.
+        by: what rewinds them; empty for the restore's number.
+        supersedes: replace an open restore of another savepoint, which may be gone.
+    """
+
+    savepoint: Savepoint | None
+    names: Mapping[str, str]
+    claim_mode: str = "no_claim"
+    skip_in_flight: bool = False
+    partitions: int | None = None
+    keep_outputs: bool = False
+    rewinds: Sequence[str] = ()
+    by: str = ""
+    supersedes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Restore:
     """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*."""
 
     directory: JobDirectory
     fence: Fence
     clock: Clock
 
-    def begin(
-        self,
-        savepoint: Savepoint | None,
-        *,
-        names: Mapping[str, str],
-        claim_mode: str = "no_claim",
-        skip_in_flight: bool = False,
-        partitions: int | None = None,
-        keep_outputs: bool = False,
-        undoes: Sequence[str] = (),
-        supersedes: bool = False,
-    ) -> RestoreRecord:
-        """Store the intent, or return the stored one.
+    def begin(self, wish: Wish) -> OperationRecord:
+        """Put the operation, or return the open one.
 
-        The caller has reverted what its queries have published after the savepoint.
-
-        Args: savepoint: the savepoint; None for the job's very beginning. names: for each of the
-        job's queries the savepoint's that it continues from, or "". claim_mode: ``no_claim``, or
-        ``claim`` to let the job own the savepoint. skip_in_flight: never run the batch in flight of
-        an unaligned savepoint: its rows are lost. partitions: spread the state over this number; an
-        open restore with another number is replaced, under new ids. keep_outputs: leave the
-        queries' output in place, though they start over. undoes: the runs that no longer count.
-        supersedes: replace an open restore of another savepoint, which may be gone.
+        The caller has reverted what its queries have published after the savepoint. An open restore
+        with another number of partitions is replaced, under new ids.
 
         Raises:
             ConfigError: an open restore is of another savepoint, or the outputs hold later epochs.
@@ -116,66 +131,57 @@ class RestoreOperation:
             LeaseLostError: another driver has taken over.
         """
         last = Restores(self.directory).last()
-        which = _which(savepoint)
-        before = last if last is not None and last.done is None else None
-        if before is not None and not (supersedes and (before.savepoint, before.taken) != which):
-            return self._begin_again(before, savepoint, partitions)
-        if savepoint is not None:
-            check_restorable(savepoint)
-        if savepoint is not None and partitions is not None:
-            check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
-        saved = {} if savepoint is None else savepoint.record.queries
-        record = RestoreRecord(
-            number=0,  # chosen when it is stored
-            savepoint=which[0],
-            taken=which[1],
-            claim_mode=claim_mode,
-            queries={
-                name: plan_start_over(self.directory, name)
-                if keep_outputs
-                else _plan(self.directory, name, theirs, saved.get(theirs), before)
-                for name, theirs in names.items()
-            },
-            skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
-            partitions=partitions,
-            keep_outputs=keep_outputs,
-            undoes=list(dict.fromkeys([*(before.undoes if before else ()), *undoes])),
-            began=to_iso(self.clock.now()),
+        before = last if last is not None and last.is_open else None
+        if before is not None and not (wish.supersedes and not _is_of(before, wish.savepoint)):
+            return self._begin_again(before, wish)
+        if wish.savepoint is not None:
+            check_restorable(wish.savepoint)
+            _check_spread(wish)
+        rewinds = [*(before.rewinds if before is not None else ()), *wish.rewinds]
+        plan = _plan(self.directory, wish, before.plan if before is not None else None)
+        return Restores(self.directory).begin(
+            self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=wish.by
         )
-        return Restores(self.directory).begin(record, self.fence)
 
-    def _begin_again(
-        self, last: RestoreRecord, savepoint: Savepoint | None, partitions: int | None
-    ) -> RestoreRecord:
-        self._check_same(last, savepoint)
-        if last.partitions == partitions:
+    def _now(self) -> str:
+        return to_iso(self.clock.now())
+
+    def _begin_again(self, last: OperationRecord, wish: Wish) -> OperationRecord:
+        self._check_same(last, wish.savepoint)
+        plan, rewinds = last.plan, [*dict.fromkeys([*last.rewinds, *wish.rewinds])]
+        if plan.partitions == wish.partitions and rewinds == last.rewinds:
             return last
-        if savepoint is not None and partitions is not None:
-            theirs = [plan["from"] for plan in last.queries.values()]
-            check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
-        return self._renew(dataclasses.replace(last, partitions=partitions), restored=())
+        theirs = {name: query["from"] for name, query in plan.queries.items()}
+        _check_spread(dataclasses.replace(wish, names=theirs, skip_in_flight=bool(plan.skipped)))
+        plan = dataclasses.replace(plan, partitions=wish.partitions)
+        return self._renew(dataclasses.replace(last, restore=plan, rewinds=rewinds))
 
-    def _renew(self, record: RestoreRecord, restored: Collection[str]) -> RestoreRecord:
+    def _renew(self, last: OperationRecord, ready: Collection[str] = ()) -> OperationRecord:
+        """Begin it again under the next number; queries that are *ready* stay as they are."""
         queries = {
-            name: plan if name in restored else {**plan, "query_id": _new_id(plan)}
-            for name, plan in record.queries.items()
+            name: query if name in ready else {**query, "query_id": _new_id(query)}
+            for name, query in last.plan.queries.items()
         }
-        places = {name: at for name, at in record.places.items() if name in restored}
-        began = to_iso(self.clock.now())
-        mine = dataclasses.replace(record, queries=queries, places=places, began=began)
-        return Restores(self.directory).begin(mine, self.fence)
+        return Restores(self.directory).begin(
+            self.fence,
+            self._now(),
+            dataclasses.replace(last.plan, queries=queries),
+            rewinds=last.rewinds,
+            by=last.by,
+            kept={name: at for name, at in last.places.items() if name in ready},
+        )
 
     def finish(
         self,
-        record: RestoreRecord,
+        operation: OperationRecord,
         savepoint: Savepoint | None,
         repartition: Repartition | None = None,
-    ) -> RestoreRecord:
+    ) -> OperationRecord:
         """Carry out a restore, and record that it is done.
 
-        Another driver's intent is continued under a new number. *savepoint* is the record's,
-        pinned; None for the job's very beginning, and for a restore that is done. A record with
-        partitions needs *repartition*.
+        Another driver's is continued under a new number. *savepoint* is the plan's, pinned; None
+        for the job's very beginning, and for a restore that is done. A plan with partitions needs
+        *repartition*.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -183,42 +189,59 @@ class RestoreOperation:
 
         Crash safety: calling it again completes it.
         """
-        restores = Restores(self.directory)
-        if record.done is None:
-            self._check_same(record, savepoint)
-            if record.partitions is not None and repartition is None:
-                raise open_restore(self.directory, record)
-            if record.token != self.fence.token:
-                record = self._renew(record, self._restored(record))
-            for name in record.queries:
+        if operation.is_open:
+            self._check_same(operation, savepoint)
+            plan = operation.plan
+            if plan.partitions is not None and repartition is None:
+                raise open_restore(self.directory, operation)
+            mark_rewound(self.directory, operation)
+            if operation.token != self.fence.token:
+                operation = self._renew(operation, self._ready(operation))
+            for name in plan.queries:
                 self.fence.check()
-                _retire(self.directory, name, record, self.clock)
-                _restore_query(self.directory, name, record, savepoint, repartition)
+                _retire(self.directory, name, operation.plan, self.clock)
+                _restore_query(self.directory, name, operation, savepoint, repartition)
                 failpoints.hit("restore.restored_one")
             self.fence.check()
-            record = restores.end(record, to_iso(self.clock.now()))
+            operation = Restores(self.directory).end(operation)
             failpoints.hit("restore.done")
-        restores.remove_left()
+        Restores(self.directory).remove_left()
         failpoints.hit("restore.removed")
-        return record
+        return operation
 
-    def _restored(self, record: RestoreRecord) -> set[str]:
+    def run(self, wish: Wish, repartition: Repartition | None = None) -> OperationRecord:
+        """Set the queries to what is wished: :meth:`begin`, then :meth:`finish`."""
+        return self.finish(self.begin(wish), wish.savepoint, repartition)
+
+    def _ready(self, operation: OperationRecord) -> set[str]:
         return {
             name
-            for name, plan in record.queries.items()
-            if plan["query_id"] is not None
-            and CheckpointLogs(_place_of(self.directory, name, record)).query_id()
-            == plan["query_id"]
+            for name, query in operation.plan.queries.items()
+            if query["query_id"] is not None
+            and CheckpointLogs(_place_of(self.directory, name, operation)).query_id()
+            == query["query_id"]
         }
 
-    def _check_same(self, last: RestoreRecord, savepoint: Savepoint | None) -> None:
-        if (last.savepoint, last.taken) != _which(savepoint):
+    def _check_same(self, last: OperationRecord, savepoint: Savepoint | None) -> None:
+        if not _is_of(last, savepoint):
             msg = (
-                f"{self.directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
-                f"{last.began} and did not end; give that command again, or set the job to another "
-                "savepoint with 'spark-stream savepoint restore'"
+                f"{self.directory.url}: a restore of {last.plan.savepoint or 'the beginning'} "
+                f"began at {last.began} and did not end; give that command again, or set "
+                "the job to another savepoint with 'spark-stream savepoint restore'"
             )
             raise ConfigError(msg)
+
+
+def _is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
+    plan = operation.plan
+    return (plan.savepoint, plan.taken) == _which(savepoint)
+
+
+def _check_spread(wish: Wish) -> None:
+    if wish.savepoint is not None and wish.partitions is not None:
+        check_repartitionable(
+            wish.savepoint, wish.names.values(), skip_in_flight=wish.skip_in_flight
+        )
 
 
 def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
@@ -229,12 +252,33 @@ def _new_id(plan: Mapping[str, Any]) -> str | None:
     return str(uuid.uuid4()) if plan["query_id"] is not None else None
 
 
-def _plan(
+def _plan(directory: JobDirectory, wish: Wish, before: RestorePlan | None) -> RestorePlan:
+    """Return the plan of a restore that takes the place of the open one *before*, if any."""
+    savepoint = wish.savepoint
+    saved = savepoint.record.queries if savepoint is not None else {}
+    url, taken = _which(savepoint)
+    return RestorePlan(
+        savepoint=url,
+        taken=taken,
+        queries={
+            name: plan_start_over(directory, name)
+            if wish.keep_outputs
+            else _plan_query(directory, name, theirs, saved.get(theirs), before)
+            for name, theirs in wish.names.items()
+        },
+        claim_mode=wish.claim_mode,
+        skipped=_skipped(savepoint, wish.names) if savepoint and wish.skip_in_flight else {},
+        partitions=wish.partitions,
+        keep_outputs=wish.keep_outputs,
+    )
+
+
+def _plan_query(
     directory: JobDirectory,
     name: str,
     theirs: str,
     query: QuerySavepoint | None,
-    before: RestoreRecord | None,
+    before: RestorePlan | None,
 ) -> dict[str, Any]:
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
     if replaces is None and before is not None:
@@ -287,39 +331,39 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
     return skipped
 
 
-def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Clock) -> None:
-    plan = record.queries[name]
-    if plan["replaces"] is None:
+def _retire(directory: JobDirectory, name: str, plan: RestorePlan, clock: Clock) -> None:
+    query = plan.queries[name]
+    if query["replaces"] is None:
         return
-    records = EpochRecords(directory.committables(name), plan["replaces"])
+    records = EpochRecords(directory.committables(name), query["replaces"])
     if records.revert() is None:
         now = to_iso(clock.now())
         records.put_revert(
             RevertRecord(
-                query_id=plan["replaces"],
-                first_epoch=(plan["stays"] if "stays" in plan else plan["batch"]) + 1,
-                keep_outputs=record.keep_outputs,
+                query_id=query["replaces"],
+                first_epoch=(query["stays"] if "stays" in query else query["batch"]) + 1,
+                keep_outputs=plan.keep_outputs,
                 began=now,
                 done=now,
             )
         )
 
 
-def _place_of(directory: JobDirectory, name: str, record: RestoreRecord) -> Storage:
-    return directory.storage.at(place(name, record.places.get(name, 0)))
+def _place_of(directory: JobDirectory, name: str, operation: OperationRecord) -> Storage:
+    return directory.storage.at(place(name, operation.places.get(name, 0)))
 
 
 def _restore_query(
     directory: JobDirectory,
     name: str,
-    record: RestoreRecord,
+    operation: OperationRecord,
     savepoint: Savepoint | None,
     repartition: Repartition | None,
 ) -> None:
-    checkpoint = _place_of(directory, name, record)
-    logs = CheckpointLogs(checkpoint)
-    plan, is_skipped = record.queries[name], name in record.skipped
-    query_id, theirs = plan["query_id"], plan["from"]
+    checkpoint = _place_of(directory, name, operation)
+    logs, plan = CheckpointLogs(checkpoint), operation.plan
+    is_skipped = name in plan.skipped
+    query_id, theirs = plan.queries[name]["query_id"], plan.queries[name]["from"]
     if query_id is None or savepoint is None or logs.query_id() == query_id:
         return
     remove_tree(checkpoint)  # what an earlier call of this driver has left unfinished
@@ -328,8 +372,8 @@ def _restore_query(
     batch = savepoint.record.queries[theirs].batch
     if is_skipped:
         _skip(logs, savepoint, theirs, batch)
-    if repartition is not None and _is_repartitioned(savepoint, theirs, record.partitions):
-        repartition(spark_url(checkpoint.url), logs, int(record.partitions or 0))
+    if repartition is not None and _is_repartitioned(savepoint, theirs, plan.partitions):
+        repartition(spark_url(checkpoint.url), logs, int(plan.partitions or 0))
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
@@ -339,18 +383,18 @@ def _restore_query(
     fingerprint = savepoint.record.queries[theirs].fingerprint
     if fingerprint is not None:
         put_fingerprint(directory, name, query_id, fingerprint, since=0)
-    _put_ends(directory, name, record, savepoint, batch)
+    _put_ends(directory, name, operation, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
 
 
 def _put_ends(
-    directory: JobDirectory, name: str, record: RestoreRecord, savepoint: Savepoint, batch: int
+    directory: JobDirectory, name: str, operation: OperationRecord, savepoint: Savepoint, batch: int
 ) -> None:
-    plan = record.queries[name]
-    query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
+    query = operation.plan.queries[name]
+    query_id, saved = str(query["query_id"]), savepoint.record.queries[query["from"]]
     # Of no run: the one that the savepoint was taken in may be rewound here, or never have been.
-    run_id, at = "", record.began
+    run_id, at = "", operation.began
     if saved.has_ended:
         intent = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=at)
         put_drain_intent(directory, name, intent)

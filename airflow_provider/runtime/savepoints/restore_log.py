@@ -1,4 +1,4 @@
-"""Restore log of a job directory: what its queries were set to, whether that is done; relocation.
+"""Restores in the journal of a job directory, which of them are open; relocation.
 
 Spark's checkpoint managers are not put-if-absent on a disk: both look and then rename(2), which
 replaces (``CheckpointFileManager.scala``), and an object store takes a late PUT. So the late write
@@ -13,10 +13,10 @@ after it has seen ``commits/<N>`` and then its lease, so the commit is older tha
 =====================================  ============================================================
 a death                                the next driver
 =====================================  ============================================================
-before ``restores/<n>.json``           its own lease says that the places are exposed; it relocates
-with the record, while files arrive    the same under number n+1: the record's ``places`` do not
-                                       name ``checkpoint-<n>/`` yet, so it is garbage
-with the places in the record          continues there, without another copy
+before ``operations/<n>.1.json``       its own lease says that the places are exposed; it relocates
+after it, while files arrive           the same under number n+1: ``checkpoint-<n>/`` does not count
+                                       yet, so it is garbage
+after ``operations/<n>.2.json``        continues there, without another copy
 =====================================  ============================================================
 """
 
@@ -38,19 +38,22 @@ from airflow_provider.runtime.errors import (
     MissingStateError,
     RevertError,
 )
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import restore_command, rewind_command, set_option
 from airflow_provider.runtime.jobdir.checkpoint_places import (
-    RestoreRecord,
     left_places,
-    newest_record,
     next_number,
     place,
-    places,
-    record_path,
-    restore_records,
     token_of_place,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.journal import (
+    Journal,
+    OperationRecord,
+    RestorePlan,
+    draft,
+    path_of,
+    put_operation,
+)
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX, without_checksums
 from airflow_provider.runtime.storage.copy_files import WrongSizeError, copy_files
@@ -58,7 +61,7 @@ from airflow_provider.runtime.storage.file_tree import facts_under, files_under,
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
@@ -79,85 +82,73 @@ class Restores:
         self._storage = directory.storage
         self._rewinds = f"{directory.url}/savepoints/{REWIND_PREFIX}"
 
-    def last(self) -> RestoreRecord | None:
-        return next(self.newest_first(), None)
+    def last(self) -> OperationRecord | None:
+        return Journal(self._storage).last_restore()
 
-    def start(self) -> RestoreRecord | None:
+    def start(self) -> OperationRecord | None:
         """Return the newest restore that is not the rewind of a run: the job's beginning."""
-        for record in self.newest_first():
-            is_rewind = record.savepoint is None or record.savepoint.startswith(self._rewinds)
-            if not is_rewind:
-                return record
+        for operation in Journal(self._storage).restores():
+            if not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds):
+                return operation
         return None
 
-    def newest_first(self) -> Iterator[RestoreRecord]:
-        return restore_records(self._storage)
+    def begin(
+        self,
+        fence: Fence,
+        at: str,
+        plan: RestorePlan | None = None,
+        *,
+        kept: Mapping[str, int] | None = None,
+        rewinds: Sequence[str] = (),
+        by: str = "",
+    ) -> OperationRecord:
+        """Begin an operation that sets queries to *plan*, in new places but for those *kept*.
 
-    def begin(self, record: RestoreRecord, fence: Fence) -> RestoreRecord:
+        The runs *rewinds* no longer count; *by* says what rewinds them.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+        """
         number = next_number(self._storage)
-        made = dict.fromkeys(record.queries, number)
-        kept = {name: at for name, at in record.places.items() if name in record.queries}
+        made = dict.fromkeys(plan.queries if plan is not None else (), number)
+        record = draft(self._storage, fence.token, at)
         record = dataclasses.replace(
             record,
             number=number,
-            places={**places(self._storage), **made, **kept},
-            before=_last_number(self._directory),
-            token=fence.token,
+            restore=plan,
+            places={**record.places, **made, **(kept or {})},
+            rewinds=[*rewinds],
+            by=by,
         )
         # In this order: a process that takes over after this read puts a guard under the number
         # chosen above.
         fence.check()
-        if not record.put_if_absent(self._storage, record_path(number)):
-            msg = (
-                f"{self._storage.url}/{record_path(number)}: another driver has taken over and has "
-                "put it; nothing was restored"
-            )
-            raise LeaseLostError(msg)
+        if not put_operation(self._storage, record):
+            raise overtaken(self._storage, record)
+        mark_rewound(self._directory, record)
         return record
 
-    def put_rewound(self, run_id: str, fence: Fence, at: str) -> None:
-        nothing = dataclasses.replace(_empty_record(self._directory, at), undoes=[run_id])
-        self.begin(nothing, fence)
-
-    def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
-        done = dataclasses.replace(record, done=at)
-        done.put(self._storage, record_path(record.number))
+    def end(self, record: OperationRecord, **changes: Any) -> OperationRecord:
+        """Record that an operation is done; *changes* are its members then."""
+        done = dataclasses.replace(record, step=record.step + 1, **changes)
+        if not put_operation(self._storage, done):
+            raise overtaken(self._storage, done)
         return done
 
     def remove_left(self) -> None:
         """Remove checkpoints that the queries no longer use. Idempotent."""
-        last, newest = self.last(), newest_record(self._storage)
-        if newest is None or (last is not None and last.done is None):
+        last, newest = self.last(), Journal(self._storage).newest()
+        if newest is None or (last is not None and last.is_open):
             return
         for path in left_places(self._storage, newest):
             log.info("%s/%s: removed, the query has left it", self._storage.url, path)
             remove_tree(self._storage.at(path))
 
 
-def _last_number(directory: JobDirectory) -> int:
-    last = Restores(directory).last()
-    return last.number if last is not None else 0
-
-
-def _empty_record(directory: JobDirectory, at: str) -> RestoreRecord:
-    return RestoreRecord(
-        number=1,
-        savepoint=None,
-        taken=None,
-        claim_mode="no_claim",
-        queries={},
-        skipped={},
-        places=places(directory.storage),
-        before=_last_number(directory),
-        began=at,
-        done=at,
-    )
-
-
 def check_no_open_restore(directory: JobDirectory) -> None:
     """Refuse to run a job whose restore, or rewind, has begun and not ended."""
     last = Restores(directory).last()
-    if last is not None and last.done is None:
+    if last is not None and last.is_open:
         raise open_restore(directory, last)
     for name in directory.query_names():
         query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
@@ -165,15 +156,41 @@ def check_no_open_restore(directory: JobDirectory) -> None:
             EpochRecords(directory.committables(name), query_id).ensure_not_rewound()
 
 
-def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointError:
+def open_restore(directory: JobDirectory, operation: OperationRecord) -> CheckpointError:
     """Return the error that says that a restore has not ended, and how to end it."""
-    what = f"a restore of {record.savepoint or 'the beginning'}"
-    way_out = "give the same command again to end it"
-    if record.keep_outputs:
-        what = f"queries {', '.join(record.queries)} were to start over, which"
+    plan = operation.plan
+    if plan.keep_outputs:
+        what = f"queries {', '.join(plan.queries)} were to start over, which"
         way_out = f"run it again with {set_option('allow_non_restored_state')} to end it"
-    msg = f"{directory.url}: {what} began at {record.began} and did not end; {way_out}"
-    return CheckpointError(msg)
+    else:
+        what = f"a restore of {plan.savepoint or 'the beginning'}"
+        way_out = (
+            f"to end it: {_command_to_end(directory, operation)}, or a retry of the task that "
+            "began it"
+        )
+    began = operation.began
+    return CheckpointError(f"{directory.url}: {what} began at {began} and did not end; {way_out}")
+
+
+def _command_to_end(directory: JobDirectory, operation: OperationRecord) -> str:
+    plan = operation.plan
+    if plan.savepoint is None:
+        return rewind_command(directory.url, operation.rewinds[-1])
+    return restore_command(
+        plan.savepoint,
+        directory.url,
+        partitions=plan.partitions,
+        claims=plan.claim_mode == "claim",
+    )
+
+
+def what_is_unfinished(directory: JobDirectory) -> str | None:
+    """Return what keeps a job from running that somebody has begun, and what ends it."""
+    try:
+        check_no_open_restore(directory)
+    except CheckpointError as error:
+        return str(error)
+    return None
 
 
 def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
@@ -230,13 +247,14 @@ def _left_ids(directory: JobDirectory, name: str) -> list[str]:
 
 def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[str | None]:
     ids = {current}
-    for record in Restores(directory).newest_first():
-        plan = record.queries.get(name)
-        if plan is None:
+    for operation in Journal(directory.storage).restores():
+        plan = operation.plan
+        query = plan.queries.get(name)
+        if query is None:
             continue
-        if record.keep_outputs:
+        if plan.keep_outputs:
             break
-        ids |= {plan["query_id"], plan["replaces"]}
+        ids |= {query["query_id"], query["replaces"]}
     return ids - {None}
 
 
@@ -301,24 +319,20 @@ def relocate(
     the lease and has read no checkpoint yet. *queries* are the job's; those with a folder are
     known.
     """
-    unended = lease.record.unended
+    unended, storage = lease.record.unended, directory.storage
     if not unended:
         return
     while True:
-        newest = newest_record(directory.storage)
+        newest = Journal(storage).newest()
         exposed = _exposed(directory, newest, unended, queries)
         if newest is not None and newest.token > unended and not exposed:
             return
         if newest is not None:
             mark_rewound(directory, newest)
-        record = dataclasses.replace(
-            _empty_record(directory, to_iso(clock.now())),
-            number=next_number(directory.storage),
-            relocates=exposed,
-            token=lease.token,
-        )
+        record = draft(storage, lease.token, to_iso(clock.now()))
+        record = dataclasses.replace(record, number=next_number(storage), relocates=exposed)
         # If not, the earlier driver has put what it was about to: a restore, which is open now.
-        if record.put_if_absent(directory.storage, record_path(record.number)):
+        if put_operation(storage, record):
             break
         lease.check()
     if exposed:
@@ -327,11 +341,11 @@ def relocate(
 
 
 def _exposed(
-    directory: JobDirectory, newest: RestoreRecord | None, unended: int, queries: Iterable[str]
+    directory: JobDirectory, newest: OperationRecord | None, unended: int, queries: Iterable[str]
 ) -> list[str]:
     """Return queries whose locations precede the lost lease; None while a restore is open."""
     last = Restores(directory).last()
-    if last is not None and last.done is None:
+    if last is not None and last.is_open:
         return []
     counting = newest.places if newest is not None else {}
     names = {*directory.query_names(), *queries}
@@ -339,7 +353,7 @@ def _exposed(
     return sorted(name for name in names if tokens.get(counting.get(name, 0), 0) <= unended)
 
 
-def _move(directory: JobDirectory, record: RestoreRecord, lease: Lease) -> None:
+def _move(directory: JobDirectory, record: OperationRecord, lease: Lease) -> None:
     storage = directory.storage
     for name in record.relocates:
         old = place(name, record.places.get(name, 0))
@@ -348,9 +362,8 @@ def _move(directory: JobDirectory, record: RestoreRecord, lease: Lease) -> None:
         _copy(storage.at(old), storage.at(new))
     failpoints.hit("relocation.copied")
     lease.check()
-    places = {**record.places, **dict.fromkeys(record.relocates, record.number)}
-    moved = dataclasses.replace(record, places=places)
-    moved.put(storage, record_path(record.number))
+    moved = dict.fromkeys(record.relocates, record.number)
+    Restores(directory).end(record, places={**record.places, **moved})
     failpoints.hit("relocation.done")
 
 
@@ -388,14 +401,23 @@ def _is_log(path: str) -> bool:
     return top in {"metadata", "offsets", "sources"} and not rest.rpartition("/")[2].startswith(".")
 
 
-def mark_rewound(directory: JobDirectory, record: RestoreRecord) -> None:
-    """Mark the runs that a restore rewinds. Idempotent.
+def mark_rewound(directory: JobDirectory, operation: OperationRecord) -> None:
+    """Mark the runs that an operation rewinds. Idempotent.
 
     Later runs stay: a driver that was presumed dead may come here late, or continue when a run of
     that name has resumed.
     """
-    for run_id in record.undoes:
-        by = f"restore {record.number}"
-        directory.run(run_id).put_rewound(
-            RewoundRecord(run_id=run_id, savepoint=record.savepoint, at=record.began, by=by)
-        )
+    savepoint = operation.restore.savepoint if operation.restore is not None else None
+    by = operation.by or f"restore {operation.number}"
+    for run_id in operation.rewinds:
+        record = RewoundRecord(run_id=run_id, savepoint=savepoint, at=operation.began, by=by)
+        directory.run(run_id).put_rewound(record)
+
+
+def overtaken(job: Storage, record: OperationRecord) -> LeaseLostError:
+    """Return the error of a driver whose operation another one has begun, or ended."""
+    msg = (
+        f"{path_of(job, record)}: another driver has taken over and has put it; "
+        "nothing was restored"
+    )
+    return LeaseLostError(msg)

@@ -1,17 +1,16 @@
 """Rewind of a run: sets the job back to before it, and its outputs too.
 
 A replayable run begins with a savepoint of origin ``rewind``, or at the very beginning of its job.
-Rewinding reverts what the run has committed in every sink, sets the queries back, and records that
-the run no longer counts. Each step is recorded before it is done, so the next call continues; until
-the last one no driver can run the job. The savepoints of the newest runs are kept, older ones are
-disposed of when another run begins.
+Rewinding reverts what the run has committed in every sink, and then begins an operation, with which
+the run no longer counts, and which sets the queries back. Each step is recorded before it is done,
+so the next call continues; until the last one no driver can run the job. The savepoints of the
+newest runs are kept, older ones are disposed of when another run begins.
 
 ==================================  ================================================================
 a crash                             the next call
 ==================================  ================================================================
 while rows are reverted             continues (sinks/revert.py)
-before the intent to restore        finds the rows reverted
-before ``rewound.json``             finds the intent
+before ``operations/<n>.1.json``    finds the rows reverted
 while the queries are restored      continues (savepoints/restore.py)
 ==================================  ================================================================
 """
@@ -34,12 +33,11 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import RestoreOperation
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted,
@@ -266,14 +264,11 @@ class Rewind:
                 url = found.url if found is not None else None
                 if url is not None:
                     savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
-                at = to_iso(self.clock.now())
                 if _is_current(self.directory, self.run_id):
                     self._rewind_one(savepoint)
                 else:
-                    Restores(self.directory).put_rewound(self.run_id, self.fence, at)
-                record = RewoundRecord(run_id=self.run_id, savepoint=url, at=at, by=self.by)
-                run.put_rewound(record)
-                failpoints.hit("rewind.recorded")
+                    put_rewound(self.directory, self.run_id, self.fence, self.clock, by=self.by)
+                failpoints.hit("rewind.intended")
             self._finish_restore(savepoint, holding)
 
     def _rewind_one(self, savepoint: Savepoint | None) -> None:
@@ -283,19 +278,17 @@ class Rewind:
         failpoints.hit("rewind.reverted")
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-        RestoreOperation(self.directory, self.fence, self.clock).begin(
-            savepoint, names=names, undoes=[self.run_id]
-        )
-        failpoints.hit("rewind.intended")
+        wish = Wish(savepoint, names, rewinds=[self.run_id], by=self.by)
+        Restore(self.directory, self.fence, self.clock).begin(wish)
 
     def _finish_restore(self, savepoint: Savepoint | None, holding: contextlib.ExitStack) -> None:
-        last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
-        ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
-        if last is None or not ours:
+        last = Restores(self.directory).last()
+        if last is None or self.run_id not in last.rewinds:
             return
-        if savepoint is None and last.done is None and last.savepoint is not None:
-            savepoint = holding.enter_context(pinned_savepoint(last.savepoint, self.clock))
-        RestoreOperation(self.directory, self.fence, self.clock).finish(last, savepoint)
+        url = last.plan.savepoint
+        if savepoint is None and last.is_open and url is not None:
+            savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
+        Restore(self.directory, self.fence, self.clock).finish(last, savepoint)
 
     def _check_declared(self, record: RunRecord) -> None:
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
@@ -339,6 +332,13 @@ class Rewind:
             return saved.batch
         record = self.directory.run(self.run_id).record()
         return record.starting.get(query, -1) if record is not None else -1
+
+
+def put_rewound(
+    directory: JobDirectory, run_id: str, fence: Fence, clock: Clock, *, by: str
+) -> None:
+    """Record that a run without output no longer counts."""
+    Restores(directory).begin(fence, to_iso(clock.now()), rewinds=[run_id], by=by)
 
 
 def _folder(run_id: str) -> str:

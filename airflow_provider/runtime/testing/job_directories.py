@@ -29,6 +29,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     JobRecord,
     ProgressRecord,
     RequestRecord,
+    RewoundRecord,
     RunRecord,
     StopRecord,
 )
@@ -123,6 +124,19 @@ def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> Atte
         "started": NOW,
     }
     return AttemptRecord(**{**attempt, **values})
+
+
+def rewind_run(
+    directory: JobDirectory,
+    run_id: str,
+    *,
+    savepoint: str | None = None,
+    at: str = NOW,
+    by: str = "rewind",
+) -> None:
+    """Record that a run no longer counts, as its rewind does when it has begun."""
+    record = RewoundRecord(run_id=run_id, savepoint=savepoint, at=at, by=by)
+    directory.run(run_id).put_rewound(record)
 
 
 def a_submission(driver_id: str = "d1", *, submitted: str = NOW) -> SubmissionRecord:

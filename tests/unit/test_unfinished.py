@@ -1,0 +1,89 @@
+"""Unfinished operations: ``spark-stream status`` names the command that ends each."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore_log import Restores, what_is_unfinished
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from tests.present import present
+from tests.unit.support import EpochBench, FakeSink
+
+STEPS = ("restore.copied", "restore.numbered", "restore.restored_one")
+
+
+class DeathError(BaseException):
+    """Stands for ``kill -9``."""
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = EpochBench(tmp_path / "job of a name", FakeSink()).begun().published(2)
+    yield made
+    made.close()
+
+
+def save(job):
+    url = f"{job.storage.url}/savepoints/s1"
+    return take_savepoint(
+        job_source(job.storage.url, job.clock), url, aligned_timeout_s=0, clock=job.clock
+    )
+
+
+def unfinished(job, capsys) -> str | None:
+    capsys.readouterr()
+    assert EXIT_OK == main(["status", job.storage.url, "--json"])
+    found = json.loads(capsys.readouterr().out)["unfinished"]
+    assert found is None or isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_command_that_status_names_ends_a_restore(job, monkeypatch, capsys, step):
+    """At whichever step it died; then nothing is unfinished."""
+    savepoint = save(job)
+
+    def die(name):
+        if name == step:
+            raise DeathError
+
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "hit", die)
+        with pytest.raises(DeathError):
+            restore_job(job.storage.url, savepoint.url, clock=job.clock)
+    found = present(unfinished(job, capsys))
+    assert "did not end; to end it: spark-stream savepoint restore" in found
+    _, _, command = found.partition("to end it: spark-stream ")
+
+    assert EXIT_OK == main(shlex.split(command.partition(", or a retry")[0]))
+
+    assert unfinished(job, capsys) is None
+    assert not present(Restores(JobDirectory(job.storage)).last()).is_open
+
+
+def test_the_command_says_all_that_was_asked_for(job):
+    """How many partitions, and that the savepoint goes over to the job; a rewind names its run."""
+    savepoint, directory = save(job), JobDirectory(job.storage)
+    lease = job.lease()
+    Restore(directory, lease, job.clock).begin(Wish(savepoint, {"q": "q"}, claim_mode="claim"))
+    assert f"{shlex.quote(directory.url)} --claim-mode claim, or" in str(
+        what_is_unfinished(directory)
+    )
+
+    last = present(Restores(directory).last())
+    Restore(directory, lease, job.clock).finish(last, savepoint)
+    with_rows_reverted = Wish(None, {}, rewinds=["r1"], supersedes=True)
+    Restore(directory, lease, job.clock).begin(with_rows_reverted)
+    assert f"spark-stream rewind {shlex.quote(directory.url)} r1, or" in str(
+        what_is_unfinished(directory)
+    )
