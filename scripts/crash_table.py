@@ -25,7 +25,8 @@ _ABOUT: Final = """\
 extension.
 
 A *failpoint* is a place where a test makes a process die. `tests/crash` kills a real process at
-each of them, and the next start repairs what it has left. `N` is the epoch. A step of an epoch
+each of them, and the next start repairs what it has left. A row is one repair, with all that it
+repairs. `N` is the epoch. A step of an epoch
 comes in this order: staged, pre-committed, Spark's own commit (`commits/N`), published. In BATCH
 one batch job per query takes the place of Spark's micro-batches, and `batch.json`, for all queries
 together, that of `commits/N`.
@@ -44,10 +45,22 @@ def sentences(*sources: Path) -> dict[str, str]:
     }
 
 
+def repairs() -> dict[str, dict[str, list[str]]]:
+    """Return per repair what it repairs, and at which failpoints a crash leaves that."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, text in sentences().items():
+        left, follows = text.removesuffix(".").split(": ", 1)
+        found.setdefault(follows, {}).setdefault(left, []).append(name)
+    return found
+
+
 def page() -> str:
-    """Return the page."""
-    rows = ((name, *text.removesuffix(".").split(": ", 1)) for name, text in sentences().items())
-    return _ABOUT + "".join(f"| `{name}` | {left} | {follows} |\n" for name, left, follows in rows)
+    """Return the page: a row for each repair."""
+    rows = [
+        (", ".join(f"`{name}`" for names in lefts.values() for name in names), lefts, follows)
+        for follows, lefts in repairs().items()
+    ]
+    return _ABOUT + "".join(f"| {n} | {'. '.join(lefts)} | {how} |\n" for n, lefts, how in rows)
 
 
 if __name__ == "__main__":

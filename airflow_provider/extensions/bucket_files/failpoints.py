@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 ALL: Final = (
-    #: A copy that no reader sees, in S3 an upload without its end: the next start copies again and
-    #: aborts the upload.
+    #: A copy that no reader sees, in S3 an upload without its end, which is aborted: the next start
+    #: finds `commits/N` and publishes the rest.
     "bucket.publishing_one",
-    #: Some files of epoch N visible, each of them whole: the next start publishes the rest,
-    #: because the store refuses a copy to an existing name.
+    #: Some files of epoch N visible, each of them whole; the store refuses a copy to an existing
+    #: name: the next start finds `commits/N` and publishes the rest.
     "bucket.published_one",
     #: All staged files and some published ones removed: the same command removes the rest.
     "bucket.reverted_one",

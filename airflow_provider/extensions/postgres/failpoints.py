@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 ALL: Final = (
-    #: An open transaction, so epoch N is not visible: the next start publishes it.
+    #: Epoch N not visible: the next start publishes it.
     "sql.committing",
     #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
     #: table.
     "sql.committed",
-    #: An open transaction, so the table is unchanged: the same command reverts it.
+    #: The table unchanged: the same command reverts it.
     "sql.reverting",
     #: The epochs removed from the table, and refused from then on: the same command finds them
     #: removed.

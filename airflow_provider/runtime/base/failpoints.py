@@ -23,7 +23,8 @@ ALL: Final = (
     #: An intent for a cluster, and a run there or none: the next try submits again with the same
     #: token, which is one run there.
     "launch.requested",
-    #: A run on the cluster without `.handle.json`: the next try submits again with the same token.
+    #: A run on the cluster without `.handle.json`: the next try submits again with the same token,
+    #: which is one run there.
     "launch.submitted",
     #: `identity.json`, which no other document names yet: the next submission or driver uses it.
     "identity.put",
@@ -38,17 +39,17 @@ ALL: Final = (
     #: at the same place.
     "ends.recorded",
     #: A planned batch beyond the ends: the next start checks an open batch before it starts the
-    #: query, and replaces it.
+    #: query, and replaces what is left of it, a position's own file last.
     "plan.refused",
-    #: The same, with one file of a source's log replaced: the next start replaces the rest,
-    #: because a position's own file is the last to change.
+    #: The same, with one file of a source's log replaced: the next start checks an open batch
+    #: before it starts the query, and replaces what is left of it, a position's own file last.
     "plan.replaced_one",
     #: A planned batch within the ends: the next start runs it.
     "plan.replaced",
     #: Staged rows that no reader sees and no record names: the next start, or `spark-stream
     #: cleanup`, removes them.
     "sink.staged",
-    #: The same, and staged kept rows: the next start removes them, too.
+    #: The same, and staged kept rows: the next start, or `spark-stream cleanup`, removes them.
     "sink.kept",
     #: The pre-commit `<N>.<token>.json` of an open batch: without `commits/N` Spark runs batch N
     #: again, and the new staging counts.
@@ -60,21 +61,26 @@ ALL: Final = (
     "sink.committed",
     #: A published epoch with its record: nothing to repair.
     "sink.forgotten",
-    #: What the driver before has left: the next start plans the same recovery.
+    #: What the driver before has left: the next start recovers again, and repeats no step that is
+    #: done.
     "recover.planned",
-    #: Obsolete stagings removed, perhaps not their records: the next start removes them again.
+    #: Obsolete stagings removed, perhaps not their records: the next start recovers again, and
+    #: repeats no step that is done.
     "recover.aborted",
-    #: All that Spark has committed published, and garbage: the next start removes it.
+    #: All that Spark has committed published, and garbage: the next start recovers again, and
+    #: repeats no step that is done.
     "recover.published",
-    #: Old records that are not folded: the next start folds them.
+    #: Old records that are not folded: the next start recovers again, and repeats no step that is
+    #: done.
     "recover.cleaned",
-    #: A folded record (`<first>-<last>.json` or `.packed.json`) and the records that it covers:
-    #: the next fold removes them.
+    #: A folded record (`<first>-<last>.json` or `.packed.json`) and the records that it covers: the
+    #: next start recovers again, and repeats no step that is done.
     "recover.folded",
     #: `revert.json`, open, and nothing removed: no driver runs the job until the same command has
     #: completed the revert.
     "revert.intended",
-    #: One sink of the query reverted, others not: the same command reverts the others.
+    #: One sink of the query reverted, others not: no driver runs the job until the same command has
+    #: completed the revert.
     "revert.removed_one",
     #: `revert.json`, done: nothing to repair, but the checkpoint must be restored before the query
     #: runs.
@@ -112,14 +118,14 @@ ALL: Final = (
     #: `final.json` and a lease without a holder: nothing to repair, the same command returns the
     #: final checkpoint.
     "final.put",
-    #: A claimed folder: retention or the next `take` of that name removes it, because the claim's
+    #: A claimed folder: retention, or the next `take` of that name, removes it, because the claim's
     #: process is gone.
     "savepoint.claimed",
-    #: Files of some queries without `savepoint.json`, which is no savepoint: retention or the next
-    #: `take` removes them.
+    #: Files of some queries without `savepoint.json`, which is no savepoint: retention, or the next
+    #: `take` of that name, removes it, because the claim's process is gone.
     "savepoint.copied_one",
-    #: Files of all queries without `savepoint.json`, which is no savepoint: retention or the next
-    #: `take` removes them.
+    #: The same of all queries: retention, or the next `take` of that name, removes it, because the
+    #: claim's process is gone.
     "savepoint.copied",
     #: A savepoint, and a claim without effect: nothing to repair, a removal puts a claim of its
     #: own.
@@ -127,13 +133,14 @@ ALL: Final = (
     #: A savepoint, and the `reader.<nonce>.json` of a dead restore: a removal sees that the
     #: reader's process is gone.
     "savepoint.pinned",
-    #: A savepoint with a claim: the next removal removes it.
+    #: A savepoint with a claim: the next removal or retention removes it.
     "savepoint.removing",
-    #: A claim that marks garbage, without `savepoint.json`: retention collects it.
+    #: A claim that marks garbage, without `savepoint.json`: the next removal or retention removes
+    #: it.
     "savepoint.removed",
-    #: A claim that marks garbage: the next retention collects it.
+    #: The same, perhaps with fewer files: the next removal or retention removes it.
     "savepoint.collecting",
-    #: An empty claimed folder: the next retention removes it.
+    #: An empty claimed folder: the next removal or retention removes it.
     "savepoint.collected",
     #: The run's rows reverted in every sink, and no driver runs the job: the same command finds
     #: them reverted.
@@ -141,39 +148,40 @@ ALL: Final = (
     #: `operations/<n>.1.json` and the mark of the run, and no driver runs the job: the same command
     #: ends the restore.
     "rewind.intended",
-    #: A restore record that names queries to relocate, still in their old places: the next driver
-    #: relocates them under number n+1.
+    #: An operation that relocates queries, still in their old places: the next driver relocates
+    #: under number n+1, and removes a copy that no operation names.
     "relocation.intended",
-    #: The same, with files in `checkpoint-<n>/`: the next driver relocates under number n+1 and
-    #: removes the copy, which no record names.
+    #: The same, with files in `checkpoint-<n>/`: the next driver relocates under number n+1, and
+    #: removes a copy that no operation names.
     "relocation.copied",
     #: The queries in new places, and the old places: the next start removes the old ones.
     "relocation.done",
-    #: An open restore record and a copy without `metadata`; no driver runs the job: the same
-    #: command takes number n+1 and a place of its own.
+    #: An open operation and a copy without `metadata`; no driver runs the job: the same command
+    #: takes number n+1, and a place of its own for each query that is not restored.
     "restore.copied",
     #: The same, with a batch that repartitions the state (`--state-partitions`): the same command
-    #: takes number n+1.
+    #: takes number n+1, and a place of its own for each query that is not restored.
     "restore.repartitioned",
-    #: The same, with the number from which epochs continue: the same command takes number n+1.
+    #: The same, with the number from which epochs continue: the same command takes number n+1, and
+    #: a place of its own for each query that is not restored.
     "restore.numbered",
-    #: One query restored, others perhaps not: the same command takes number n+1 and finds the
-    #: query restored.
+    #: One query restored, others perhaps not: the same command takes number n+1, and a place of its
+    #: own for each query that is not restored.
     "restore.restored_one",
     #: A lease without a holder, former checkpoints, with `claim` still the savepoint: the next
-    #: driver removes places that the record does not name, `savepoint dispose` the savepoint.
+    #: driver removes places that do not count, `savepoint dispose` the savepoint.
     "restore.done",
-    #: A lease without a holder, with `claim` still the savepoint: the next driver continues,
-    #: `savepoint dispose` removes the savepoint.
+    #: The same without former checkpoints: the next driver removes places that do not count,
+    #: `savepoint dispose` the savepoint.
     "restore.removed",
     #: A scratch job directory in which nothing has started: the same command continues; one with
     #: another history is refused.
     "bootstrap.recorded",
-    #: History read, with `final.json` of the scratch job directory, and the offsets of the
-    #: sources: the same command removes the offsets.
+    #: History read, with `final.json` of the scratch job directory, and the offsets of the sources:
+    #: the same command removes the offsets.
     "bootstrap.read",
     #: The offsets of one query removed, those of others not, and no savepoint: the same command
-    #: removes all.
+    #: removes the offsets.
     "bootstrap.reset_one",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL
