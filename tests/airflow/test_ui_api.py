@@ -26,14 +26,17 @@ from airflow_provider.plugins.app import content_version, static_files
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.shared_reads import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
 from airflow_provider.runtime.testing.job_directories import an_attempt
 from airflow_provider.slices import Slice
@@ -515,6 +518,17 @@ def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) ->
     said = page.get("finished", "overview")["upgrade"]
 
     assert ("rejected", "/jobs/version_2", reason) == (said["step"], said["to"], said["reason"])
+
+
+def test_the_overview_names_what_is_unfinished_and_the_command_that_ends_it(page: Page) -> None:
+    """A restore that was interrupted; a job of which nothing is unfinished has none."""
+    assert page.get("finished", "overview")["unfinished"] is None
+    directory, plan = JobDirectory(page.jobs["finished"].storage), RestorePlan("/s", "now", {})
+    Restores(directory).begin(OpenFence(), "2026-01-01T00:00:00.000Z", plan)
+
+    said = page.get("finished", "overview")["unfinished"]
+
+    assert f"to end it: spark-stream savepoint restore /s {directory.url}, or" in said
 
 
 def test_the_log_of_an_upgrades_driver_is_found_where_it_was_submitted(page: Page) -> None:
