@@ -16,7 +16,7 @@ from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
-from airflow_provider.runtime.base.clock import Clock, SystemClock
+from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.base.names import check_name, derive_run_id
 from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.control.submit import (
@@ -409,7 +409,8 @@ class DriverOperator(SubmittingOperator):
         run_state = event.get("run_state")
         if event.get("lost"):  # the next try need not wait for it again
             run = directory_at(self.job_dir).run(run_id)
-            run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
+            waited_s, now = float(event.get("waited_s", 0.0)), to_iso(SystemClock().now())
+            run.put_lost(str(event["lost"]), waited_s, now)
             self._hook().end_lost(self.job_dir, run_id, str(event["lost"]))
         if run_state == RunState.DUE:
             return self._hand_over(run_id, context)

@@ -337,26 +337,23 @@ def _failures_of(run: RunDirectory, failed: RunSnapshot | None) -> Iterator[Occu
 def _silent_end(
     run: RunDirectory, driver_id: str, attempt: AttemptRecord | None, failed: RunSnapshot | None
 ) -> Iterator[Occurrence]:
-    ended, at = run.exit_of(driver_id), None
-    if ended is not None and ended.exit_code == EXIT_OK and attempt is not None:
+    ended, at, handle = run.end_of(driver_id), None, run.handle_of(driver_id)
+    if ended is not None and not ended.status().is_over:
+        ended = None
+    is_ok = ended is not None and ended.exit_code == EXIT_OK
+    if is_ok and attempt is not None and handle is None:
         return
     last = failed.submission or failed.attempt if failed is not None else None
     if failed is not None and last is not None and last.driver_id == driver_id:
-        failure, at = ending_of(failed), ended.ended if ended is not None else None
-    elif ended is not None:
+        failure, at = ending_of(failed), ended.at if ended is not None else None
+    elif ended is not None and not (is_ok and handle is not None):
         process = run.process_of(driver_id) if attempt is None else None
         host = attempt.host if attempt is not None else process.identity.host if process else ""
         lines = screen_lines(ended.last_lines)  # any other line of a log needs another right
-        failure, at = silent_failure(ended.exit_code, lines, host=host), ended.ended
+        said = answer_without_log(ended.status()).describe(handle) if handle is not None else ""
+        failure, at = silent_failure(ended.exit_code, lines, host=host, cluster=said), ended.at
     else:
-        record, handle = run.launch_status_of(driver_id), run.handle_of(driver_id)
-        if record is None or handle is None:
-            return
-        if not record.status().is_over or record.exit_code == EXIT_OK:
-            return
-        host = attempt.host if attempt is not None else ""
-        said = answer_without_log(record.status()).describe(handle)
-        failure, at = silent_failure(record.exit_code, host=host, cluster=said), record.at
+        return
     yield _occurrence(run, attempt, failure, driver_id=driver_id, at=at)
 
 

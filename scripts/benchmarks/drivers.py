@@ -32,7 +32,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
     RunRecord,
 )
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Driver:
         now = to_iso(CLOCK.now())
         self._run.put_attempt(self._attempt(now))
         self.lease.release()
-        self._run.put_exit(self._id, ExitRecord(exit_code=0, ended=now, last_lines=[]))
+        self._run.put_end(self._id, DriverEnd(state="ended", exit_code=0, at=now))
         self.ended = True
         return at
 

@@ -60,7 +60,7 @@ class Round:
 
     def is_submitted(self) -> bool:
         """Tell whether a driver was submitted that has not begun an attempt."""
-        exits = self.count("runs/*/submissions/*.exit.json")
+        exits = self.count("runs/*/submissions/*.end.json")
         submissions = self.count("runs/*/submissions/*.process.json")
         return submissions > max(exits, self.count("runs/*/attempts/*.json"))
 

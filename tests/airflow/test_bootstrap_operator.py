@@ -248,15 +248,16 @@ def test_a_driver_that_failed(job: Job) -> None:
     with pytest.raises(AirflowFailException, match="history has no row"):
         operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
 
-    job.end("driver", 3)
-    scratch.attempt("driver", "FAILED", {"condition": "C", "reason": "the disk is full"})
+    job.end(job.submit("next", process=ended_process()), 3)
+    scratch.attempt("next", "FAILED", {"condition": "C", "reason": "the disk is full"})
+    trigger = SparkStreamingTrigger(job.url, job.run_id, "next", 2, request=operator._awaited())
     event = asyncio.run(trigger._wait())
     pushed: dict[str, Any] = {}
     ti: Any = SimpleNamespace(
         **vars(TI) | {"xcom_push": lambda key, value: pushed.update({key: value})}
     )
     with pytest.raises(SparkRunFailedError, match="C: the disk is full"):
-        operator.resume({"ti": ti}, vars(event) | {"driver_id": "driver"})
+        operator.resume({"ti": ti}, vars(event) | {"driver_id": "next"})
     assert "the disk is full" == pushed["failure"]["reason"]
 
 

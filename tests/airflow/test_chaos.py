@@ -131,7 +131,7 @@ def check_drivers(one: Round, chaos: Chaos) -> tuple[list[str], Counter[str]]:
     for path in (one.run / "submissions").glob("*.process.json"):
         driver_id = path.name.split(".")[0]
         (exit_code,) = [
-            e["exit_code"] for e in one.documents(f"runs/*/submissions/{driver_id}.exit.json")
+            e["exit_code"] for e in one.documents(f"runs/*/submissions/{driver_id}.end.json")
         ] or [None]
         what = "killed" if driver_id in chaos.killed else f"exit {exit_code}"
         ends[f"{'attempt' if driver_id in began else 'no attempt'}, {what}"] += 1

@@ -373,7 +373,7 @@ def test_a_driver_that_never_comes_up_is_ended(
 
     handle = present(place.job.run.handle_of(place.driver_id()))
     assert wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
-    assert place.job.run.is_lost(place.driver_id())
+    assert 1.0 < (present(place.job.run.end_of(place.driver_id())).waited_s or 0)
 
 
 # --- what is refused, before anything is written ----------------------------------------------

@@ -301,7 +301,7 @@ def test_input_that_comes_late_is_waited_for_by_retries(airflow_services: Airflo
     late.put("1.csv", 1, 2)
     state = late.follow(within=180)
     refused = strict.follow()
-    (ended,) = strict.job_dir.rglob("*.exit.json")
+    (ended,) = strict.job_dir.rglob("*.end.json")
 
     assert "success" == state, late.log()
     assert [1, 2] == late.rows()

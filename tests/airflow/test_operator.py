@@ -1058,7 +1058,7 @@ def test_an_unmounted_directory_is_refused_and_a_mounted_one_goes_on(tmp_path: P
         )
 
     with pytest.raises(FileNotFoundError, match="is not mounted"):
-        launcher.put_exit("driver", an_exit(5))
+        launcher.put_end("driver", an_exit(5))
     with pytest.raises(LeaseLostError, match="is not there any more"):
         lease.check()
     for _ in range(2):

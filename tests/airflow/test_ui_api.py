@@ -26,6 +26,7 @@ from airflow_provider.plugins.app import content_version, static_files
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.shared_reads import SavepointCache
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
+from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.base.clock import SystemClock
@@ -34,7 +35,7 @@ from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.submissions import HandleRecord, LaunchStatusRecord
+from airflow_provider.runtime.jobdir.submissions import HandleRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
@@ -274,17 +275,17 @@ def test_lines_of_a_log_need_the_right_to_logs(page: Page) -> None:
     job.end("driver", -9, "a line of the log")
     job.submit("remote")
     job.run.put_handle(HandleRecord(driver_id="remote", launcher="livy", id="7"))
-    ended = LaunchStatusRecord(
-        state="ended", exit_code=1, reason="dead a line of the log", at=ago(5)
-    )
-    job.run.put_launch_status("remote", ended)
+    queued = LaunchStatus(LaunchState.QUEUED, None, "waits a line of the log")
+    job.run.put_launch_status("remote", queued, ago(9))
+    ended = LaunchStatus(LaunchState.ENDED, 1, "dead a line of the log")
+    job.run.put_launch_status("remote", ended, ago(5))
     folder = f"runs/{job.run_id}"
     job.storage.put(f"{folder}/submissions/unknown.log.json", b"a line of the log")
 
     def ask(view: str, user: str, **query: str) -> Any:
         return page.call("GET", f"{address('running')}/{view}", user, params=query)
 
-    for name in ("driver.exit.json", "remote.status.json", "unknown.log.json"):
+    for name in ("driver.end.json", "remote.handle.json", "remote.end.json", "unknown.log.json"):
         path = f"{folder}/submissions/{name}"
         assert 403 == ask("document", "without logs", path=path).status_code
         assert "a line of the log" in ask("document", "viewer", path=path).text

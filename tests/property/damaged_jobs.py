@@ -143,7 +143,7 @@ def _run(bench: EpochBench, directory: JobDirectory, run_id: str, epochs: tuple[
         "sinks": [{"name": committer._sinks[0].name, "epoch": last, "rows": 2}],
     }
     run.put_final(dataclasses.replace(final, job="job", queries={"q": query}))
-    run.put_exit(driver_id, an_exit(0, "done"))
+    run.put_end(driver_id, an_exit(0, "done"))
     request = put_request(
         bench.storage, "stop", driver_id, clock, request_id=f"ask-{run_id}", run_id=run_id
     )
@@ -185,7 +185,7 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
     rewind_run(directory, "r0")
     first.put_replay(ReplayRecord(run_id="r0", next_run_id="r1", at=NOW))
     first.put_stop(dataclasses.replace(a_stop(), savepoint=None))
-    first.put_lost("driver-r0", 3.0)
+    first.put_lost("driver-r0", 3.0, NOW)
 
 
 def tree(root: Path) -> dict[str, tuple[Any, ...]]:

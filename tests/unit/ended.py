@@ -67,7 +67,7 @@ class Ended:
         process = ProcessRecord(identity=identify_this())
         self.write(f"{folder}.json", record)
         self.write(f"{folder}.process.json", process)
-        self.write(f"{folder}.exit.json", an_exit())
+        self.write(f"{folder}.end.json", an_exit())
         self.write(f"runs/{run_id}/logs/{driver_id}.log", an_exit())
 
     def runs(self, count: int) -> Ended:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.plugins.documents import KINDS, contents_at
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, LaunchStatusRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd, HandleRecord
 from airflow_provider.runtime.storage.documents import Contents
 from tests.present import present
 
@@ -22,7 +22,7 @@ present(present(_SPEC).loader).exec_module(schemas)
 def test_every_document_declares_its_contents():
     """A class says in its own body whether its documents may have lines of a log."""
     assert [] == [kind.__name__ for kind in schemas.documents() if "CONTENTS" not in vars(kind)]
-    of_logs = {ExitRecord, LaunchStatusRecord}
+    of_logs = {DriverEnd, HandleRecord}
     assert of_logs == {kind for kind in schemas.documents() if kind.CONTENTS is Contents.LOG}
 
 
@@ -47,7 +47,7 @@ def test_a_document_needs_the_right_that_its_class_declares(kind):
 
 @pytest.mark.parametrize(
     "path",
-    ["runs/r1/submissions/d.exit.json", "runs/r1/unknown.json", "x.json", "", "job.json.bak"],
+    ["runs/r1/submissions/d.end.json", "runs/r1/unknown.json", "x.json", "", "job.json.bak"],
 )
 def test_what_is_no_known_document_may_have_a_log(path):
     """A file of an unknown kind is shown only to users who may read logs."""

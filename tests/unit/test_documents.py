@@ -47,7 +47,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     RunRecord,
     StopRecord,
 )
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd, SubmissionRecord
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.objects import MemoryStorage
@@ -55,8 +55,8 @@ from airflow_provider.runtime.storage.objects import MemoryStorage
 ALL = [
     AttemptRecord,
     DrainIntent,
+    DriverEnd,
     EpochRecord,
-    ExitRecord,
     FinalCheckpoint,
     HeartbeatRecord,
     JobRecord,

@@ -129,7 +129,7 @@ def test_a_run_that_can_be_resumed_keeps_its_last_driver(ended):
     ended.runs(KEEP_LEASES)
     retire(ended)
 
-    assert {"3.json", "d3.json", "d3.process.json", "d3.exit.json", "d3.log"} == {
+    assert {"3.json", "d3.json", "d3.process.json", "d3.end.json", "d3.log"} == {
         name.rpartition("/")[2] for name in files(ended, "runs/left")
     }
 

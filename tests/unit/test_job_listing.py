@@ -177,7 +177,7 @@ def submitted(root: Path, *, refusal: str | None = None) -> Path:
     folder.mkdir()
     (folder / "d1.log").write_text("spark-stream: the driver's words\n")
     if refusal is not None:
-        an_exit(EXIT_USAGE, refusal).put(run.storage, "submissions/d1.exit.json")
+        an_exit(EXIT_USAGE, refusal).put(run.storage, "submissions/d1.end.json")
     return root
 
 

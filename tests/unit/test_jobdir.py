@@ -59,7 +59,7 @@ def test_documents_lie_where_the_design_says(job):
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1))
     run.put_submission(a_submission("d1"))
-    run.put_exit("d1", an_exit())
+    run.put_end("d1", an_exit())
     run.put_stop(a_stop())
     job.drains("r1")
     run.put_final(a_final())
@@ -73,7 +73,7 @@ def test_documents_lie_where_the_design_says(job):
         "runs/r1/final.json",
         "runs/r1/run.json",
         "runs/r1/stop.json",
-        "runs/r1/submissions/d1.exit.json",
+        "runs/r1/submissions/d1.end.json",
         "runs/r1/submissions/d1.json",
     ] == files_of(job)
     assert f"{job.root}/queries/q/checkpoint" == job.directory.checkpoint("q").url

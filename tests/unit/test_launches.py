@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import zipfile
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd
 from airflow_provider.runtime.observe.endings import KILLED
 from airflow_provider.runtime.observe.observer import (
     AWAY_TIMEOUT_S,
@@ -300,7 +301,28 @@ def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
 
 def test_a_state_of_a_newer_version_is_unknown() -> None:
     """A word that this version does not know is no end."""
-    assert LaunchState.UNKNOWN is LaunchStatusRecord(state="paused", at=NOW).status().state
+    assert LaunchState.UNKNOWN is DriverEnd(state="paused", at=NOW).status().state
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(("ended", "lost", "running"))])
+def test_an_end_is_not_lost_to_a_late_writer(job, order: tuple[str, ...]) -> None:
+    """
+    An end and a wait that has timed out are both kept, in any order, and the first end stays.
+    """
+    run = job.directory.run("r1")
+    ended = LaunchStatus(LaunchState.ENDED, 3, "dead")
+    for what in order:
+        if what == "lost":
+            run.put_lost("d1", 600.0, NOW)
+        else:
+            run.put_launch_status("d1", ended if what == "ended" else RUNNING, NOW)
+    run.put_launch_status("d1", LaunchStatus(LaunchState.GONE), NOW)
+    run.put_lost("d1", 7.0, NOW)
+    end = present(run.end_of("d1"))
+
+    assert (ended, 600.0) == (end.status(), end.waited_s)
+    assert end == run.exit_of("d1")
+    assert HANDLE == run.handle_of("d1")
 
 
 # --- intents ----------------------------------------------------------------------------------
@@ -334,7 +356,7 @@ def test_an_intent_is_submitted_again_with_its_token(intended) -> None:
 def test_an_intent_that_was_given_up_is_not_submitted_again(intended) -> None:
     """After a wait that has timed out, and after a revocation, another token is used."""
     run = intended.directory.run("r1")
-    run.put_lost("d1", 600.0)
+    run.put_lost("d1", 600.0, NOW)
     assert None is unsubmitted(run, request(), "livy")
 
     revoke_others(run, "d2")

@@ -273,7 +273,7 @@ def test_a_look_gathers_what_there_is(job, clock):
     for number in (1, 2):
         run.put_attempt(an_attempt(number, driver_id=f"d{number}"))
         run.put_submission(a_submission(f"d{number}", submitted=f"2026-01-0{number}T00:00:00Z"))
-    run.put_exit("d2", an_exit(3))
+    run.put_end("d2", an_exit(3))
     a_progress().put(run.storage, "progress.json")
     view = RunWatcher(job.storage, "r1", clock).poll()
 
@@ -288,7 +288,7 @@ def test_a_watcher_keeps_to_its_own_submission(job, clock):
     """A watcher of one submission is not misled by a later one."""
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
-    run.put_exit("d1", an_exit(3))
+    run.put_end("d1", an_exit(3))
     run.put_submission(a_submission("d2", submitted="2026-02-01T00:00:00Z"))
 
     assert RunState.FAILED is RunWatcher(job.storage, "r1", clock, "d1").assess().run_state

@@ -292,7 +292,7 @@ def test_a_driver_that_dies_without_a_word_has_failed(job):
     run.put_record(a_run("r1", token=1))
     watched = Watched(job, Failures(from_start=True))
     run.put_attempt(an_attempt(1, driver_id="d1"))
-    run.put_exit("d1", an_exit(-9, "Killed", ""))
+    run.put_end("d1", an_exit(-9, "Killed", ""))
     (killed,) = watched.new()
     run.put_attempt(an_attempt(2, driver_id="d2"))
     alive = watched.ids()

@@ -17,8 +17,8 @@ a worker pauses before it   the next try has submitted the same token: both get 
 submits                     put the same handle
 the same, and the next try  the next try has revoked the intent, and submitted another one. A driver
 asks for something else     of a revoked intent ends with the lease's exit code, and writes nothing
-a watcher dies              what it has seen is in ``submissions/<driver id>.status.json``; the next
-                            watcher asks the launcher again
+a watcher dies              the last answer is beside the handle, an end in
+                            ``submissions/<driver id>.end.json``; the next watcher asks again
 the cluster starts a        the lease refuses the second process while the first one lives; one that
 driver once more            has recorded its end is refused by that record (``driver_is_new``)
 ==========================  ========================================================================

@@ -28,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
+from airflow_provider.runtime.api.launchers import LaunchState
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.base.retry import RetryBudget
@@ -44,7 +45,7 @@ from airflow_provider.runtime.errors.explanation import HEADING
 from airflow_provider.runtime.errors.redaction import redact, remember_own
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.requests import is_leaving
-from airflow_provider.runtime.jobdir.submissions import ExitRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd
 from airflow_provider.runtime.spark.class_archive import make_in_background
 
 if TYPE_CHECKING:
@@ -101,11 +102,14 @@ def _supervise(submission: _Submission, command: Sequence[str], log: Path) -> in
 
 def record_exit(run: RunDirectory, driver_id: str, code: int, log: BinaryIO) -> None:
     """Record how a driver has ended; the storage may be what it has failed with, so try again."""
-    record = ExitRecord(
-        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
+    record = DriverEnd(
+        state=LaunchState.ENDED.value,
+        exit_code=code,
+        last_lines=_last_lines(log),
+        at=to_iso(SystemClock().now()),
     )
     retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
-    retries.retry(lambda: run.put_exit(driver_id, record))
+    retries.retry(lambda: run.put_end(driver_id, record))
 
 
 def _last_lines(log: BinaryIO) -> list[str]:

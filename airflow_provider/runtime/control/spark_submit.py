@@ -88,7 +88,7 @@ class SparkSubmitLauncher:
         Idempotent: by *token*.
         """
         handle = Handle(driver_id=token, launcher=self.kind, id=token)
-        if self.run.process_of(token) is not None or self.run.exit_of(token) is not None:
+        if self.run.process_of(token) is not None:
             return handle
         command = self.command(application)
         if self.warm is None or not self._hand_over(command, token, self.warm):

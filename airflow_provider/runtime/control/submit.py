@@ -129,7 +129,7 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
     last = submissions[-1] if submissions else None
     if last is None or last.launcher != kind or last.driver_id not in run.unstarted():
         return None
-    if run.is_lost(last.driver_id):
+    if run.end_of(last.driver_id) is not None:
         return None
     return last if spec.is_what_was_sent(run.storage, last.driver_id) else None
 

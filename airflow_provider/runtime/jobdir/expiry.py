@@ -44,10 +44,8 @@ _OF_PROCESS: Final = (
     ".run.json",
     ".bootstrap.json",
     ".process.json",
-    ".exit.json",
-    ".lost.json",
     ".handle.json",
-    ".status.json",
+    ".end.json",
     ".followed.json",
     ".json",
 )

@@ -17,9 +17,8 @@
     runs/<run id>/submissions/<driver id>.run.json, .bootstrap.json   RunSpec, BootstrapSpec
     runs/<upgrade>/submissions/<driver id>.upgrade.json   UpgradeSpec
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
-    runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/submissions/<driver id>.handle.json   HandleRecord
-    runs/<run id>/submissions/<driver id>.status.json    LaunchStatusRecord
+    runs/<run id>/submissions/<driver id>.end.json   DriverEnd
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
@@ -45,10 +44,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.api.launchers import Handle
+from airflow_provider.runtime.api.launchers import LaunchState
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.names import is_name, numbers_in
 from airflow_provider.runtime.errors import (
@@ -72,10 +72,8 @@ from airflow_provider.runtime.jobdir.run_records import (
     StopRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import (
-    ExitRecord,
+    DriverEnd,
     HandleRecord,
-    LaunchStatusRecord,
-    LostRecord,
     ProcessRecord,
     SubmissionRecord,
 )
@@ -83,6 +81,7 @@ from airflow_provider.runtime.storage.local import anchored
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
     from airflow_provider.runtime.api.storages import Storage
 
 
@@ -247,10 +246,10 @@ class RunDirectory:
         return max(len(found), found[-1].number) if found else 0
 
     def unstarted(self) -> list[str]:
-        """Return the drivers whose intent no process has claimed, and nothing was recorded for."""
+        """Return the drivers whose intent no process has claimed, and no cluster has accepted."""
         names = set(self.storage.list("submissions"))
         drivers = [name.removesuffix(".json") for name in self._submission_names()]
-        ends = (".process.json", ".exit.json", ".handle.json")
+        ends = (".process.json", ".handle.json")
         return [d for d in drivers if not any(f"{d}{end}" in names for end in ends)]
 
     def _submission_names(self) -> list[str]:
@@ -259,38 +258,54 @@ class RunDirectory:
     def put_submission(self, record: SubmissionRecord) -> None:
         record.put(self.storage, f"submissions/{record.driver_id}.json")
 
-    def exit_of(self, driver_id: str) -> ExitRecord | None:
-        return ExitRecord.read(self.storage, f"submissions/{driver_id}.exit.json")
+    def exit_of(self, driver_id: str) -> DriverEnd | None:
+        """Return how the driver's process ended; None while that is not known."""
+        end = self.end_of(driver_id)
+        return end if end is not None and end.state == LaunchState.ENDED.value else None
+
+    def end_of(self, driver_id: str) -> DriverEnd | None:
+        return DriverEnd.read(self.storage, f"submissions/{driver_id}.end.json")
+
+    def put_end(self, driver_id: str, record: DriverEnd) -> None:
+        """Add the end of the driver, or a wait for it, to what is known; see the class."""
+        path = f"submissions/{driver_id}.end.json"
+        if record.put_if_absent(self.storage, path):
+            return
+        before = DriverEnd.read(self.storage, path) or record
+        both = before.with_missing(record)
+        if both != before:
+            both.put(self.storage, path)
 
     def process_of(self, driver_id: str) -> ProcessRecord | None:
         """Return the process that looks after the driver; None before it has started."""
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
 
     def handle_of(self, driver_id: str) -> Handle | None:
-        record = HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
-        return Handle(**vars(record)) if record is not None else None
+        launch = self.launch_of(driver_id)
+        return launch.handle() if launch is not None else None
+
+    def launch_of(self, driver_id: str) -> HandleRecord | None:
+        return HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
 
     def put_handle(self, handle: Handle) -> None:
         """Store the handle. Idempotent: the first one stays, and each try gets the same."""
         record = HandleRecord(**vars(handle))
-        record.put_if_absent(self.storage, f"submissions/{record.driver_id}.handle.json")
+        record.put_if_absent(self.storage, f"submissions/{handle.driver_id}.handle.json")
 
-    def launch_status_of(self, driver_id: str) -> LaunchStatusRecord | None:
-        return LaunchStatusRecord.read(self.storage, f"submissions/{driver_id}.status.json")
+    def put_launch_status(self, driver_id: str, status: LaunchStatus, at: str) -> None:
+        """Store a launcher's answer, unless the last one was the same. The first end stays."""
+        state, reason = status.state.value, status.reason
+        if status.is_over:
+            end = DriverEnd(state=state, exit_code=status.exit_code, reason=reason, at=at)
+            self.put_end(driver_id, end)
+        elif (before := self.launch_of(driver_id)) is not None and before.status() != status:
+            record = dataclasses.replace(before, state=state, reason=reason)
+            record.put(self.storage, f"submissions/{driver_id}.handle.json")
 
-    def put_launch_status(self, driver_id: str, record: LaunchStatusRecord) -> None:
-        record.put(self.storage, f"submissions/{driver_id}.status.json")
-
-    def is_lost(self, driver_id: str) -> bool:
-        return LostRecord.read(self.storage, f"submissions/{driver_id}.lost.json") is not None
-
-    def put_lost(self, driver_id: str, waited_s: float) -> None:
-        """Store the record. Idempotent: the first one stays."""
-        record = LostRecord(waited_s=waited_s)
-        record.put_if_absent(self.storage, f"submissions/{driver_id}.lost.json")
-
-    def put_exit(self, driver_id: str, record: ExitRecord) -> None:
-        record.put(self.storage, f"submissions/{driver_id}.exit.json")
+    def put_lost(self, driver_id: str, waited_s: float, at: str) -> None:
+        """Record that a wait for the driver has timed out. Idempotent: the first wait stays."""
+        record = DriverEnd(state=LaunchState.UNKNOWN.value, at=at, waited_s=waited_s)
+        self.put_end(driver_id, record)
 
 
 def open_job_directory(job_dir: str) -> JobDirectory:

@@ -1,4 +1,4 @@
-"""Submission documents: the DAG run, the intent, the launcher, the exit."""
+"""Submission documents: the DAG run, the intent, the launcher, the end."""
 
 from __future__ import annotations
 
@@ -77,77 +77,73 @@ class ProcessRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LostRecord(Document):
-    """``submissions/<driver id>.lost.json``: a watcher's wait for it to come up has timed out.
+class HandleRecord(Handle, Document):
+    """``submissions/<driver id>.handle.json``: the driver's run on a cluster, and its last state.
 
-    It may come up all the same; then it drives the job like any other.
-
-    Attributes:
-        waited_s: on the watcher's own monotonic clock.
-    """
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("submissions/*.lost.json",)
-
-    waited_s: Seconds
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExitRecord(Document):
-    """``submissions/<driver id>.exit.json``: how the driver's process ended.
+    Each writer writes the same handle, so a late writer only restores an older answer.
 
     Attributes:
-        last_lines: the end of the driver's log, for the task's error.
+        state: the launcher's last answer for processes without a connection to the cluster:
+            ``queued``, ``running`` or ``unknown``; None before the first one.
+        reason: one line of the cluster's own, which may be a line of the driver's log; or empty.
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("submissions/*.exit.json",)
-
-    exit_code: int
-    ended: str
-    last_lines: list[str]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HandleRecord(Handle, Document):
-    """``submissions/<driver id>.handle.json``: the driver's run on a cluster; put once."""
-
-    CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.handle.json",)
 
     driver_id: Name
+    state: str | None = None
+    reason: str = ""
+
+    def handle(self) -> Handle:
+        return Handle(
+            driver_id=self.driver_id, launcher=self.launcher, id=self.id, place=self.place
+        )
+
+    def status(self) -> LaunchStatus | None:
+        return _status(self.state, None, self.reason) if self.state is not None else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LaunchStatusRecord(Document):
-    """``submissions/<driver id>.status.json``: a launcher's last answer about the run.
+class DriverEnd(Document):
+    """``submissions/<driver id>.end.json``: how the driver ended, or that it has not come up.
 
-    For processes without a connection to the cluster.
+    A driver that has not come up in time may do so later; then it drives the job like any other.
+    The first writer puts the document if absent. A later writer only adds what is missing, the end
+    or the wait, so a late writer removes neither, and the first end stays.
 
     Attributes:
-        state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first final one
-            stays.
-        exit_code: of the driver's process; None if the cluster reports none.
+        state: ``ended``, or ``gone`` if the cluster has forgotten the driver; ``unknown`` after a
+            wait.
+        exit_code: of the driver's process; None if it is not known.
         reason: one line of the cluster's own, which may be a line of the driver's log; or empty.
-        at: by the watcher's clock; for people.
+        last_lines: the end of the driver's log, for the task's error; empty on a cluster.
+        at: by the writer's clock.
+        waited_s: how long a watcher waited in vain for the driver to come up, on its own monotonic
+            clock; None if no wait has timed out.
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("submissions/*.status.json",)
+    PLACES = ("submissions/*.end.json",)
 
     state: str
     exit_code: int | None = None
     reason: str = ""
+    last_lines: list[str] = dataclasses.field(default_factory=list)
     at: str
-
-    @classmethod
-    def of(cls, status: LaunchStatus, at: str) -> LaunchStatusRecord:
-        return cls(
-            state=status.state.value, exit_code=status.exit_code, reason=status.reason, at=at
-        )
+    waited_s: Seconds | None = None
 
     def status(self) -> LaunchStatus:
-        """Return the answer; a state of a newer version is ``UNKNOWN``."""
-        known = {each.value for each in LaunchState}
-        state = LaunchState(self.state) if self.state in known else LaunchState.UNKNOWN
-        return LaunchStatus(state, self.exit_code, self.reason)
+        return _status(self.state, self.exit_code, self.reason)
+
+    def with_missing(self, later: DriverEnd) -> DriverEnd:
+        """Return this record with what only a later one knows."""
+        known = self if self.status().is_over else later
+        waited_s = self.waited_s if self.waited_s is not None else later.waited_s
+        return dataclasses.replace(known, waited_s=waited_s)
+
+
+def _status(state: str, exit_code: int | None, reason: str) -> LaunchStatus:
+    """Return the answer; a state of a newer version is ``UNKNOWN``."""
+    known = {each.value: each for each in LaunchState}
+    return LaunchStatus(known.get(state, LaunchState.UNKNOWN), exit_code, reason)

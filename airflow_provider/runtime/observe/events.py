@@ -341,7 +341,7 @@ def _failure(run: RunDirectory, attempt: AttemptRecord, *, is_last: bool) -> Fai
         is_failed = attempt.outcome == FAILED
         return Failure.from_dict({**(attempt.failure or {})}) if is_failed else None
     ended = run.exit_of(attempt.driver_id)
-    if is_last and (ended is None or ended.exit_code == EXIT_OK):
+    if is_last and (ended is None or ended.exit_code in {None, EXIT_OK}):
         return None
     code, lines = (ended.exit_code, ended.last_lines) if ended is not None else (None, ())
     return silent_failure(code, lines, host=attempt.host)

@@ -15,7 +15,6 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.run_commit import verify_final
-from airflow_provider.runtime.jobdir.submissions import LaunchStatusRecord
 from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess, assess_end
 
@@ -167,11 +166,7 @@ class RunWatcher:
 
     def _answer(self, answer: LaunchStatus, handle: Handle) -> LaunchStatus:
         with contextlib.suppress(OSError):  # the next watcher asks, too
-            before = self._run.launch_status_of(handle.driver_id)
-            if before is None or answer != before.status():
-                self._run.put_launch_status(
-                    handle.driver_id, LaunchStatusRecord.of(answer, to_iso(self._clock.now()))
-                )
+            self._run.put_launch_status(handle.driver_id, answer, to_iso(self._clock.now()))
         return answer
 
     def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         RewoundRecord,
         RunRecord,
     )
-    from airflow_provider.runtime.jobdir.submissions import ExitRecord
+    from airflow_provider.runtime.jobdir.submissions import DriverEnd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RunSnapshot:
     liveness: Liveness = Liveness.FREE
     attempt: AttemptRecord | None = None
     submission: SubmissionRecord | None = None
-    exit: ExitRecord | None = None
+    exit: DriverEnd | None = None
     submission_gone: bool = False
     progress: ProgressRecord | None = None
     submission_started: bool = True
@@ -153,10 +153,11 @@ def read_snapshot(
     driver = submission.driver_id if submission is not None else None
     process = run.process_of(driver) if driver is not None else None
     is_launched = submission is not None and submission.launcher is not None
-    handle = run.handle_of(driver) if driver is not None and is_launched else None
-    answer = run.launch_status_of(handle.driver_id) if handle is not None else None
-    is_started = handle is not None or (process is not None and not process.is_revoked)
+    launch = run.launch_of(driver) if driver is not None and is_launched else None
+    is_started = launch is not None or (process is not None and not process.is_revoked)
     is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
+    end = run.end_of(driver) if driver is not None else None
+    ended = end if end is not None and end.status().is_over else None
     attempt = run.last_attempt()
     is_silent = final is None and (attempt is None or attempt.outcome is None)
     is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
@@ -168,13 +169,13 @@ def read_snapshot(
         liveness=liveness,
         attempt=attempt,
         submission=submission,
-        exit=run.exit_of(driver) if driver is not None else None,
+        exit=ended if not is_launched else None,
         submission_gone=is_gone,
         submission_started=is_started,
-        submission_lost=driver is not None and run.is_lost(driver),
+        submission_lost=end is not None and end.waited_s is not None,
         progress=run.progress(),
-        handle=handle,
-        launch=answer.status() if answer is not None else None,
+        handle=launch.handle() if launch is not None else None,
+        launch=(ended or launch).status() if launch is not None else None,
         host=process.identity.host if process is not None else "",
         waits_for=process.waits_for if process is not None else "",
         is_driver_gone=process is not None and process.driver_is_gone,

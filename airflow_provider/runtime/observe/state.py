@@ -318,7 +318,7 @@ def _since(snapshot: RunSnapshot, state: RunState) -> str | None:
     if state is RunState.RUNNING and lease is not None:
         return lease.acquired
     if attempt is None:
-        return snapshot.exit.ended if snapshot.exit is not None else None
+        return snapshot.exit.at if snapshot.exit is not None else None
     if state is RunState.KILLED and snapshot.progress is not None:
         is_its = snapshot.progress.attempt == attempt.attempt
         return snapshot.progress.at if is_its else attempt.started

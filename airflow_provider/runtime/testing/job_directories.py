@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     RunRecord,
     StopRecord,
 )
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import DriverEnd, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -144,9 +144,9 @@ def a_submission(driver_id: str = "d1", *, submitted: str = NOW) -> SubmissionRe
     return SubmissionRecord(driver_id=driver_id, run_id="r1", submitted=submitted, log=None)
 
 
-def an_exit(exit_code: int = 1, *lines: str) -> ExitRecord:
+def an_exit(exit_code: int = 1, *lines: str) -> DriverEnd:
     """Return the record of a driver's exit, with the last lines of its log."""
-    return ExitRecord(exit_code=exit_code, ended=NOW, last_lines=list(lines))
+    return DriverEnd(state="ended", exit_code=exit_code, last_lines=list(lines), at=NOW)
 
 
 def a_progress(**values: Any) -> ProgressRecord:
@@ -313,7 +313,7 @@ class JobDirectoryBuilder:
         return driver_id
 
     def end(self, driver_id: str, exit_code: int, *lines: str) -> None:
-        self.run.put_exit(driver_id, an_exit(exit_code, *lines))
+        self.run.put_end(driver_id, an_exit(exit_code, *lines))
 
     def attempt(
         self, driver_id: str, outcome: str, failure: Mapping[str, Any] | None = None
