@@ -25,7 +25,7 @@ from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.typed_json import DEEPEST, Check
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.jobdir.run_options import Option, RunOptions, options_of
-from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.documents import Document
 
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -88,7 +88,7 @@ class RunArguments(TypedDict, total=False):
 """
 
 # What a class statement of a document says; other modules need not be imported.
-_BASES = ("(Document)", "DriverSpec)")
+_BASE = "Document)"
 
 
 def documents() -> list[type[Document]]:
@@ -96,7 +96,7 @@ def documents() -> list[type[Document]]:
     found = []
     for path in sorted((ROOT / "airflow_provider").rglob("*.py")):
         text = path.read_text()
-        if not any(base in text for base in _BASES):
+        if _BASE not in text:
             continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         module = importlib.import_module(name)
@@ -105,7 +105,7 @@ def documents() -> list[type[Document]]:
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, Document) and value.__module__ == name
         ]
-    return [kind for kind in found if kind not in (Document, DriverSpec)]
+    return [kind for kind in found if kind is not Document]
 
 
 def title_of(kind: type[Document]) -> str:

@@ -121,8 +121,9 @@ class ClusterHook(DriverHook):
             py_files=tuple(files),
             intended=from_iso(record.submitted),
         )
+        record = request.inside(record)
         handle = submit_through(
-            self.launcher, application, run=run, record=record, spec=request, clock=self._clock
+            self.launcher, application, run=run, record=record, clock=self._clock
         )
         self.log.info("Driver %s is %s %s", record.driver_id, handle.launcher, handle.id)
         if self._choice.launcher_kind.is_experimental:

@@ -107,7 +107,7 @@ class DriverHook(BaseHook):
         """Submit a driver, and return without waiting for it.
 
         Args:
-            spec: the request, stored beside the submission.
+            spec: the request, stored in the submission.
             run_id: the run.
             secrets: environment variables for the driver alone; stored nowhere.
 

@@ -152,10 +152,10 @@ class SparkStreamingHook(DriverHook):
         )
         entry = self._shipped_entry(spec.entry)
         request = dataclasses.replace(spec, entry=entry, driver_id=driver_id)
+        record = request.inside(record)
         submit_driver(
             run,
             record,
-            spec=request,
             job_dir=job_dir,
             log=log,
             command=self._command(spec, run_id, driver_id, request.sha256(), log),

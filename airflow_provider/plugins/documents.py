@@ -26,7 +26,6 @@ _MOST_PARTS: Final = 12
 _MODULES: Final = (
     "hooks.log_tail",
     "hooks.task_runs",
-    "extensions.upgrades.upgrade_request",
     "runtime.control.bootstrap_request",
     "runtime.jobdir.batch_history",
     "runtime.jobdir.journal",
@@ -38,7 +37,6 @@ _MODULES: Final = (
     "runtime.jobdir.lease_records",
     "runtime.jobdir.requests",
     "runtime.jobdir.run_records",
-    "runtime.jobdir.run_spec",
     "runtime.jobdir.submissions",
     "runtime.jobdir.upgrade_record",
     "runtime.savepoints.record",

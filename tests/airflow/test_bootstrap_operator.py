@@ -19,6 +19,7 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.control.bootstrap_request import (
     LABEL,
     ORIGIN,
@@ -126,7 +127,7 @@ def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
     operator.render_template_fields({"params": {"a": "x=y z", "end": "2026-02-01"}})
 
     request = operator._spec()
-    written = request.to_dict()
+    written = encode(request)
 
     assert {
         "params": {"a": "x=y z", "b": 2},
@@ -138,7 +139,7 @@ def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
         "interval": ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"],
     }.items() <= written.items()
     sent = dataclasses.replace(request, driver_id="d1")
-    sent.send(job.run.storage)
+    job.run.put_submission(sent.inside(a_submission("d1")))
     assert sent == BootstrapSpec.receive(job.run.storage, "d1", sent.sha256())
 
 

@@ -30,6 +30,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import key_of
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.names import check_name, derive_run_id
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageError, redaction
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.messages import AFTER_A_TASK
@@ -843,8 +844,9 @@ def test_killed_while_it_submits_a_driver_it_asks_that_one(job: Job, tmp_path: P
 def requested(operator: SparkStreamingOperator, **more: Any) -> dict[str, Any]:
     """Return what is requested of a driver beyond the job, its directory and the run."""
     request = operator._spec(RUN, context(**more))
-    plain = RunSpec(job_dir=request.job_dir, entry=request.entry, run_id=RUN).to_dict()
-    return {name: value for name, value in request.to_dict().items() if value != plain[name]}
+    plain = RunSpec(job_dir=request.job_dir, entry=request.entry, run_id=RUN)
+    values, left_out = encode(request), encode(plain)
+    return {name: value for name, value in values.items() if value != left_out[name]}
 
 
 def test_a_driver_receives_all_that_was_requested() -> None:

@@ -150,7 +150,7 @@ def test_a_driver_receives_all_that_was_requested(old: Job) -> None:
 
     request = operator._spec()
     sent = dataclasses.replace(request, driver_id="d1")
-    sent.send(old.run.storage)
+    old.run.put_submission(sent.inside(a_submission("d1")))
     received = UpgradeSpec.receive(old.run.storage, "d1", sent.sha256())
     run = received.new_version()
 

@@ -52,8 +52,7 @@ def submit_once(url: str, job_dir: str, function: str) -> SubmissionRecord:
         launcher,
         Application(arguments=what),
         run=run,
-        record=record,
-        spec=spec,
+        record=spec.inside(record),
         clock=SystemClock(),
     )
     return record
@@ -103,7 +102,7 @@ def next_action(livy: LivyCluster, job_dir: str) -> Action:
 
 @pytest.mark.parametrize(
     ("failpoint", "runs"),
-    [("submission.intended", 0), ("launch.requested", 0), ("launch.submitted", 1)],
+    [("submission.intended", 0), ("launch.submitted", 1)],
 )
 def test_a_worker_that_dies_has_its_token_submitted_again(livy, job_dir, tmp_path, failpoint, runs):
     """
@@ -129,7 +128,7 @@ def test_a_paused_worker_gets_the_run_of_the_next_try(livy, job_dir, tmp_path):
     """
     A worker that stops before it submits, and goes on when the next try has, starts nothing else.
     """
-    process = start(livy, job_dir, "launch.requested!stop")
+    process = start(livy, job_dir, "submission.intended!stop")
     os.waitpid(process.pid, os.WUNTRACED)
     record = submit_once(livy.url, job_dir, "finish")
     handle = JobDirectory(open_storage(job_dir)).run("r1").handle_of(TOKEN)

@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_submission
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -272,7 +273,7 @@ class Submission:
             run_id="r1",
             driver_id="d1",
         )
-        spec.send(self.run.storage)
+        self.run.put_submission(spec.inside(a_submission("d1")))
         which = (str(self.place.job_dir), "r1", "d1")
         with self.log.open("w+b") as output:
             return submit_to_pool(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_provider.runtime.driver.job_checks import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_not_in_clear_text
 from airflow_provider.runtime.spark.spark_log import check_event_log, settings_without_ui
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_submission
 
 _VALUES = {"salt": "pepper-4711-hunter2", "word": "postgres"}
 
@@ -33,6 +38,20 @@ def test_a_secret_that_is_also_given_in_the_clear_is_refused(
     with pytest.raises(ConfigError, match=f"^{option}: .*'salt'") as raised:
         check_not_in_clear_text(_spec(**given), _VALUES)
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_request_with_a_secret_is_not_submitted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its texts are what the driver does, so they are refused and not replaced."""
+    monkeypatch.setattr(redaction, "_known", Secrets.of(_VALUES))
+    run = JobDirectory(LocalStorage(str(tmp_path))).run("r1")
+    request = _spec(params={"x": ["a pepper-4711-hunter2"]}, driver_id="d1")
+    with pytest.raises(ConfigError, match="secret parameter 'salt'") as raised:
+        run.put_submission(request.inside(a_submission("d1")))
+
+    assert "hunter2" not in str(raised.value)
+    assert [] == run.submissions()
 
 
 def test_a_weak_secret_may_be_a_word_of_an_option() -> None:

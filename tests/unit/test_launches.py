@@ -335,18 +335,15 @@ def request(**values: Any) -> RunSpec:
 @pytest.fixture
 def intended(tmp_path) -> JobDirectoryBuilder:
     job = JobDirectoryBuilder(tmp_path / "job").begin()
-    job.directory.run("r1").put_submission(SUBMISSION)
+    job.directory.run("r1").put_submission(request(driver_id="d1").inside(SUBMISSION))
     return job
 
 
 def test_an_intent_is_submitted_again_with_its_token(intended) -> None:
     """Without a handle nobody knows whether it began: the same request has the same token."""
     run = intended.directory.run("r1")
-    without = unsubmitted(run, request(), "livy")
-    request(driver_id="d1").send(run.storage)
-    same = unsubmitted(run, request(), "livy")
 
-    assert SUBMISSION == without == same
+    assert run.submissions() == [unsubmitted(run, request(), "livy")]
     assert None is unsubmitted(run, request(params={"day": 2}), "livy")
     assert None is unsubmitted(run, request(), "emr-serverless")
     run.put_handle(HANDLE)
@@ -367,7 +364,6 @@ def test_an_intent_that_was_given_up_is_not_submitted_again(intended) -> None:
 def test_a_driver_of_a_revoked_intent_writes_nothing(intended) -> None:
     """If it comes up all the same, it ends with the lease's exit code."""
     run = intended.directory.run("r1")
-    request(driver_id="d1").send(run.storage)
     check_not_revoked(run, "d1")
     assert revoke_unstarted(run)  # which is for processes of workers' machines
     check_not_revoked(run, "d1")

@@ -24,9 +24,7 @@ MOVING = "heartbeats"
 
 @pytest.fixture
 def job(tmp_path: Path) -> JobDirectoryBuilder:
-    job = JobDirectoryBuilder(tmp_path / "job")
-    job.directory.run("r1").put_submission(a_submission("d1"))
-    return job
+    return JobDirectoryBuilder(tmp_path / "job")
 
 
 def documents(job: JobDirectoryBuilder) -> dict[str, bytes]:
@@ -38,7 +36,7 @@ def documents(job: JobDirectoryBuilder) -> dict[str, bytes]:
 def request(job: JobDirectoryBuilder) -> str:
     """Put what the submission asks for, and return its digest."""
     spec = RunSpec(job_dir=str(job.root), entry="flights:daily", run_id="r1", driver_id="d1")
-    spec.send(job.directory.run("r1").storage)
+    job.directory.run("r1").put_submission(spec.inside(a_submission("d1")))
     return spec.sha256()
 
 

@@ -22,11 +22,12 @@ from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.restart_strategy import Failover
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_params, parse_params
 from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.testing.job_directories import a_run
+from airflow_provider.runtime.testing.job_directories import a_run, a_submission
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 PLAIN = ["/job", "--entry", "jobs.py:daily"]
@@ -172,15 +173,15 @@ def test_the_command_line_gives_every_option():
 
 def test_a_request_is_read_as_it_was_sent(tmp_path):
     """Every option reaches the driver through the document, whatever its type."""
-    storage = LocalStorage(str(tmp_path))
+    run = JobDirectory(LocalStorage(str(tmp_path))).run("r1")
 
     sent = dataclasses.replace(FULL, driver_id="d1", trigger_s=60)
-    sent.send(storage)
+    run.put_submission(sent.inside(a_submission("d1")))
 
-    received = RunSpec.receive(storage, "d1", sent.sha256())
+    received = RunSpec.receive(run.storage, "d1", sent.sha256())
     assert sent == received
     with pytest.raises(CorruptDocumentError, match="changed after driver d1 was submitted"):
-        RunSpec.receive(storage, "d1", "0" * 64)
+        RunSpec.receive(run.storage, "d1", "0" * 64)
 
 
 @pytest.mark.parametrize(

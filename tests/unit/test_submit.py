@@ -55,10 +55,10 @@ def submit(root: Path, driver_id: str, environment: Mapping[str, str] = os.envir
     )
     command = [sys.executable, "-m", "tests.unit.small_driver", str(root), "r1", driver_id]
     log = root.parent / f"{driver_id}.log"
+    spec = RunSpec(job_dir=str(root), entry="jobs:none", run_id="r1", driver_id=driver_id)
     submit_driver(
         run,
-        record,
-        spec=RunSpec(job_dir=str(root), entry="jobs:none", run_id="r1", driver_id=driver_id),
+        spec.inside(record),
         job_dir=str(root),
         log=log,
         command=command,

@@ -21,7 +21,6 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.snapshot import RunSnapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess
-from airflow_provider.runtime.storage.documents import Contents
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeSpec(RunOptions, DriverSpec):
-    """``submissions/<driver id>.upgrade.json``: which version is to take whose place, and how.
+    """The request of an upgrade: which version takes whose place, and how.
 
     Attributes:
         job_dir: the directory of the version that runs; all else of the run is the new version's.
@@ -45,8 +44,6 @@ class UpgradeSpec(RunOptions, DriverSpec):
     """
 
     COMMAND: ClassVar[str] = "upgrade"
-    CONTENTS = Contents.FACTS
-    PLACES = ("submissions/{driver_id}.upgrade.json",)
 
     mode: str = "streaming"
     replayable_runs: NonNegative = 1

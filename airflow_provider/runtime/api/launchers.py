@@ -8,7 +8,6 @@ a crash, or a loss          what it leaves, and which process continues
 ==========================  ========================================================================
 before the intent           nothing: the next try submits
 ``submission.intended``     an intent without a handle: the next try submits its token again
-``launch.requested``        the same, and the driver's request; the same
 the reply is lost           a run on the cluster, no handle: the same worker submits again, with the
                             same token, and the cluster answers with that run
 ``launch.submitted``        the same: the next try submits its token again

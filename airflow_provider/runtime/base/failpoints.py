@@ -12,7 +12,8 @@ from typing import Final
 
 ALL: Final = (
     #: An intent without a process: the next try revokes it (`.process.json`, put if absent) and
-    #: submits; a launcher that comes up later starts nothing.
+    #: submits; a launcher that comes up later starts nothing. One for a cluster: the next try
+    #: submits it again with the same token, which is one run there.
     "submission.intended",
     #: The same, or a launcher that comes up: the first one to put `.process.json` wins.
     "submission.launched",
@@ -20,9 +21,6 @@ ALL: Final = (
     "submission.entered",
     #: A driver without a launcher: the next try adopts it.
     "submission.started",
-    #: An intent for a cluster, and a run there or none: the next try submits again with the same
-    #: token, which is one run there.
-    "launch.requested",
     #: A run on the cluster without `.handle.json`: the next try submits again with the same token,
     #: which is one run there.
     "launch.submitted",

@@ -48,7 +48,7 @@ _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BootstrapSpec(DriverSpec):
-    """``submissions/<driver id>.bootstrap.json``: the state to make of a history.
+    """The request of a bootstrap: the state to make of a history.
 
     Attributes:
         job_dir: the live job's directory, in which nothing has begun yet.
@@ -61,9 +61,7 @@ class BootstrapSpec(DriverSpec):
         conf: Spark configuration; the live job's, where it is about state.
     """
 
-    CONTENTS = Contents.FACTS
     COMMAND: ClassVar[str] = "bootstrap"
-    PLACES = ("submissions/{driver_id}.bootstrap.json",)
 
     params: Mapping[str, Any] = option(
         "--param",

@@ -17,7 +17,7 @@ before the intent           nothing: it submits
 ``submission.started``      (the launcher's) ``spark-submit``, which continues: it adopts the driver
 ==========================  ========================================================================
 
-The token of a submission is its driver id: it is in the command line, in the request, in the
+The token of a submission is its driver id: it is in the command line, in its record, in the
 application's name, tags or labels, in the lease that the driver takes, and in its attempt.
 """
 
@@ -57,7 +57,6 @@ def submit_driver(
     run: RunDirectory,
     record: SubmissionRecord,
     *,
-    spec: DriverSpec,
     job_dir: str,
     log: Path,
     command: Sequence[str],
@@ -76,7 +75,7 @@ def submit_driver(
         warm=warm,
         environment=environment,
     )
-    _intend(run, record, spec)
+    _intend(run, record)
     launcher.submit(Application(arguments=()), record.driver_id)
 
 
@@ -86,10 +85,9 @@ def submit_through(
     *,
     run: RunDirectory,
     record: SubmissionRecord,
-    spec: DriverSpec,
     clock: Clock,
 ) -> Handle:
-    """Store the intent and the request, submit the driver to a cluster, and store its handle.
+    """Store the intent, submit the driver to a cluster, and store its handle.
 
     Raises:
         ConfigError: the cluster refuses it; nothing was started.
@@ -98,8 +96,7 @@ def submit_through(
     Crash safety: see the table of the launchers' protocol.
     Idempotent: by the driver id of *record*.
     """
-    _intend(run, record, spec)
-    failpoints.hit("launch.requested")
+    _intend(run, record)
     handle = _submit(launcher, application, record.driver_id, Retries(AGAIN, clock))
     failpoints.hit("launch.submitted")
     run.put_handle(handle)
@@ -116,11 +113,9 @@ def _submit(launcher: Launcher, application: Application, token: str, retries: R
             retries.pause()
 
 
-def _intend(run: RunDirectory, record: SubmissionRecord, spec: DriverSpec) -> None:
-    """Store the intent, and then the request: a driver without a request has not begun."""
+def _intend(run: RunDirectory, record: SubmissionRecord) -> None:
     run.put_submission(record)
     failpoints.hit("submission.intended")
-    spec.send(run.storage)
 
 
 def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRecord | None:
@@ -131,7 +126,7 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
         return None
     if run.end_of(last.driver_id) is not None:
         return None
-    return last if spec.is_what_was_sent(run.storage, last.driver_id) else None
+    return last if spec.is_what_was_sent(last) else None
 
 
 def enter(run: RunDirectory, driver_id: str) -> bool:

@@ -40,15 +40,7 @@ log = logging.getLogger(__name__)
 KEEP_LEASES: Final = 200
 """A start takes one, the end of a run another one, and so does each restart of a query."""
 _AT_ONCE: Final = 20  # a start is not to wait for more: some hundred requests to a bucket
-_OF_PROCESS: Final = (
-    ".run.json",
-    ".bootstrap.json",
-    ".process.json",
-    ".handle.json",
-    ".end.json",
-    ".followed.json",
-    ".json",
-)
+_OF_PROCESS: Final = (".process.json", ".handle.json", ".end.json", ".followed.json", ".json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

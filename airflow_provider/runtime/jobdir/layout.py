@@ -13,9 +13,7 @@
     queries/<query>/markers/<source>/            markers of a source (end_of_input.py)
     queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord
-    runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
-    runs/<run id>/submissions/<driver id>.run.json, .bootstrap.json   RunSpec, BootstrapSpec
-    runs/<upgrade>/submissions/<driver id>.upgrade.json   UpgradeSpec
+    runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent and request, put first
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.handle.json   HandleRecord
     runs/<run id>/submissions/<driver id>.end.json   DriverEnd
@@ -256,7 +254,8 @@ class RunDirectory:
         return [n for n in self.storage.list("submissions") if n.count(".") == 1]
 
     def put_submission(self, record: SubmissionRecord) -> None:
-        record.put(self.storage, f"submissions/{record.driver_id}.json")
+        """Store the intent. Idempotent: the first one stays, and each try puts the same."""
+        record.put_if_absent(self.storage, f"submissions/{record.driver_id}.json")
 
     def exit_of(self, driver_id: str) -> DriverEnd | None:
         """Return how the driver's process ended; None while that is not known."""

@@ -1,6 +1,6 @@
-"""The request of a run: every option of a driver, validated, in one document.
+"""The request of a run: every option of a driver, validated.
 
-A submitted driver reads it beside its submission, so that no option is an argument of a process.
+A submitted driver reads it in its submission, so that no option is an argument of a process.
 The command line has its digest, so that other writers of the job directory cannot change it.
 """
 
@@ -11,12 +11,19 @@ import datetime as dt
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 - documents are read by these annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.base.typed_json import Address, Name, encode, read_json
+from airflow_provider.runtime.base.typed_json import (
+    Address,
+    Mismatch,
+    Name,
+    decode,
+    encode,
+    read_json,
+)
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -27,7 +34,7 @@ from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.identity import is_identity
 from airflow_provider.runtime.jobdir.run_options import RunOptions, option, whole
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,11 +201,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DriverSpec(Document):
-    """Base of what a submitted driver reads: ``submissions/<driver id>.<command>.json``.
+class DriverSpec:
+    """Base of what a submitted driver reads in its :class:`.SubmissionRecord`.
 
     Attributes:
-        COMMAND: what the driver does with it, a part of the document's name.
+        COMMAND: what the driver does with it.
         driver_id: the submission that starts the driver; None for a user's command.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or a whole ``FILE.py`` or ``FILE.sql``.
         secret_params: for each secret parameter, the environment variable that the driver reads it
@@ -207,7 +214,6 @@ class DriverSpec(Document):
     """
 
     COMMAND: ClassVar[str] = ""
-    IS_EXACT = True
 
     driver_id: Name | None = None
     job_dir: Address = option(
@@ -274,20 +280,22 @@ class DriverSpec(Document):
         return {**self.params, **read_secrets(self.secret_params, os.environ)}
 
     def sha256(self) -> str:
-        """Return the SHA-256 digest of the document, the same before and after it is stored."""
-        # 60 is stored as it is given, and read back as 60.0.
-        read = self.from_dict(self.to_dict(), where="request")
-        return hashlib.sha256(read.to_bytes()).hexdigest()
+        """Return the SHA-256 digest of the request, the same before and after it is stored."""
+        try:  # 60 is stored as it is given, and read back as 60.0
+            read = decode(type(self), decode(dict[str, Any], encode(self)))
+        except Mismatch as error:
+            msg = f"the request cannot be stored: {error}"
+            raise ConfigError(msg) from None
+        return hashlib.sha256(json.dumps(encode(read)).encode()).hexdigest()
 
-    def send(self, run: Storage) -> None:
-        """Put the request of a driver beside its submission; it has the driver's id."""
-        self.put(run, self._path(str(self.driver_id)))
+    def inside(self, record: SubmissionRecord) -> SubmissionRecord:
+        """Return the submission with this request; it has the driver's id."""
+        return dataclasses.replace(record, command=self.COMMAND, request=encode(self))
 
-    def is_what_was_sent(self, run: Storage, driver_id: str) -> bool:
-        """Whether a driver's request asks for the same as this; also when it has none yet."""
-        sent = self.read(run, self._path(driver_id))
-        own = dataclasses.replace(self, driver_id=driver_id)
-        return sent is None or sent.sha256() == own.sha256()
+    def is_what_was_sent(self, record: SubmissionRecord) -> bool:
+        """Whether a submission asks for the same as this."""
+        own = dataclasses.replace(self, driver_id=record.driver_id).inside(record)
+        return own.to_bytes() == record.to_bytes()
 
     @classmethod
     def receive(cls: type[S], run: Storage, driver_id: str, digest: str) -> S:
@@ -296,24 +304,25 @@ class DriverSpec(Document):
         Raises:
             CorruptDocumentError: the document is damaged, or was changed after it was submitted.
         """
-        path = cls._path(driver_id)
-        spec = cls.read(run, path)
-        if spec is None:
+        path = f"submissions/{driver_id}.json"
+        record = SubmissionRecord.read(run, path)
+        if record is None or record.command != cls.COMMAND:
             msg = f"{run.url}/{path}: no such request; a driver is started by its submission"
             raise UnknownJobError(msg)
+        try:
+            spec: S = decode(cls, record.request)
+        except Mismatch as error:
+            msg = f"{run.url}/{path}: not a {cls.__name__}: {error}"
+            raise CorruptDocumentError(msg) from None
         if spec.sha256() != digest:
             msg = f"{run.url}/{path}: it was changed after driver {driver_id} was submitted"
             raise CorruptDocumentError(msg)
         return spec
 
-    @classmethod
-    def _path(cls, driver_id: str) -> str:
-        return f"submissions/{driver_id}.{cls.COMMAND}.json"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec(RunOptions, DriverSpec):
-    """``submissions/<driver id>.run.json``: what a run is to do; None where the job decides.
+    """The request of a run; None where the job decides.
 
     Attributes:
         run_id: None for the job's unfinished run, or a new one.
@@ -324,9 +333,7 @@ class RunSpec(RunOptions, DriverSpec):
             in it, and ``discard`` writes nothing. None for any other run.
     """
 
-    CONTENTS = Contents.FACTS
     COMMAND: ClassVar[str] = "run"
-    PLACES = ("submissions/{driver_id}.run.json",)
 
     run_id: str | None = option(
         "--run-id",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.host import ProcessIdentity
@@ -16,6 +17,8 @@ class SubmissionRecord(Document):
     """``submissions/<driver id>.json``: the intent to start a driver, put before it starts.
 
     Attributes:
+        command: what the driver does: ``run``, ``upgrade`` or ``bootstrap``.
+        request: the values of that command's :class:`.DriverSpec`.
         number: orders the run's submissions, independent of clocks.
         is_remote: whether the driver runs in deploy mode cluster, so that the end of the submitting
             process says nothing of the driver's.
@@ -25,11 +28,14 @@ class SubmissionRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("submissions/{driver_id}.json",)
+    IS_EXACT = True
 
     driver_id: Name
     run_id: Name
     submitted: str
     log: Address | None
+    command: str = "run"
+    request: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     number: NonNegative = 0
     is_remote: bool = False
     launcher: str | None = None
