@@ -6,7 +6,6 @@ savepoints and bootstraps, is imported where it is used: a quarter of the time.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import uuid
 from pathlib import Path
@@ -24,11 +23,11 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.requests import (
     NOBODY,
     STOP,
-    WatchRecord,
     claim,
     is_watching,
     put_cancel,
     put_request,
+    replace_trigger,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState, driver_at_work
@@ -184,16 +183,14 @@ class DriverHook(BaseHook):
         :meth:`end` ignores earlier ids: a paused triggerer ends triggers that another one has taken
         over.
         """
-        record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
-        record.put(directory_at(job_dir).run(run_id).storage, "watch.json")
-        return record.trigger
+        trigger = uuid.uuid4().hex
+        replace_trigger(directory_at(job_dir).run(run_id).storage, generation, trigger)
+        return trigger
 
-    def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
+    def unwatch(self, job_dir: str, run_id: str, generation: int, trigger: str) -> None:
         """Record that the trigger waits no more, unless another one has replaced it. Idempotent."""
         run = directory_at(job_dir).run(run_id).storage
-        watch = WatchRecord.read(run, "watch.json")
-        if watch is not None and watch.trigger == trigger:
-            dataclasses.replace(watch, trigger=NOBODY).put(run, "watch.json")
+        replace_trigger(run, generation, NOBODY, old=trigger)
 
     def end(
         self,

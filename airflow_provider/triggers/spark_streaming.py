@@ -192,7 +192,7 @@ class SparkStreamingTrigger(BaseTrigger):
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
         with self.storage.opened():
-            SparkStreamingHook().unwatch(self.job_dir, self.run_id, own_id)
+            SparkStreamingHook().unwatch(self.job_dir, self.run_id, self.generation, own_id)
 
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.

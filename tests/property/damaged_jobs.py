@@ -32,7 +32,6 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import (
     WatchClaimRecord,
-    WatchRecord,
     put_request,
     reply,
 )
@@ -177,8 +176,7 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
             run, "owner.json"
         )
         TriesRecord(max_tries=1).put(run, "tries.json")
-        WatchClaimRecord(generation=1, nonce="n").put(run, "claims/1.json")
-        WatchRecord(generation=1, trigger="t").put(run, "watch.json")
+        WatchClaimRecord(generation=1, nonce="n", trigger="t").put(run, "claims/1.json")
         PeriodRecord(run_id=run_id, began=NOW).put(run, "periods/task.1.json")
     first = directory.run("r0")
     first.put_record(a_run("r0", token=1, starting={"q": -1}))

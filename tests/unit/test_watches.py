@@ -5,7 +5,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_provider.runtime.jobdir.requests import claim, is_newest
+from airflow_provider.runtime.base.names import numbers_in
+from airflow_provider.runtime.jobdir.requests import (
+    NOBODY,
+    claim,
+    is_newest,
+    is_watching,
+    replace_trigger,
+)
 from airflow_provider.runtime.storage.local import LocalStorage
 
 
@@ -17,18 +24,66 @@ class Interrupted(LocalStorage):
         self._meanwhile = meanwhile
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._pause()
+        return super().put_if_absent(path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._pause()
+        super().put(path, data)
+
+    def _pause(self) -> None:
         meanwhile, self._meanwhile = self._meanwhile, lambda: None
         meanwhile()
-        return super().put_if_absent(path, data)
 
 
 def test_generations_count_the_tries(storage):
     """
-    Each try has the next generation; the last one is the newest, and what was before it is removed.
+    Each try has the next generation; the last one is the newest, and old ones are removed.
     """
     assert [1, 2, 3] == [claim(storage) for _ in range(3)]
     assert [False, False, True, False] == [is_newest(storage, n) for n in (1, 2, 3, 4)]
-    assert ["3.json"] == storage.list("claims")
+    assert [*range(4, 16)] == [claim(storage) for _ in range(12)]
+    assert [*range(6, 16)] == numbers_in(storage.list("claims"), ".json")
+
+
+def test_a_trigger_waits_for_its_own_try(storage):
+    """
+    Of the triggers of the newest claim the last one watches, and each does when that has ended; a
+    trigger of an older claim changes nothing of it.
+    """
+    old, newest = claim(storage), claim(storage)
+    replace_trigger(storage, newest, "t1")
+    replace_trigger(storage, newest, "t2")
+    replace_trigger(storage, old, "t0")
+    taken_over = [is_watching(storage, newest, each) for each in ("t1", "t2", None)]
+    replace_trigger(storage, newest, NOBODY, old="t1")
+    still = [is_watching(storage, newest, each) for each in ("t1", "t2")]
+    replace_trigger(storage, newest, NOBODY, old="t2")
+
+    assert [False, True, True] == taken_over
+    assert [False, True] == still
+    assert [True, True] == [is_watching(storage, newest, each) for each in ("t1", "t2")]
+    assert not is_watching(storage, old, "t0")
+
+
+def test_a_trigger_that_was_paused_restores_no_claim_that_counts(storage):
+    """
+    It may write the claim of its try again when later ones have removed it; that one is not the
+    newest, and the next claim removes it.
+    """
+    first = claim(storage)
+
+    def meanwhile() -> None:
+        for _ in range(20):
+            claim(storage)
+
+    replace_trigger(Interrupted(storage.url, meanwhile), first, "t1")
+
+    assert f"{first}.json" in storage.list("claims")
+    assert [21] == [n for n in range(1, 23) if is_newest(storage, n)]
+    assert not is_watching(storage, first, "t1")
+    assert 22 == claim(storage)
+    assert f"{first}.json" not in storage.list("claims")
 
 
 def test_tries_that_claim_at_once_have_different_generations(storage):

@@ -21,7 +21,6 @@
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
     runs/<run id>/claims/<n>.json                WatchClaimRecord (requests.py): a try watches
-    runs/<run id>/watch.json                     WatchRecord: which trigger waits
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted

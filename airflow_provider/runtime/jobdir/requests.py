@@ -244,42 +244,33 @@ def savepoint_is_complete(savepoint: str) -> str:
     )
 
 
+NOBODY: Final = ""
+"""The trigger of a claim for which none waits."""
+_KEPT_CLAIMS: Final = 10  # so that an old listing, too, has a newer claim than a removed one
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WatchClaimRecord(Document):
     """``runs/<run id>/claims/<generation>.json``: a try of an Airflow task watches the run.
 
+    A paused trigger may write a claim again that a later try has removed. The last claims are not
+    removed, so the listing has a newer one, and the restored claim does not count.
+
     Attributes:
         nonce: tells it from that of a concurrent try.
-    """
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("claims/*.json",)
-
-    generation: NonNegative
-    nonce: str
-
-
-NOBODY: Final = ""
-"""The trigger of a claim for which none waits any more."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WatchRecord(Document):
-    """``runs/<run id>/watch.json``: which trigger waits for a claim.
-
-    Attributes:
         trigger: the trigger that began to wait last, another id in each triggerer; empty for none.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("watch.json",)
+    PLACES = ("claims/{generation}.json",)
 
     generation: NonNegative
-    trigger: str
+    nonce: str
+    trigger: str = NOBODY
 
 
 def claim(run: Storage) -> int:
-    """Take the next generation, which no other try gets, and remove the claims before it.
+    """Take the next generation, which no other try gets, and remove old claims.
 
     Crash safety: leaves a harmless claim of a dead try.
     """
@@ -292,31 +283,35 @@ def claim(run: Storage) -> int:
         if is_mine and newest == mine.generation:
             break
     for earlier in numbers_in(run.list("claims"), ".json"):
-        if earlier < newest:
+        if earlier <= newest - _KEPT_CLAIMS:
             run.delete(_path(earlier))
     return newest
+
+
+def replace_trigger(run: Storage, generation: int, trigger: str, *, old: str | None = None) -> None:
+    """Record which trigger waits for a claim; with *old*, only in place of that one."""
+    mine = WatchClaimRecord.read(run, _path(generation))
+    if mine is not None and old in {None, mine.trigger}:
+        dataclasses.replace(mine, trigger=trigger).put(run, _path(generation))
 
 
 def is_newest(run: Storage, generation: int) -> bool:
     """Whether no later try has claimed the run."""
     # In this order: claims are removed from the lowest.
-    return not _is_there(run, generation + 1) and _is_there(run, generation)
+    is_last = WatchClaimRecord.read(run, _path(generation + 1)) is None
+    return is_last and _newest(run) == generation
 
 
 def is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
     """Whether no later watcher watches the run."""
     if not is_newest(run, generation):
         return False
-    watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
-    return watch is None or watch.generation != generation or watch.trigger in {trigger, NOBODY}
+    mine = WatchClaimRecord.read(run, _path(generation)) if trigger is not None else None
+    return trigger is None or (mine is not None and mine.trigger in {trigger, NOBODY})
 
 
 def _newest(run: Storage) -> int:
     return max(numbers_in(run.list("claims"), ".json"), default=0)
-
-
-def _is_there(run: Storage, generation: int) -> bool:
-    return WatchClaimRecord.read(run, _path(generation)) is not None
 
 
 def _path(generation: int) -> str:
