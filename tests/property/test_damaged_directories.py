@@ -258,8 +258,8 @@ WRITERS: dict[str, Call] = {
     "savepoint dispose": Call(
         _command("savepoint", "dispose", "ROOT/job/savepoints/s1"), ("job/savepoints/s1",)
     ),
-    "stop": Call(_command("stop", "ROOT/job", "--timeout", "1 s"), ("job/requests", "job/bells")),
-    "cancel": Call(_command("cancel", "ROOT/job"), ("job/requests", "job/bells")),
+    "stop": Call(_command("stop", "ROOT/job", "--timeout", "1 s"), ("job/requests",)),
+    "cancel": Call(_command("cancel", "ROOT/job"), ("job/requests",)),
     "recover": Call(
         _recovered,
         ("job/queries", "job/leases", "job/heartbeats", "job/runs/", "out/.staging", "out/_"),
@@ -293,7 +293,6 @@ WRITERS: dict[str, Call] = {
             "job/runs",
             "job/requests",
             "job/replies",
-            "job/bells",
             "job/retired.json",
         ),
     ),

@@ -75,7 +75,7 @@ def test_of_an_old_run_stays_what_was_asked_and_how_it_ended(ended, clock):
     assert ["attempts/1.json", "final.json", "run.json"] == [
         name.removeprefix("runs/old/") for name in files(ended, "runs/old")
     ]
-    assert [] == [*files(ended, "requests"), *files(ended, "replies"), *files(ended, "bells")]
+    assert [] == [*files(ended, "requests"), *files(ended, "replies")]
     assert "heartbeats/1.json" not in files(ended)
     assert "heartbeats/2.json" in files(ended), "the newest leases keep all"
 
@@ -241,13 +241,15 @@ def test_what_nobody_here_has_made_stays(ended, clock):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     request = put_cancel(ended.counted, "d1", clock)
-    ended.counted.put("requests/d1/lie.json", ended.counted.read(f"requests/d1/{request}.json"))
+    mine = "requests/d1/1.json"
+    reply(ended.counted, request, ok=True, message="", clock=clock)
+    ended.counted.put("requests/d1/copy.json", ended.counted.read(mine))
     ended.runs(KEEP_LEASES)
     retire(ended)
 
     kept = files(ended)
-    assert {*strange, "requests/d1/lie.json"} <= set(kept)
-    assert f"requests/d1/{request}.json" not in kept
+    assert {*strange, "requests/d1/copy.json"} <= set(kept)
+    assert not {mine, f"replies/{request}.json"} & set(kept)
 
 
 def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):

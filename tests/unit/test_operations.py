@@ -114,9 +114,8 @@ def test_a_driver_that_waits_for_spark_reads_one_name(job):
 
 
 def test_an_idle_driver_asks_so_much(job):
-    """In each second: two looks at its bell, and one at its lease. It lists once a minute."""
-    inbox = Inbox(job.storage, "d1", job.bench.clock)
-    inbox.pending()
+    """In each second: two looks for its next request, and one at its lease."""
+    inbox = Inbox(job.storage, "d1")
     job.storage.taken()
     for _ in range(2):
         inbox.pending()

@@ -80,7 +80,7 @@ class StopRequestHandler:
         self._clock = clock
         self._is_batch = is_batch
         self._accepted: StopRecord | None = None
-        self._inbox = Inbox(directory.storage, driver_id, clock)
+        self._inbox = Inbox(directory.storage, driver_id)
         self._refusal: Failure | None = None  # why there is no savepoint, though one was requested
         self.savepoint: str | None = None
         self.aligned_timeout_s: float | None = None

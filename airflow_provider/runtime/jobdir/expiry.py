@@ -1,9 +1,9 @@
 """Expiry of old records: each start removes some records of old runs and drivers.
 
 A starting driver retires the leases that are two hundred older than its own, twenty at a time, and
-records its position. Of each retired driver it removes the heartbeat, signal, requests and replies;
-its submission, log and attempt, unless they are the last of an open run; and an ended run's
-progress and histories, with its last driver.
+records its position. Of each retired driver it removes the heartbeat, requests and replies; its
+submission, log and attempt, unless they are the last of an open run; and an ended run's progress
+and histories, with its last driver.
 
 Leases (which fence), ``run.json``, the end of each run and its last attempt stay permanently. A run
 that has not ended can be resumed at any age. Foreign files stay.

@@ -36,7 +36,7 @@
     bootstraps/<name>/                           a job directory of its own (bootstrap.py)
     leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json
     retired.json                                 RetiredRecord (expiry.py): what is removed
-    requests/<driver id>/<id>.json  bells/<driver id>.json  replies/<id>.json
+    requests/<driver id>/<n>.json, replies/<id>.json   RequestRecord, ReplyRecord (requests.py)
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ def open_job_directory(job_dir: str) -> JobDirectory:
 _JOB: Final = "job.json"
 ROOTS: Final = frozenset(
     (
-        *(_JOB, "bells", "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
+        *(_JOB, "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
         *(OPERATIONS, "retired.json", "runs", "savepoints", "upgrades"),
         *(identity.PATH, identity.PREDECESSORS),
     )

@@ -1,19 +1,20 @@
 """Requests to a driver through the job directory; no network path to it is needed.
 
-A request lies in a folder of its driver, so no later driver reads it. The caller then replaces that
-driver's signal, a small document. The driver reads the signal twice a second, and lists its
-requests when it has changed, or once a minute, since the caller may die before.
+Requests are numbered from 1, without a gap, in a folder of the driver, so no later driver reads
+them. A caller puts the next number if it is absent. Twice a second the driver reads the number
+after its last request, by name: on a network filesystem a listing may be stale.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.clock import Clock, Due, to_iso
-from airflow_provider.runtime.base.names import check_name, numbers_in
+from airflow_provider.runtime.base.clock import Clock, to_iso
+from airflow_provider.runtime.base.names import check_name, is_name, numbers_in
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
 from airflow_provider.runtime.errors.ways_out import set_option
@@ -21,6 +22,8 @@ from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestReco
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider.runtime.api.storages import Storage
 
 
@@ -30,19 +33,6 @@ CANCEL: Final = "cancel"
 STOP: Final = "stop"
 STOP_REQUEST: Final = "stop-request"
 """The label of a savepoint that a stop has requested; the request's id is its value."""
-_POLL_WITHOUT_SIGNAL_S: Final = (
-    60.0  # a request whose bell never rang is heard this late, for a listing each time
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RequestSignal(Document):
-    """``bells/<driver id>.json``: the driver has got a request whenever this changes."""
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("bells/*.json",)
-
-    nonce: str
 
 
 def put_request(
@@ -64,34 +54,33 @@ def put_request(
         request_id: an id of a caller that may repeat the request; the first one stays.
         options: further members of the request.
 
-    Crash safety: a request without a signal is found within a minute. Idempotent: by *request_id*.
+    Crash safety: one document, put if absent. Idempotent: by *request_id*.
     """
     if request_id is not None and (before := find_request(storage, request_id)) is not None:
-        _ring(storage, before.driver_id)
         return before
-    folder = _folder(driver_id)
     request = RequestRecord(
-        id=request_id or uuid.uuid4().hex,
+        id=check_name(request_id or uuid.uuid4().hex, what="request"),
         kind=kind,
         driver_id=driver_id,
         at=to_iso(clock.now()),
-        number=len(storage.list(folder)) + 1,
+        number=1,
         **options,
     )
-    name = f"{check_name(request.id, what='request')}.json"
-    if not request.put_if_absent(storage, f"{folder}/{name}"):
-        request = RequestRecord.read(storage, f"{folder}/{name}") or request
-    _ring(storage, driver_id)
-    return request
+    while True:
+        for number, taken in _numbered(storage, driver_id, request.number):
+            if taken is not None and taken.id == request.id:
+                return taken  # another caller of this id was faster
+            request = dataclasses.replace(request, number=number + 1)
+        if request.put_if_absent(storage, _request_path(driver_id, request.number)):
+            return request
 
 
 def find_request(storage: Storage, request_id: str) -> RequestRecord | None:
-    """Return a request that was put before, whichever driver it means; None when there is none."""
-    name = f"{check_name(request_id, what='request')}.json"
-    for driver_id in storage.list("requests"):
-        if name in storage.list(f"requests/{driver_id}"):
-            return RequestRecord.read(storage, f"requests/{driver_id}/{name}")
-    return None
+    """Return a request that was put before, to whichever driver; None when there is none."""
+    check_name(request_id, what="request")
+    drivers = filter(is_name, storage.list("requests"))
+    found = (request for driver in drivers for request in requests_of(storage, driver))
+    return next((request for request in found if request.id == request_id), None)
 
 
 def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
@@ -101,19 +90,22 @@ def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
 
 def requests_of(storage: Storage, driver_id: str) -> list[RequestRecord]:
     """Return all requests that the driver ever got, oldest first."""
-    folder = _folder(driver_id)
-    names = [name for name in storage.list(folder) if name.endswith(".json")]
-    found = [_read(storage, f"{folder}/{name}") for name in names]
-    return sorted((r for r in found if r is not None), key=lambda r: (r.number, r.id))
+    return [request for _, request in _numbered(storage, driver_id) if request is not None]
 
 
-def _read(storage: Storage, path: str) -> RequestRecord | None:
-    """Return a request; None when it is gone, or damaged, which counts as no request."""
-    try:
-        return RequestRecord.read(storage, path)
-    except CorruptDocumentError as error:
-        log.warning("a request is ignored: %s", error)
-        return None
+def _numbered(
+    storage: Storage, driver_id: str, first: int = 1
+) -> Iterator[tuple[int, RequestRecord | None]]:
+    """Yield each number from *first* on that is taken, with its request; None if it is damaged."""
+    for number in itertools.count(first):
+        try:
+            request = RequestRecord.read(storage, _request_path(driver_id, number))
+            if request is None:
+                return
+        except CorruptDocumentError as error:
+            log.warning("a request is ignored: %s", error)
+            request = None
+        yield number, request
 
 
 def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
@@ -123,8 +115,8 @@ def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
 
 
 def is_requested(storage: Storage, driver_id: str) -> bool:
-    """Whether the driver has an open request; one read while there is none."""
-    return _rung(storage, driver_id) is not None and bool(pending_requests(storage, driver_id))
+    """Whether the driver has an open request; one read while it never got one."""
+    return bool(pending_requests(storage, driver_id))
 
 
 def is_leaving(storage: Storage, driver_id: str) -> bool:
@@ -134,13 +126,14 @@ def is_leaving(storage: Storage, driver_id: str) -> bool:
 
 
 def forget_requests(storage: Storage, driver_id: str) -> None:
-    """Remove a long-ended driver's requests, replies and signal. Idempotent."""
-    for request in requests_of(storage, driver_id):
+    """Remove a long-ended driver's requests and replies. Idempotent.
+
+    Crash safety: the requests that are left have no gap, so the next call finds all of them.
+    """
+    for request in reversed(requests_of(storage, driver_id)):
         if read_reply(storage, request.id) is not None:
             storage.delete(f"replies/{request.id}.json")
-        storage.delete(f"{_folder(driver_id)}/{request.id}.json")
-    if _rung(storage, driver_id) is not None:
-        storage.delete(bell_of(driver_id))
+        storage.delete(_request_path(driver_id, request.number))
 
 
 def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
@@ -152,13 +145,12 @@ def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
 
 
 class Inbox:
-    """The requests to one driver: one read per poll while no signal was set."""
+    """The requests to one driver: one read per poll while there is no new one."""
 
-    def __init__(self, storage: Storage, driver_id: str, clock: Clock) -> None:
+    def __init__(self, storage: Storage, driver_id: str) -> None:
         self._storage = storage
         self._driver_id = driver_id
-        self._unrung = Due(clock, _POLL_WITHOUT_SIGNAL_S)
-        self._heard: str | None = None  # the bell's nonce, before the requests were listed
+        self._next = 1
         self._open: dict[str, RequestRecord] = {}
 
     def pending(self) -> list[RequestRecord]:
@@ -167,11 +159,10 @@ class Inbox:
         Raises:
             OSError: the storage does not answer; the requests are found later.
         """
-        nonce = _rung(self._storage, self._driver_id)
-        if self._unrung() or nonce != self._heard:
-            found = pending_requests(self._storage, self._driver_id)
-            self._open = {request.id: request for request in found}
-            self._heard = nonce
+        for number, request in _numbered(self._storage, self._driver_id, self._next):
+            if request is not None and read_reply(self._storage, request.id) is None:
+                self._open[request.id] = request
+            self._next = number + 1
         return list(self._open.values())
 
     def answered(self, request_id: str) -> None:
@@ -218,22 +209,8 @@ def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
     return ReplyRecord.read(storage, f"replies/{request_id}.json")
 
 
-def _ring(storage: Storage, driver_id: str) -> None:
-    RequestSignal(nonce=uuid.uuid4().hex).put(storage, bell_of(driver_id))
-
-
-def _rung(storage: Storage, driver_id: str) -> str | None:
-    bell = RequestSignal.read(storage, bell_of(driver_id))
-    return bell.nonce if bell is not None else None
-
-
-def bell_of(driver_id: str) -> str:
-    """Return where the bell of a driver lies in the job directory."""
-    return f"bells/{check_name(driver_id, what='driver id')}.json"
-
-
-def _folder(driver_id: str) -> str:
-    return f"requests/{check_name(driver_id, what='driver id')}"
+def _request_path(driver_id: str, number: int) -> str:
+    return f"requests/{check_name(driver_id, what='driver id')}/{number}.json"
 
 
 def savepoint_is_complete(savepoint: str) -> str:

@@ -199,7 +199,7 @@ class ReplayRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
-    """``requests/<driver id>/<id>.json``: a request to one driver.
+    """``requests/<driver id>/<number>.json``: a request to one driver.
 
     Attributes:
         driver_id: the driver; it may not have taken its lease yet.
@@ -207,11 +207,11 @@ class RequestRecord(Document):
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long to wait for a batch in flight; None until it ends.
         keeps_run: of a stop: the run is not over, and its next start resumes it.
-        number: orders the driver's requests, independent of clocks.
+        number: of the driver's requests, from 1 without a gap.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("requests/{driver_id}/{id}.json",)
+    PLACES = ("requests/{driver_id}/{number}.json",)
 
     id: Name
     kind: str
@@ -223,7 +223,7 @@ class RequestRecord(Document):
     savepoint: Address | None = None
     aligned_timeout_s: Seconds | None = None
     keeps_run: bool = False
-    number: int = 0
+    number: Positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
