@@ -47,7 +47,8 @@ class Stream(Job):
         self.spark.begin()
         path = f"queries/{self.query}/topologies/{QUERY_ID}.json"
         sources: list[str | None] = ["flights", "flights:marker"]
-        TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[]).put(self.storage, path)
+        record = TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[], versions=[])
+        record.put(self.storage, path)
         return self
 
     def commit_hour(self, batch: int, *, published: bool = True) -> Stream:

@@ -102,7 +102,7 @@ def test_what_an_undone_driver_writes_late_counts_nowhere(job):
 
     start(job)
     assert not before.root.exists()
-    assert job.storage.list("queries/q") == ["checkpoint-1", "committables"]
+    assert job.storage.list("queries/q") == ["checkpoint-1", "committables", "topologies"]
 
 
 def test_each_restore_has_a_place_of_its_own(job):
@@ -111,7 +111,7 @@ def test_each_restore_has_a_place_of_its_own(job):
     for number in (1, 2, 3):
         restore_job(job.storage.url, savepoint.url, clock=job.clock)
         assert job.spark.root.name == f"checkpoint-{number}"
-    assert ["checkpoint-3", "committables"] == job.storage.list("queries/q")
+    assert ["checkpoint-3", "committables", "topologies"] == job.storage.list("queries/q")
 
 
 def test_a_query_that_is_not_restored_stays_where_it_is(job):
@@ -312,7 +312,9 @@ def test_a_folder_that_a_person_has_made_is_left_alone(job):
     start(job)
 
     assert 7 == mine.logs.position().last_commit
-    assert ["checkpoint-1", "checkpoint-3", "committables"] == job.storage.list("queries/q")
+    assert ["checkpoint-1", "checkpoint-3", "committables", "topologies"] == job.storage.list(
+        "queries/q"
+    )
 
 
 def test_strange_names_beside_the_records_are_not_read(job):

@@ -48,7 +48,6 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_records import (
     kept_fingerprint,
     kept_topology,
-    put_fingerprint,
     put_topology,
 )
 from airflow_provider.runtime.queries.spark_state import spark_repartition
@@ -325,14 +324,12 @@ class _Work:
         checkpoint = self._directory.checkpoint(query.name)
         query_id = CheckpointLogs(checkpoint).query_id()
         before = kept_topology(self._directory, query.name)
+        made = kept_fingerprint(self._directory, query.name)
         drop_operators(checkpoint, query.dropped)
         if before is not None and query_id is not None:
-            after = topology_without(before, query.dropped)
-            put_topology(self._directory, query.name, query_id, after, replace=True)
-        made = kept_fingerprint(self._directory, query.name)
-        if made is not None and query_id is not None:
-            after_drop = fingerprint_without(made, query.dropped)
-            put_fingerprint(self._directory, query.name, query_id, after_drop, since=0)
+            topology = topology_without(before, query.dropped)
+            fingerprint = fingerprint_without(made, query.dropped) if made is not None else None
+            put_topology(self._directory, query.name, query_id, topology, fingerprint, replace=True)
 
     def source(self) -> Source:
         record = self._savepoint.record

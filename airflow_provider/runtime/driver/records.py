@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import socket
@@ -30,7 +31,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     sum_of,
     total_of,
 )
-from airflow_provider.runtime.jobdir.query_records import keep_fingerprint, keep_topology
+from airflow_provider.runtime.jobdir.query_records import keep_topology
 from airflow_provider.runtime.jobdir.run_commit import _batch_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
@@ -85,12 +86,21 @@ def start_query(directory: JobDirectory, query: RunningQuery | BatchQuery, how: 
     if not isinstance(query, RunningQuery):
         query.start(how)  # a batch job keeps no state
         return
-    definition, position = query.definition, query.logs.position()
-    name, since = definition.name, position.last_commit + 1
-    keep_fingerprint(directory, name, definition.fingerprint, since=since)
+    definition, before = query.definition, query.logs.position()
+    keep = functools.partial(
+        keep_topology,
+        directory,
+        query.name,
+        definition.topology,
+        definition.fingerprint,
+        before=before,
+    )
+    is_first = query.logs.query_id() is None
+    if not is_first:
+        keep()
     query.start(how)
-    keep_topology(directory, name, definition.topology, replace=position.last_offsets < 0)
-    keep_fingerprint(directory, name, definition.fingerprint, since=since)
+    if is_first:
+        keep()
 
 
 def run_record(

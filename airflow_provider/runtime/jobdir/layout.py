@@ -9,9 +9,8 @@
     queries/<query>/committables/<query id>/     records of its epochs (epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources: which are read no more
-    queries/<query>/fingerprints/<query id>.json FingerprintRecord: what made its state
     queries/<query>/markers/<source>/            markers of a source (end_of_input.py)
-    queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
+    queries/<query>/topologies/<query id>.json   TopologyRecord: what it consists of
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent and request, put first
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked

@@ -1,4 +1,4 @@
-"""Records of a query: what made the state in its checkpoint, and what the query consists of.
+"""The record of a query: what it consists of, and what made the state in its checkpoint.
 
 A change is put before the query starts with it, and counts only once its first batch has committed.
 """
@@ -23,6 +23,7 @@ from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 
@@ -39,77 +40,14 @@ class FingerprintVersion:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FingerprintRecord(Document):
-    """``queries/<query>/fingerprints/<query id>.json``: put before each start that changes it.
-
-    Attributes:
-        versions: ascending; the first one made the oldest kept state.
-    """
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("fingerprints/{query_id}.json",)
-
-    query_id: Name
-    versions: list[FingerprintVersion]
-
-    def at(self, batch: int) -> Fingerprint | None:
-        """Return what the query was when a batch ran; before the first one what was to run it."""
-        made = [each for each in self.versions if each.since <= batch] or self.versions[:1]
-        return made[-1].fingerprint if made else None
-
-
-def kept_fingerprint(
-    directory: JobDirectory, query: str, batch: int | None = None
-) -> Fingerprint | None:
-    """Return the fingerprint of a query after *batch*, or the last commit; None if never kept."""
-    logs = CheckpointLogs(directory.checkpoint(query))
-    query_id = logs.query_id()
-    if query_id is None:
-        return None
-    record = FingerprintRecord.read(directory.storage, _path(query, query_id))
-    if record is None:
-        return None
-    return record.at(logs.position().last_commit if batch is None else batch)
-
-
-def keep_fingerprint(
-    directory: JobDirectory, query: str, fingerprint: Fingerprint | None, *, since: int
-) -> None:
-    """Store the fingerprint of a query from batch *since* on; None or no change stores nothing.
-
-    Crash safety: what no batch has run with does not count. Idempotent.
-    """
-    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
-    if query_id is not None and fingerprint is not None:
-        put_fingerprint(directory, query, query_id, fingerprint, since=since)
-
-
-def put_fingerprint(
-    directory: JobDirectory, query: str, query_id: str, fingerprint: Fingerprint, *, since: int
-) -> None:
-    """Store what the query of an id is from a batch on; see :func:`keep_fingerprint`."""
-    path = _path(query, query_id)
-    before = FingerprintRecord.read(directory.storage, path)
-    made = [each for each in before.versions if each.since < since][-1:] if before else []
-    if not made or made[-1].fingerprint != fingerprint:
-        made = [*made, FingerprintVersion(since=since, fingerprint=fingerprint)]
-    record = FingerprintRecord(query_id=query_id, versions=made)
-    if record != before:
-        record.put(directory.storage, path)
-
-
-def _path(query: str, query_id: str) -> str:
-    return f"queries/{query}/fingerprints/{query_id}.json"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyRecord(Document):
-    """``queries/<query>/topologies/<query id>.json``: put when the query is first started.
+    """``queries/<query>/topologies/<query id>.json``: what a query consists of.
 
     Attributes:
-        sources: one name for each line in the offset log.
+        sources: one name for each line in the offset log; None where not known.
         operators: per stateful operator its ``id``, ``kind``, ``sources`` above it, ``name`` in the
             job, and ``keys``, a join's key columns; None when not known.
+        versions: of its fingerprint, ascending; the first one made the oldest kept state.
     """
 
     CONTENTS = Contents.FACTS
@@ -118,6 +56,20 @@ class TopologyRecord(Document):
     query_id: Name
     sources: list[str | None]
     operators: list[OperatorValues] | None
+    versions: list[FingerprintVersion]
+
+    @classmethod
+    def of(
+        cls, query_id: str, topology: Topology, fingerprint: Fingerprint | None, *, since: int
+    ) -> TopologyRecord:
+        operators = topology.operators
+        made = fingerprint and FingerprintVersion(since=since, fingerprint=fingerprint)
+        return cls(
+            query_id=query_id,
+            sources=list(topology.sources),
+            operators=None if operators is None else [each._asdict() for each in operators],
+            versions=[made] if made else [],
+        )
 
     @property
     def topology(self) -> Topology:
@@ -127,34 +79,81 @@ class TopologyRecord(Document):
             operators=None if operators is None else tuple(map(OperatorShape.of, operators)),
         )
 
+    def fingerprint_at(self, batch: int) -> Fingerprint | None:
+        """Return what the query was when a batch ran; before the first one what was to run it."""
+        made = [each for each in self.versions if each.since <= batch] or self.versions[:1]
+        return made[-1].fingerprint if made else None
+
+    def followed_by(self, start: TopologyRecord) -> TopologyRecord:
+        """Return the record with which a start continues whose only version is that of *start*."""
+        kept = start if None in self.sources else self
+        if not start.versions:
+            return dataclasses.replace(kept, versions=self.versions)
+        (now,) = start.versions
+        made = [each for each in self.versions if each.since < now.since][-1:]
+        if not made or made[-1].fingerprint != now.fingerprint:
+            made = [*made, now]
+        return dataclasses.replace(kept, versions=made)
+
+
+def kept_fingerprint(
+    directory: JobDirectory, query: str, batch: int | None = None
+) -> Fingerprint | None:
+    """Return the fingerprint of a query after *batch*, or the last commit; None if never kept."""
+    logs = CheckpointLogs(directory.checkpoint(query))
+    query_id = logs.query_id()
+    record = TopologyRecord.read(directory.storage, _path(query, query_id)) if query_id else None
+    if record is None:
+        return None
+    return record.fingerprint_at(logs.position().last_commit if batch is None else batch)
+
 
 def put_topology(
-    directory: JobDirectory, query: str, query_id: str, topology: Topology, *, replace: bool = False
+    directory: JobDirectory,
+    query: str,
+    query_id: str,
+    topology: Topology,
+    fingerprint: Fingerprint | None = None,
+    *,
+    replace: bool = False,
 ) -> None:
-    """Store what a query consists of. Idempotent: the first record of an id stays.
+    """Store what the query of an id consists of. Idempotent: the first record of an id stays.
 
-    *replace* replaces it, for a query of which nothing was ever planned.
+    *replace* replaces it, in a directory that no other process uses.
     """
-    operators = topology.operators
-    record = TopologyRecord(
-        query_id=query_id,
-        sources=list(topology.sources),
-        operators=None if operators is None else [each._asdict() for each in operators],
-    )
-    path = _topology_path(query, query_id)
+    record = TopologyRecord.of(query_id, topology, fingerprint, since=0)
     if replace:
-        record.put(directory.storage, path)
+        record.put(directory.storage, _path(query, query_id))
     else:
-        record.put_if_absent(directory.storage, path)
+        record.put_if_absent(directory.storage, _path(query, query_id))
 
 
 def keep_topology(
-    directory: JobDirectory, query: str, topology: Topology, *, replace: bool
+    directory: JobDirectory,
+    query: str,
+    topology: Topology,
+    fingerprint: Fingerprint | None,
+    *,
+    before: LogPosition,
 ) -> None:
-    """Store what a query that has been started consists of; see :func:`put_topology`."""
+    """Store what a query consists of that starts, or has started, after the position *before*.
+
+    The first topology of an id stays, unless it has no names, or nothing was planned with it.
+
+    Crash safety: a fingerprint with which no batch has run does not count. Idempotent.
+    """
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
-    if query_id is not None:
-        put_topology(directory, query, query_id, topology, replace=replace)
+    if query_id is None:
+        return
+    path, since = _path(query, query_id), before.last_commit + 1
+    record = TopologyRecord.of(query_id, topology, fingerprint, since=since)
+    if record.put_if_absent(directory.storage, path):
+        return
+    kept = TopologyRecord.read(directory.storage, path)
+    if kept is not None and before.last_offsets >= 0:
+        record = kept.followed_by(record)
+    if record != kept:
+        record.put(directory.storage, path)
 
 
 def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
@@ -167,7 +166,7 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
     query_id = logs.query_id()
     if query_id is None:
         return None
-    record = TopologyRecord.read(directory.storage, _topology_path(query, query_id))
+    record = TopologyRecord.read(directory.storage, _path(query, query_id))
     known = record.topology if record is not None else None
     if known is not None and known.operators is not None:
         return known
@@ -191,5 +190,5 @@ def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
     return tuple(sorted(found))
 
 
-def _topology_path(query: str, query_id: str) -> str:
+def _path(query: str, query_id: str) -> str:
     return f"queries/{query}/topologies/{query_id}.json"

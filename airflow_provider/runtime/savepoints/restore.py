@@ -47,7 +47,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
-from airflow_provider.runtime.jobdir.query_records import put_fingerprint, put_topology
+from airflow_provider.runtime.jobdir.query_records import put_topology
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
     check_repartitionable,
@@ -377,12 +377,8 @@ def _restore_query(
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
-    topology = savepoint.record.queries[theirs].topology
-    if None not in topology.sources:  # else its first start tells more
-        put_topology(directory, name, query_id, topology)
-    fingerprint = savepoint.record.queries[theirs].fingerprint
-    if fingerprint is not None:
-        put_fingerprint(directory, name, query_id, fingerprint, since=0)
+    saved = savepoint.record.queries[theirs]
+    put_topology(directory, name, query_id, saved.topology, saved.fingerprint)
     _put_ends(directory, name, operation, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
