@@ -30,7 +30,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.record import ReaderRecord, claim, is_held
+from airflow_provider.runtime.savepoints.record import READ, SavepointClaimRecord, claim, is_held
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -290,7 +290,7 @@ def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
     """Nobody here can know whether it lives; age counts there, and only there."""
     saved = take(job)
     began = to_iso(job.clock.now())
-    reader = ReaderRecord(nonce="0", owner=ELSEWHERE, began=began)
+    reader = SavepointClaimRecord(nonce="0", owner=ELSEWHERE, began=began, purpose=READ)
     reader.put(root.at("s1"), "reader.0.json")
     with pytest.raises(SavepointBusyError, match="by another process on elsewhere"):
         dispose(saved.url, clock=job.clock)

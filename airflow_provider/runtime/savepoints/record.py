@@ -26,7 +26,7 @@ import dataclasses
 import json
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
 
 from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
@@ -35,8 +35,8 @@ from airflow_provider.runtime.base.typed_json import (
     IsoTime,
     Name,
     NonNegative,
-    Positive,
     RelativePath,
+    among,
 )
 from airflow_provider.runtime.checkpoint.drain_step import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
@@ -269,6 +269,8 @@ def check_origin(origin: str) -> str:
 
 TAKE: Final = "take"
 REMOVE: Final = "remove"
+READ: Final = "read"
+_DOING: Final = {TAKE: "being taken", REMOVE: "being removed", READ: "being restored"}
 BROKEN_AFTER_S: Final = 86_400.0
 """No take, restore or removal takes a day; clocks of two machines do not differ by one."""
 _CLAIM: Final = re.compile(r"writer\.([1-9][0-9]*)\.json")
@@ -276,44 +278,44 @@ _READER: Final = re.compile(r"reader\.[0-9a-f]+\.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReaderRecord(Document):
-    """``reader.<nonce>.json``: a process restores the savepoint."""
+class SavepointClaimRecord(Document):
+    """``writer.<token>.json``, ``reader.<nonce>.json``: a process works with the savepoint.
+
+    Attributes:
+        purpose: ``take`` or ``remove`` of a writer, ``read`` of a reader.
+        token: of a writer, of which one at a time counts; 0 of a reader.
+        ended: whether a writer has ended and left the folder as garbage: files that stay belong to
+            savepoints beside it.
+    """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("reader.{nonce}.json",)
+    PLACES = ("writer.{token}.json", "reader.{nonce}.json")
 
     nonce: str
     owner: ProcessIdentity
     began: IsoTime
+    purpose: Annotated[str, among(TAKE, REMOVE, READ)]
+    token: NonNegative = 0
+    ended: bool = False
+
+    @classmethod
+    def of_this(cls, purpose: str, clock: Clock, *, token: int = 0) -> SavepointClaimRecord:
+        """Return a claim of this process."""
+        return cls(
+            nonce=uuid.uuid4().hex,
+            owner=identify_this(),
+            began=to_iso(clock.now()),
+            purpose=purpose,
+            token=token,
+        )
 
     def has_ended(self, clock: Clock) -> bool:
-        if self.owner.is_gone():
+        if self.ended or self.owner.is_gone():
             return True
         if self.owner.space is not None and self.owner.space == identify_this().space:
             return False  # it lives, whatever the clock says
         began = from_iso(self.began)
         return (clock.now() - began).total_seconds() > BROKEN_AFTER_S
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SavepointClaimRecord(ReaderRecord):
-    """``writer.<token>.json``: a process takes or removes the savepoint.
-
-    Attributes:
-        purpose: ``take`` or ``remove``.
-        ended: whether the process has ended and left the folder as garbage: files that stay belong
-            to savepoints beside it.
-    """
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("writer.{token}.json",)
-
-    token: Positive
-    purpose: str
-    ended: bool = False
-
-    def has_ended(self, clock: Clock) -> bool:
-        return self.ended or super().has_ended(clock)
 
 
 def claim_names(names: Iterable[str]) -> list[str]:
@@ -336,13 +338,8 @@ def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
     before = last_claim(place)
     if before is not None and not before.has_ended(clock):
         raise busy(place, before)
-    mine = SavepointClaimRecord(
-        token=before.token + 1 if before else 1,
-        purpose=purpose,
-        nonce=uuid.uuid4().hex,
-        owner=identify_this(),
-        began=to_iso(clock.now()),
-    )
+    token = before.token + 1 if before else 1
+    mine = SavepointClaimRecord.of_this(purpose, clock, token=token)
     if not mine.put_if_absent(place, _claim_path(mine.token)):
         raise busy(place, last_claim(place) or mine)
     return mine
@@ -393,16 +390,16 @@ def release(place: Storage) -> None:
 
 def put_reader(place: Storage, clock: Clock) -> str:
     """Record that this process reads the savepoint; return the name of the document."""
-    mine = ReaderRecord(nonce=uuid.uuid4().hex, owner=identify_this(), began=to_iso(clock.now()))
+    mine = SavepointClaimRecord.of_this(READ, clock)
     name = f"reader.{mine.nonce}.json"
     mine.put(place, name)
     return name
 
 
-def readers(place: Storage) -> Iterator[ReaderRecord]:
+def readers(place: Storage) -> Iterator[SavepointClaimRecord]:
     """Yield the records of all readers, dead or alive."""
     for name in _reader_names(place.list("")):
-        record = ReaderRecord.read(place, name)
+        record = SavepointClaimRecord.read(place, name)
         if record is not None:
             yield record
 
@@ -413,12 +410,10 @@ def forget_readers(place: Storage) -> None:
         place.delete(name)
 
 
-def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
+def busy(place: Storage, held: SavepointClaimRecord) -> SavepointBusyError:
     """Return the error that names the claim's holder."""
-    purpose = held.purpose if isinstance(held, SavepointClaimRecord) else "read"
-    doing = {TAKE: "being taken", REMOVE: "being removed", "read": "being restored"}
     msg = (
-        f"{place.url}: this savepoint is {doing.get(purpose, 'in use')} since {held.began} by "
+        f"{place.url}: this savepoint is {_DOING[held.purpose]} since {held.began} by "
         f"another process on {held.owner.host}; wait for it, or choose another name"
     )
     return SavepointBusyError(msg)
