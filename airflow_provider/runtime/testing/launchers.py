@@ -170,11 +170,12 @@ class LauncherContract:
         """From its document another process asks about the same run, and it contains no secret."""
         handle = case.open().submit(case.application(None), a_token())
         stored = HandleRecord(**vars(handle)).to_bytes()
-        read = HandleRecord.from_dict(json.loads(stored), where="x.handle.json")
+        record = HandleRecord.from_dict(json.loads(stored), where="x.handle.json")
+        read = record.handle()
         status = until(case.open(), read, lambda status: status.state is LaunchState.RUNNING)
         self.end(case.open(), read)
 
-        assert vars(handle) == vars(read)
+        assert handle == read
         assert [] == [s for s in case.secrets if s in stored.decode() or s in status.reason]
 
     def test_a_run_that_is_not_there_is_gone(self, case: LauncherCase) -> None:
