@@ -264,8 +264,8 @@ def documents_page() -> str:
     lines = [
         "# Members of documents\n",
         "Each document of a job directory and of a savepoint, with all its members, from the "
-        "schemas of [Documents](../documents.md). `[]` is an element of a list, `{}` a member of "
-        "any name.\n",
+        "schemas of [the job directory](../job-directory.md). `[]` is an element of a list, `{}` a "
+        "member of any name.\n",
     ]
     for path in sorted((ROOT / "docs" / "schemas").glob("*.json")):
         schema = json.loads(path.read_text())

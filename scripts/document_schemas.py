@@ -1,4 +1,4 @@
-"""Write what docs/ has of the code: ``schemas/`` and ``documents.md``, and ``options.md``.
+"""Write what docs/ has of the code: ``schemas/``, ``options.md``, a table of ``job-directory.md``.
 
 Run it after a document or an option has changed; a test compares what it would write with what is
 there.
@@ -12,6 +12,7 @@ import datetime as dt
 import enum
 import importlib
 import json
+import re
 import sys
 import types
 import typing
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
-from airflow_provider.runtime.base.typed_json import DEEPEST, Check
+from airflow_provider.runtime.base.typed_json import Check
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.jobdir.run_options import Option, RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -40,21 +41,9 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-_ABOUT = """\
-# Documents
-
-A job directory and a savepoint consist of JSON documents. Each has a
-[JSON Schema](https://json-schema.org), which `scripts/document_schemas.py` makes from its class.
-
-Readers ignore unknown members, and refuse a newer version (exit code 2). Any other difference from
-the schema is damage: one line with the address and the member, and exit code 4. Besides:
-
-- A member that the path names, such as a lease's `token`, must agree with it.
-- Values are {} inside one another. Whole numbers have 64 bits, others are finite.
-- A document has at most {}, `savepoint.json` 256 MiB. A pipe, a device or a folder is none.
-
-Other names beside documents (`.DS_Store`, `README`, `1.json~`) are ignored.
-"""
+JOB_DIRECTORY = "docs/job-directory.md"
+_MEMBER = re.compile(r"\{(\w+)\}")
+_BEGINS, _ENDS = "<!-- the documents -->\n", "<!-- end of the documents -->\n"
 
 
 _OPTIONS = """\
@@ -116,7 +105,8 @@ def title_of(kind: type[Document]) -> str:
 def schema_of_document(kind: type[Document]) -> dict[str, Any]:
     """Return a document's JSON Schema."""
     schema = schema_of(kind)
-    version = {"type": "integer", "minimum": 0, "maximum": kind.VERSION}
+    oldest = getattr(kind, "OLDEST", 0)
+    version = {"type": "integer", "minimum": oldest, "maximum": kind.VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title_of(kind),
@@ -200,19 +190,40 @@ def pages() -> dict[str, str]:
         f"docs/schemas/{title_of(kind)}.json": json.dumps(schema_of_document(kind), indent=1) + "\n"
         for kind in kinds
     }
-    rows = [
-        f"| {first_line(kind)} | [{title_of(kind)}](schemas/{title_of(kind)}.json) |"
-        for kind in kinds
-    ]
-    limits = f"no deeper than {DEEPEST} lists and objects", f"{Document.MOST_BYTES >> 20} MiB"
-    text = [_ABOUT.format(*limits), "| document | schema |", "|---|---|", *rows]
     return {
         **schemas,
-        "docs/documents.md": "\n".join(text) + "\n",
+        JOB_DIRECTORY: job_directory_page(kinds),
         "docs/options.md": options_page(),
         "airflow_provider/runtime/jobdir/run_arguments.py": _ARGUMENTS
         + "".join(f"    {each.name}: {each.annotation}\n" for each in RunOptions.parameters()),
     }
+
+
+def job_directory_page(kinds: list[type[Document]]) -> str:
+    """Return the page of the stored format, with the table of all documents in its place."""
+    text = (ROOT / JOB_DIRECTORY).read_text()
+    before, _, rest = text.partition(_BEGINS)
+    table = ["| path | written | by | without it | what it says |", "|---|---|---|---|---|"]
+    placed = sorted((kind for kind in kinds if kind.PLACES), key=_order)
+    rows = "".join(f"{row}\n" for row in (*table, *map(_row, placed)))
+    return before + _BEGINS + rows + _ENDS + rest.partition(_ENDS)[2]
+
+
+def _order(kind: type[Document]) -> tuple[bool, str]:
+    path = _MEMBER.sub(_named, kind.PLACES[0])
+    return "/" in path, path
+
+
+def _row(kind: type[Document]) -> str:
+    paths = "<br>".join(f"`{_MEMBER.sub(_named, place)}`" for place in kind.PLACES)
+    how, by, without = kind.WRITTEN
+    said = re.sub(r"^``[^`]+``[^:.]*[:.] ?", "", first_line(kind)).replace("``", "`")
+    link = f"[{title_of(kind)}](schemas/{title_of(kind)}.json)"
+    return f"| {paths} | {how} | {by} | {without} | {said} {link} |"
+
+
+def _named(member: re.Match[str]) -> str:
+    return f"<{member[1].replace('_', ' ')}>"
 
 
 def options_page() -> str:
@@ -259,9 +270,7 @@ def main() -> None:
         target = ROOT / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    print(
-        f"{len(wanted) - 3} schemas in docs/schemas, listed in docs/documents.md; docs/options.md"
-    )
+    print(f"{len(wanted) - 3} schemas in docs/schemas, listed in {JOB_DIRECTORY}; docs/options.md")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _LAYOUT: Final = {
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }
 
-GENERATED: Final = ("crash-table.md", "documents.md", "operators.md", "options.md")
+GENERATED: Final = ("crash-table.md", "operators.md", "options.md")
 """Pages of ``docs/`` that scripts write from the code."""
 
 BUDGET: Final[dict[str, int]] = {
@@ -59,7 +59,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/driver": 3650,
     "runtime/errors": 760,
     "runtime/failures": 1270,
-    "runtime/jobdir": 4000,
+    "runtime/jobdir": 4050,
     "runtime/observe": 1485,
     "runtime/queries": 4500,
     "runtime/samples": 625,

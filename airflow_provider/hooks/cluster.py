@@ -18,7 +18,8 @@ from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
 from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
-from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.jobdir.identity import check_format
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
@@ -85,7 +86,7 @@ class ClusterHook(DriverHook):
         if not storage.shared or (is_here and not self._choice.launcher_kind.reads_local_paths):
             msg = f"{job_dir}: a driver on {self._choice.kind} cannot reach it; use a bucket"
             raise UnsupportedStorageError(msg)
-        JobDirectory(storage).job()  # refuses a newer format
+        check_format(storage)
         self._shipped(entry)
         self._check_options(has_secrets=has_secrets)
         check_classic(None, self._checked(self._conf()), {}, named="conf:")

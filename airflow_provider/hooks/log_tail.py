@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.clock import LOG_TIME, Due, SystemClock
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_path_of
 
@@ -45,7 +45,8 @@ class FollowedRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("submissions/*.followed.json",)
+    PLACES = ("runs/<run id>/submissions/<driver id>.followed.json",)
+    WRITTEN = Written("replaced", "task that copies the log", "no line was copied")
 
     offset: NonNegative
 

@@ -31,7 +31,8 @@ from airflow_provider.runtime.control.spark_submit import WarmSettings
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedStorageError
-from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.jobdir.identity import check_format
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.observe.state import COMING_UP
@@ -110,7 +111,7 @@ class SparkStreamingHook(DriverHook):
         if not storage.shared:
             msg = f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
             raise UnsupportedStorageError(msg)
-        JobDirectory(storage).job()  # refuses a newer format
+        check_format(storage)
         check_entry_file(entry)
         connection = self._spark_connection()
         conf = self._checked(self._given_conf(connection))

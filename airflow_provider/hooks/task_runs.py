@@ -23,7 +23,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory, d
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_records import FINISHED, ReplayRecord
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class TriesRecord(Document):
     """``tries.json``: Airflow's ``max_tries`` when the run was begun."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("tries.json",)
+    PLACES = ("runs/<run id>/tries.json",)
+    WRITTEN = Written("replaced", "task", "no task has begun the run")
 
     max_tries: int
 
@@ -122,7 +123,8 @@ class PeriodRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("periods/*.*.json",)
+    PLACES = ("runs/<run id>/periods/<task>.<max tries>.json",)
+    WRITTEN = Written("once", "task that supervises", "its time has not begun")
 
     run_id: Name
     began: IsoTime

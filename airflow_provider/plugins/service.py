@@ -37,7 +37,7 @@ from airflow_provider.plugins.shared_reads import (
 )
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.extensions import load_extension, names_in
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedVersionError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 from airflow_provider.runtime.storage.open import is_in_s3, using
 
@@ -266,6 +266,8 @@ class StreamService:
 def _in_force(task: IndexedTask) -> IndexedTask:
     try:
         return dataclasses.replace(task, job_dir=directory_in_force(str(task.job_dir)))
+    except UnsupportedVersionError:
+        raise
     except (SparkStreamError, OSError):
         return task
 

@@ -40,7 +40,7 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.testing.job_directories import a_run, an_exit, identified, rewind_run
+from airflow_provider.runtime.testing.job_directories import a_run, an_exit, rewind_run
 from tests.present import present
 
 if TYPE_CHECKING:
@@ -496,10 +496,10 @@ def test_what_only_the_worker_can_judge_fails_for_good(
 
 def test_a_job_directory_of_a_newer_format_fails_for_good(job: Job) -> None:
     """What a newer version has written is refused before anything is added to it."""
-    identified(job.storage).put("job.json", b'{"version": 99, "name": "daily", "created": "later"}')
+    job.storage.put("identity.json", b'{"version": 99, "name": "daily", "created": "later"}')
     before = job.documents()
 
-    with pytest.raises(AirflowFailException, match="format version 99 is newer than 1"):
+    with pytest.raises(AirflowFailException, match="format version 99 is newer than 2"):
         operator_of(job).execute(context())
 
     assert before == job.documents()

@@ -1374,3 +1374,21 @@ def test_a_job_directory_that_is_not_the_remembered_one_says_so(
     assert f"{url}: the job that ran here has the identity 0123456789abcde" in head["reason"]
     assert "Mount or restore that directory" in head["reason"]
     assert head["reason"] == listed["reason"]
+
+
+def test_a_job_directory_of_another_format_says_so(page: Page, tmp_path: Path) -> None:
+    """The list and each view give the refusal, with the way out."""
+    from airflow.utils.session import create_session
+
+    url = PageJob(tmp_path / "old").url
+    raw = {"version": 1, "identity": "0123456789abcde", "made": "2026-01-01T00:00:00.000Z"}
+    (tmp_path / "old/identity.json").write_text(json.dumps(raw))
+    with create_session() as session:
+        put_tasks(session, [("flights", "old", "running", url, True)])
+
+    view = page.call("GET", f"{address('old')}/overview")
+    rows = page.call("GET", "jobs").json()["jobs"]
+    listed = next(row for row in rows if row["task"]["task_id"] == "old")
+
+    assert listed["reason"].startswith(f"{url}: this job directory has format 1")
+    assert (409, listed["reason"]) == (view.status_code, view.json()["detail"])

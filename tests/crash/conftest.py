@@ -16,11 +16,14 @@ from streams import Place  # noqa: E402 - the same
 
 from tests.contract.conftest import serve_s3  # noqa: E402 - the same
 from tests.extensions.postgres.sql_support import new_database, postgres  # noqa: E402
+from tests.unit.job_reader import strays  # noqa: E402
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Yield the folders of a job; its directory then has only files that its page names."""
+    yield Place(tmp_path)
+    assert [] == strays(tmp_path / "job")
 
 
 @pytest.fixture

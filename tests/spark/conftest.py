@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from streams import Place
 
 from tests.jvm import jvm_options
+from tests.unit.job_reader import strays
 
 
 @contextlib.contextmanager
@@ -61,5 +62,7 @@ def fresh_maintenance(spark: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Yield the folders of a job; its directory then has only files that its page names."""
+    yield Place(tmp_path)
+    assert [] == strays(tmp_path / "job")

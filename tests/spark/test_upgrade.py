@@ -222,12 +222,14 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     assert record_of(place) is None
 
     (place.job_dir / "savepoints").mkdir(exist_ok=True)
-    (place.job_dir / "savepoints" / upgrade_of(place)).write_text("in the way", encoding="utf-8")
+    in_the_way = place.job_dir / "savepoints" / upgrade_of(place)
+    in_the_way.write_text("a file", encoding="utf-8")
     with pytest.raises(SparkStreamError):
         upgrade(spark, place, "shorter_delay").run()
     assert old.is_alive
     write_events(place.input, *FILES[2:3], first=2)
     old.read(3)
+    in_the_way.unlink()
 
 
 @pytest.mark.whole

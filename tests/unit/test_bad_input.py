@@ -152,14 +152,14 @@ def test_java_that_is_too_old_is_said_so(ready, capsys, monkeypatch):
 def test_a_job_directory_of_a_newer_version_is_left_alone(ready, capsys):
     """A directory whose format is newer is not touched, and the error says to upgrade."""
     ready.job_dir.mkdir()
-    (ready.job_dir / "job.json").write_text(json.dumps({"version": 99, "name": "later"}))
+    (ready.job_dir / "identity.json").write_text(json.dumps({"version": 99, "name": "later"}))
 
     assert EXIT_USAGE == main.main(command(ready))
 
     error = error_of(capsys)
-    assert f"{ready.job_dir}/job.json: format version 99 is newer than 1" in error
+    assert f"{ready.job_dir}/identity.json: format version 99 is newer than 2" in error
     assert "upgrade" in error
-    assert ["job.json"] == paths_under(ready.job_dir)
+    assert ["identity.json"] == paths_under(ready.job_dir)
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel"])

@@ -296,11 +296,11 @@ def test_a_drained_job_refuses_another_run(job, capsys):
 
 def test_a_directory_of_a_newer_format_is_refused(job, capsys):
     """A job directory that a newer version wrote ends with code 2 and is not touched."""
-    job.storage.put("job.json", b'{"version": 99}')
+    job.storage.put("identity.json", b'{"version": 99}')
 
     assert EXIT_USAGE == main(["run", str(job.root), "--entry", __file__ + ":nothing"])
     assert "format version 99 is newer" in capsys.readouterr().err
-    assert ["job.json"] == job.storage.list("")
+    assert ["identity.json"] == job.storage.list("")
 
 
 # --- status -------------------------------------------------------------------------------------
@@ -445,8 +445,7 @@ def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, c
 
     assert code == main(["status", str(job.root)])
     (line,) = capsys.readouterr().err.splitlines()
-    first = "job.json" if number == errno.EACCES else "upgrades/1.json"
-    assert f"{job.root}/{first}: {os.strerror(number)}" in line
+    assert f"{job.root}/identity.json: {os.strerror(number)}" in line
 
 
 def test_status_as_json(job, capsys):

@@ -12,6 +12,8 @@ import pytest
 from airflow_provider.plugins.documents import read_folder
 from airflow_provider.runtime.jobdir import layout
 from airflow_provider.runtime.jobdir.layout import JobDirectory, neighbour_lines, open_job_directory
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import identified
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -25,7 +27,10 @@ def lines_of(folder: Path) -> list[str]:
 def test_a_folder_of_its_own_is_taken_without_a_word(tmp_path, names):
     """Also one that a bootstrap, or a driver that died early, has begun."""
     for name in names:
-        (tmp_path / name).mkdir()
+        if name == "identity.json":
+            identified(LocalStorage(str(tmp_path)))
+        else:
+            (tmp_path / name).mkdir()
 
     assert [] == lines_of(tmp_path)
     assert [] == lines_of(tmp_path / "missing")
@@ -54,11 +59,10 @@ def test_a_store_is_not_looked_at():
 
 
 def test_the_names_of_a_job_directory_are_those_that_are_drawn(tmp_path):
-    """The page shows each of them, and nothing else that lies beside them."""
-    drawn = re.findall(
-        r"(?:^|  |, )([a-z]+(?:\.json|(?=/)))", layout.__doc__.partition("::")[2], re.M
-    )
-    assert layout.ROOTS == set(drawn)
+    """The page in the browser shows each of them, and nothing else that lies beside them."""
+    page = (Path(__file__).parents[2] / "docs/job-directory.md").read_text()
+    lines = " ".join(re.findall(r"^[├└]── (.{,31})", page, re.M))
+    assert layout.ROOTS == set(re.findall(r"(?<![a-z<])[a-z]+(?:\.json|(?=/))", lines))
 
     for name in (*layout.ROOTS, "theirs", "theirs.json"):
         tmp_path.joinpath(name).touch() if name.endswith(".json") else (tmp_path / name).mkdir()

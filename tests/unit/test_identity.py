@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,14 @@ import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence, Writer
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, LeaseLostError
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.errors import (
+    EXIT_USAGE,
+    CheckpointError,
+    ConfigError,
+    LeaseLostError,
+    UnsupportedVersionError,
+)
 from airflow_provider.runtime.jobdir.identity import (
     add_predecessors,
     begin_identity,
@@ -20,11 +30,17 @@ from airflow_provider.runtime.jobdir.identity import (
     identity_of,
     lineage_of,
 )
-from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.layout import (
+    directory_at,
+    known_or_submitted_job,
+    open_job_directory,
+)
 from airflow_provider.runtime.jobdir.run_spec import check_replaces_job
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified
+from airflow_provider.runtime.testing.job_directories import NOW, QUERY_ID, identified
 from tests.extensions.delta import delta_support
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted, stage_by_hand
 
@@ -124,6 +140,50 @@ def test_only_an_identity_can_be_replaced():
     check_replaces_job(A)
     with pytest.raises(ConfigError, match="replaces_job 'the old one'"):
         check_replaces_job("the old one")
+
+
+# --- the format ---------------------------------------------------------------------------------
+
+ENTRIES: dict[str, Callable[[str], object]] = {
+    "a driver": open_job_directory,
+    "a reader": known_or_submitted_job,
+    "an address": directory_in_force,
+    "a savepoint": lambda url: job_source(url, SystemClock()),
+    "a task": lambda url: lineage_of(directory_at(url).storage),
+    "a first submission": lambda url: begin_identity(directory_at(url).storage, SystemClock()),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (1, "{0}: this job directory has format 1, of a development version; .* a new job dir"),
+        (3, "{0}/identity.json: format version 3 is newer than 2, .*; upgrade it"),
+    ],
+)
+def test_a_directory_of_another_format_is_refused_first(tmp_path, entry, version, said):
+    """Each entry refuses it in one line, with the way out; no other document is read."""
+    raw = {"version": version, "identity": A, "made": NOW}
+    (tmp_path / "identity.json").write_text(json.dumps(raw))
+    (tmp_path / "job.json").write_text("not read")
+
+    with pytest.raises(UnsupportedVersionError, match=f"^{said.format(re.escape(str(tmp_path)))}"):
+        ENTRIES[entry](str(tmp_path))
+
+
+@pytest.mark.parametrize("this", [(), ("--this-version",)], ids=["in force", "itself"])
+@pytest.mark.parametrize("verb", ["status", "watch", "stop", "cancel", "logs"])
+def test_a_command_refuses_a_directory_of_another_format(tmp_path, capsys, verb, this):
+    """It is refused as an address, and as the directory itself."""
+    raw = {"version": 1, "identity": A, "made": NOW}
+    (tmp_path / "identity.json").write_text(json.dumps(raw))
+
+    assert EXIT_USAGE == main.main([verb, str(tmp_path), *this])
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path}: this job directory has format 1, of a development version" in line
+    assert "--from-savepoint URL" in line
 
 
 # --- the sinks ----------------------------------------------------------------------------------

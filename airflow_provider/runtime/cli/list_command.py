@@ -9,6 +9,7 @@ from airflow_provider.runtime.base.clock import SystemClock, utc_text
 from airflow_provider.runtime.cli.command_parser import add_json
 from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
+from airflow_provider.runtime.jobdir.identity import check_format
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.observer import RunWatcher
@@ -91,6 +92,7 @@ def _look(job_dir: str) -> ListedJob:
     name = None
     try:
         directory = directory_at(job_dir)
+        check_format(directory.storage)
         name = directory.name()
         newest = newest_run(directory)
         run_id = newest.run_id if newest is not None else directory.submitted_run()

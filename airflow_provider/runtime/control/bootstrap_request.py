@@ -28,7 +28,7 @@ from airflow_provider.runtime.observe.snapshot import RunSnapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -132,7 +132,8 @@ class BootstrapRecord(Document):
     """``bootstraps/<name>/bootstrap.json``: the purpose of the scratch job directory beside it."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("bootstraps/*/bootstrap.json",)
+    PLACES = ("bootstraps/<name>/bootstrap.json",)
+    WRITTEN = Written("once", "bootstrap", "the folder is no bootstrap's")
 
     savepoint: Address
     digest: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.base.typed_json import IsoTime, Name, NonNegative, Positive
 from airflow_provider.runtime.errors import redaction
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +105,8 @@ class BatchHistory(Document):
     """``history/<query>.json``: the last batches of a query in a run, and hours of older ones."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("history/{query}.json",)
+    PLACES = ("runs/<run id>/history/{query}.json",)
+    WRITTEN = Written("replaced", "driver, with its reports", "nothing to show")
 
     query: Name
     updated: IsoTime

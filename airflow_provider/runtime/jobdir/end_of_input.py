@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import recent_runs
-from airflow_provider.runtime.storage.documents import MIB, Contents, Document
+from airflow_provider.runtime.storage.documents import MIB, Contents, Document, Written
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class DrainIntent(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("drains/{query_id}.json",)
+    PLACES = ("queries/<query>/drains/{query_id}.json",)
+    WRITTEN = Written("once", "driver, or restore", "the query reads")
 
     query_id: Name
     run_id: NameOrNone
@@ -62,7 +63,8 @@ class EndedSources(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("ended/{query_id}.json",)
+    PLACES = ("queries/<query>/ended/{query_id}.json",)
+    WRITTEN = Written("once", "driver, or restore", "all sources are read")
 
     query_id: Name
     run_id: NameOrNone
@@ -255,7 +257,8 @@ class SourceEnds(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("ends/{query_id}.json",)
+    PLACES = ("runs/<run id>/ends/{query_id}.json",)
+    WRITTEN = Written("once", "driver, before its first batch", "the ends are not decided")
     IS_EXACT = True
     MOST_BYTES = 256 * MIB
 

@@ -15,7 +15,7 @@ from airflow_provider.runtime.jobdir.row_account import (
     kept_totals,
     output_sinks,
 )
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +52,10 @@ class EpochRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = (
-        "committables/{query_id}/{epoch}.{token}.json",
-        "committables/{query_id}/{epoch}.json",
+        "queries/<query>/committables/{query_id}/{epoch}.{token}.json",
+        "queries/<query>/committables/{query_id}/{epoch}.json",
     )
+    WRITTEN = Written("once", "driver: all staged; all published", "not staged; not published")
     IS_EXACT = True
 
     epoch: NonNegative
@@ -96,7 +97,8 @@ class HistoryRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("committables/{query_id}/{first}-{last}.json",)
+    PLACES = ("queries/<query>/committables/{query_id}/{first}-{last}.json",)
+    WRITTEN = Written("once", "driver, at its start, or restore", "no record was folded")
 
     query_id: Name = "-"
     ranges: list[RangeValues] = dataclasses.field(default_factory=list)
@@ -150,7 +152,8 @@ class PackRecord(Document):
     """``<first>-<last>.packed.json``: the records of published epochs of one run, in order."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("committables/{query_id}/{first}-{last}.packed.json",)
+    PLACES = ("queries/<query>/committables/{query_id}/{first}-{last}.packed.json",)
+    WRITTEN = Written("once", "driver, at its start", "no record was packed")
 
     query_id: Name
     records: list[EpochRecord]
@@ -183,7 +186,8 @@ class RevertRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("committables/{query_id}/revert.json",)
+    PLACES = ("queries/<query>/committables/{query_id}/revert.json",)
+    WRITTEN = Written("completed", "rewind or restore", "nothing was reverted")
 
     query_id: Name
     first_epoch: NonNegative

@@ -24,7 +24,7 @@ from airflow_provider.runtime.jobdir.batch_history import history_path
 from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_heartbeat, read_lease
 from airflow_provider.runtime.jobdir.requests import forget_requests
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,7 @@ class RetiredRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("retired.json",)
+    WRITTEN = Written("replaced", "driver, at its start", "nothing was removed")
 
     token: NonNegative
 

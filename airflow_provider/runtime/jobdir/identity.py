@@ -1,4 +1,4 @@
-"""Identity of a job directory: which job lies at an address, and which jobs it continues.
+"""Identity of a job directory: its format, which job lies there, and which jobs it continues.
 
 A mount may be missing, emptied, or hold another job. So the first submission or driver puts
 ``identity.json``, with a random identity that never changes. Airflow
@@ -6,6 +6,9 @@ A mount may be missing, emptied, or hold another job. So the first submission or
 (:class:`~airflow_provider.runtime.api.sinks.MarkedSink`) remember it. They accept the same
 identity, or one that follows it, and refuse any other; they refuse a directory without one unless
 the request names the lost identity.
+
+The version of ``identity.json`` is that of the whole directory's format, so each entry into a
+directory reads it first: :func:`check_format`.
 
 A directory follows the identities in ``predecessors/``: those of its savepoints, and those given up
 with ``replaces_job``.
@@ -16,17 +19,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.typed_json import IsoTime, Name
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, UnsupportedVersionError
 from airflow_provider.runtime.errors.ways_out import set_option
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from typing_extensions import Self
 
     from airflow_provider.runtime.api.storages import Storage
 
@@ -38,17 +43,33 @@ _DIGITS: Final = 15  # of hexadecimal: a table's transaction number, 63 bits, ca
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IdentityRecord(Document):
-    """``identity.json``: put once, before anything else, and never changed.
+    """``identity.json``: the directory's format and identity; put before anything else.
 
     Attributes:
         identity: random; the same in every copy of the directory, such as a backup.
     """
 
+    VERSION: ClassVar[int] = 2  # of the format of the whole directory
+    OLDEST: ClassVar[int] = 2
     CONTENTS = Contents.FACTS
     PLACES = ("identity.json",)
+    WRITTEN = Written("once", "first submission or driver", "a new directory, or a damaged one")
 
     identity: Name
     made: IsoTime
+
+    @classmethod
+    def from_dict(cls, raw: Any, *, where: str) -> Self:
+        """Refuse a directory of an older format, too."""
+        version = raw.get("version") if isinstance(raw, dict) else None
+        if type(version) is int and version < cls.OLDEST:
+            msg = (
+                f"{where.removesuffix(f'/{PATH}')}: this job directory has format {version}, of a "
+                f"development version; this version reads format {cls.OLDEST}: begin a new job "
+                f"directory, or give a new one a savepoint: {set_option('from_savepoint', 'URL')}"
+            )
+            raise UnsupportedVersionError(msg)
+        return super().from_dict(raw, where=where)
 
     def problem(self) -> str | None:
         return None if is_identity(self.identity) else f"identity: {self.identity!r} is none"
@@ -64,6 +85,7 @@ class PredecessorRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("predecessors/{identity}.json",)
+    WRITTEN = Written("once", "task, driver or restore", "the job continues no other")
 
     identity: Name
     reason: str
@@ -79,6 +101,15 @@ def identity_of(storage: Storage) -> str | None:
     """Return the identity of the job directory at *storage*; None if it has none."""
     record = IdentityRecord.read(storage, PATH)
     return record.identity if record is not None else None
+
+
+def check_format(storage: Storage) -> None:
+    """Refuse a directory of another format; one without an identity has not begun.
+
+    Raises:
+        UnsupportedVersionError: the message names the directory and the way out.
+    """
+    identity_of(storage)
 
 
 def lineage_of(storage: Storage) -> list[str]:

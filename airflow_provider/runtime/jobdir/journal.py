@@ -28,7 +28,7 @@ from airflow_provider.runtime.jobdir.record_shapes import (  # noqa: TC001 - wha
     RestoredQueryValues,
     SkippedBatchValues,
 )
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,8 @@ class OperationRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = (FOLDER + "/{number}.{step}.json",)
+    PLACES = ("operations/{number}.{step}.json",)
+    WRITTEN = Written("once", "restore, rewind or driver", "not begun; not done")
 
     number: Positive
     step: Positive = 1

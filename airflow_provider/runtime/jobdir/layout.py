@@ -1,42 +1,4 @@
-"""The job directory: where each document lies, and what is in it.
-
-::
-
-    identity.json, predecessors/<identity>.json  IdentityRecord, PredecessorRecord (identity.py)
-    job.json                                     JobRecord
-    queries/<query>/checkpoint/                  Spark's own, format untouched; or
-    queries/<query>/checkpoint-<n>/              the same, of operation n (checkpoint_places.py)
-    queries/<query>/committables/<query id>/     records of its epochs (epochs.py)
-    queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
-    queries/<query>/ended/<query id>.json        EndedSources: which are read no more
-    queries/<query>/markers/<source>/            markers of a source (end_of_input.py)
-    queries/<query>/topologies/<query id>.json   TopologyRecord: what it consists of
-    runs/<run id>/run.json                       RunRecord
-    runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent and request, put first
-    runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
-    runs/<run id>/submissions/<driver id>.handle.json   HandleRecord
-    runs/<run id>/submissions/<driver id>.end.json   DriverEnd
-    runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
-    runs/<run id>/attempts/<n>.json              AttemptRecord
-    runs/<run id>/owner.json                  RunOwnerRecord: the DAG run that began it
-    runs/<run id>/claims/<n>.json                WatchClaimRecord (requests.py): a try watches
-    runs/<run id>/progress.json                  ProgressRecord
-    runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
-    runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
-    runs/<run id>/ends/<query id>.json           SourceEnds (end_of_input.py): where sources end
-    runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
-    runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
-    runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
-    runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
-    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/task_runs.py): its time
-    operations/<n>.<step>.json                   OperationRecord (journal.py)
-    upgrades/<n>.json, leases/, heartbeats/      UpgradeRecord: which version may run; who upgrades
-    savepoints/<name>/                           see savepoints/record.py
-    bootstraps/<name>/                           a job directory of its own (bootstrap.py)
-    leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json
-    retired.json                                 RetiredRecord (expiry.py): what is removed
-    requests/<driver id>/<n>.json, replies/<id>.json   RequestRecord, ReplyRecord (requests.py)
-"""
+"""The job directory: where each document lies; docs/job-directory.md has all."""
 
 from __future__ import annotations
 
@@ -147,6 +109,7 @@ def known_job(job_dir: str) -> JobDirectory:
 def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
     """Return the job's directory, and the submitted run if the job has not begun."""
     directory = directory_at(job_dir)
+    identity.check_format(directory.storage)
     if directory.job() is not None:
         return directory, None
     submitted = directory.submitted_run()
@@ -315,7 +278,7 @@ def open_job_directory(job_dir: str) -> JobDirectory:
     if not directory.storage.shared:
         msg = f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
         raise UnsupportedStorageError(msg)
-    directory.job()  # refuses a newer format
+    identity.check_format(directory.storage)
     return directory
 
 

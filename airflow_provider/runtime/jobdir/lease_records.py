@@ -9,7 +9,7 @@ from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
@@ -27,7 +27,8 @@ class LeaseRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("leases/{token}.json",)
+    PLACES = ("leases/{token}.json", "upgrades/leases/{token}.json")
+    WRITTEN = Written("once", "driver, or upgrade", "the token is free")
 
     token: Positive
     run_id: PathPart
@@ -61,7 +62,8 @@ class HeartbeatRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("heartbeats/{token}.json",)
+    PLACES = ("heartbeats/{token}.json", "upgrades/heartbeats/{token}.json")
+    WRITTEN = Written("replaced", "holder, every two seconds", "as one that never changes")
 
     token: Positive
     beat: NonNegative

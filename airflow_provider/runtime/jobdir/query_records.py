@@ -19,7 +19,7 @@ from airflow_provider.runtime.checkpoint.topology import (
 )
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
@@ -51,7 +51,8 @@ class TopologyRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("topologies/{query_id}.json",)
+    PLACES = ("queries/<query>/topologies/{query_id}.json",)
+    WRITTEN = Written("replaced", "driver, with each start", "as the checkpoint has it")
 
     query_id: Name
     sources: list[str | None]

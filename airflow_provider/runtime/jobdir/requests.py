@@ -19,7 +19,7 @@ from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,7 +239,8 @@ class WatchClaimRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("claims/{generation}.json",)
+    PLACES = ("runs/<run id>/claims/{generation}.json",)
+    WRITTEN = Written("completed", "task, and its trigger", "no task watches the run")
 
     generation: NonNegative
     nonce: str

@@ -25,15 +25,16 @@ from airflow_provider.runtime.jobdir.record_shapes import (
 )
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobRecord(Document):
-    """``job.json``: the directory's format and the job's name."""
+    """``job.json``: the job's name."""
 
     CONTENTS = Contents.FACTS
     PLACES = ("job.json",)
+    WRITTEN = Written("once", "driver or restore, under its lease", "the job has not begun")
 
     name: str
     created: str
@@ -57,6 +58,7 @@ class RunRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/run.json",)
+    WRITTEN = Written("once", "driver, at the first attempt", "the run has not begun")
 
     run_id: Name
     entry: str
@@ -98,7 +100,8 @@ class AttemptRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("attempts/{attempt}.json",)
+    PLACES = ("runs/<run id>/attempts/{attempt}.json",)
+    WRITTEN = Written("completed", "driver, at its start and its end", "it has not begun")
 
     attempt: Positive
     driver_id: Name
@@ -122,7 +125,8 @@ class ProgressRecord(Document):
     """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("progress.json",)
+    PLACES = ("runs/<run id>/progress.json",)
+    WRITTEN = Written("replaced", "driver, at most once a second", "nothing to show")
 
     at: str
     attempt: Positive
@@ -145,7 +149,8 @@ class StopRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("stop.json",)
+    PLACES = ("runs/<run id>/stop.json",)
+    WRITTEN = Written("once", "driver, when it accepts a drain", "no drain was accepted")
 
     request_id: Name
     savepoint: Address | None
@@ -158,6 +163,7 @@ class BatchCommit(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/batch.json",)
+    WRITTEN = Written("once", "driver of a BATCH run", "a BATCH run is not committed")
 
     run_id: Name
     token: NonNegative
@@ -178,6 +184,7 @@ class RewoundRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/rewound.json",)
+    WRITTEN = Written("once", "rewind or restore", "the run counts")
 
     run_id: Name
     savepoint: Address | None
@@ -191,6 +198,7 @@ class ReplayRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/replay.json",)
+    WRITTEN = Written("once", "task, after a clear", "the task has not been cleared")
 
     run_id: Name
     next_run_id: Name
@@ -212,6 +220,7 @@ class RequestRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("requests/{driver_id}/{number}.json",)
+    WRITTEN = Written("once", "any client", "no request")
 
     id: Name
     kind: str
@@ -239,6 +248,7 @@ class ReplyRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("replies/{id}.json",)
+    WRITTEN = Written("once", "driver", "the request is not answered")
 
     id: Name
     ok: bool
@@ -251,7 +261,7 @@ class ReplyRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalCheckpoint(Document):
-    """``final.json``: the run ended and all is committed. Its shape is in the README.
+    """``final.json``: the run ended and all is committed.
 
     Attributes:
         ignored_timers: those that callbacks registered in the drain, which never fire.
@@ -259,6 +269,7 @@ class FinalCheckpoint(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/{run_id}/final.json",)
+    WRITTEN = Written("once", "driver, or the next one", "see a sealed lease")
 
     job: str
     run_id: Name

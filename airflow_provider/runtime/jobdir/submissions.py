@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative, Seconds
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class SubmissionRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("submissions/{driver_id}.json",)
+    PLACES = ("runs/<run id>/submissions/{driver_id}.json",)
+    WRITTEN = Written("once", "task or command, before it starts the driver", "no such driver")
     IS_EXACT = True
 
     driver_id: Name
@@ -51,7 +52,8 @@ class RunOwnerRecord(Document):
 
     CONTENTS = Contents.FACTS
     NAME: ClassVar[str] = "owner.json"
-    PLACES = ("runs/*/owner.json",)
+    PLACES = ("runs/<run id>/owner.json",)
+    WRITTEN = Written("once", "task", "a command began the run")
 
     dag_id: str
     dag_run_id: str
@@ -69,7 +71,8 @@ class ProcessRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("submissions/*.process.json",)
+    PLACES = ("runs/<run id>/submissions/<driver id>.process.json",)
+    WRITTEN = Written("completed", "launcher process, or the next try", "no process started it")
 
     identity: ProcessIdentity
     is_revoked: bool = False
@@ -95,7 +98,8 @@ class HandleRecord(Handle, Document):
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("submissions/{driver_id}.handle.json",)
+    PLACES = ("runs/<run id>/submissions/{driver_id}.handle.json",)
+    WRITTEN = Written("replaced", "task or trigger", "not submitted to a cluster")
 
     driver_id: Name
     state: str | None = None
@@ -130,7 +134,8 @@ class DriverEnd(Document):
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("submissions/*.end.json",)
+    PLACES = ("runs/<run id>/submissions/<driver id>.end.json",)
+    WRITTEN = Written("completed", "launcher process, task or trigger", "no end is known")
 
     state: str
     exit_code: int | None = None

@@ -29,11 +29,11 @@ from airflow_provider.runtime.errors import (
     IllegalTransitionError,
     LeaseLostError,
 )
-from airflow_provider.runtime.jobdir.identity import identity_of
+from airflow_provider.runtime.jobdir.identity import check_format, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord, SubmissionRecord
-from airflow_provider.runtime.storage.documents import Contents, Document
+from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,7 @@ class UpgradeRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("upgrades/{number}.json",)
+    WRITTEN = Written("once", "upgrade", "the step was not reached")
 
     number: Positive = 1
     by: Name
@@ -256,6 +257,7 @@ def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
     Raises:
         ConfigError: the directory of the version in force is missing, or not mounted.
     """
+    check_format(directory_at(job_dir).storage)
     found = version_in_force(Version(job_dir, "", "")).job_dir
     if found == job_dir:
         return job_dir

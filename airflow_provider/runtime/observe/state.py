@@ -294,8 +294,10 @@ def run_condition(
         return RunCondition(RunState.REWOUND, rewound.at, None, step)
     state = assessment.run_state
     if state in {RunState.FOREIGN, RunState.ENDING}:
-        is_unbegun = state is RunState.ENDING and snapshot.attempt is None
-        state = RunState.FAILED if is_unbegun else _left_state(snapshot.attempt)
+        is_ending = state is RunState.ENDING
+        attempt = snapshot.own_attempt if is_ending else snapshot.attempt
+        is_unbegun = is_ending and attempt is None
+        state = RunState.FAILED if is_unbegun else _left_state(attempt)
     since = _since(snapshot, state)
     if problem is not None:
         step = steps[RunState.UNVERIFIED.value]

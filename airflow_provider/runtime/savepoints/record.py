@@ -43,7 +43,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.datasets import ReadPlaceValues  # noqa: TC001 - the same
-from airflow_provider.runtime.storage.documents import MIB, Contents, Document
+from airflow_provider.runtime.storage.documents import MIB, Contents, Document, Written
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class QuerySavepoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavepointRecord(Document):
-    """``savepoint.json``.
+    """``savepoint.json``: what a savepoint holds, with each of its files.
 
     Attributes:
         name: its folder's name when it was taken.
@@ -186,6 +186,7 @@ class SavepointRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("savepoint.json",)
+    WRITTEN = Written("once", "taker, last", "the folder is no savepoint")
 
     MOST_BYTES = 256 * MIB  # of a million files 150
     IS_EXACT = True
@@ -290,6 +291,7 @@ class SavepointClaimRecord(Document):
 
     CONTENTS = Contents.FACTS
     PLACES = ("writer.{token}.json", "reader.{nonce}.json")
+    WRITTEN = Written("completed", "its taker, remover or restorer", "no process uses it")
 
     nonce: str
     owner: ProcessIdentity

@@ -7,7 +7,7 @@ import enum
 import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider.runtime.base.typed_json import (
     MOST_BYTES,
@@ -41,6 +41,21 @@ class Contents(enum.Enum):
     """Lines of a driver's log, among others: the right to read the DAG's task logs."""
 
 
+class Written(NamedTuple):
+    """How a document comes to its place, for docs/job-directory.md.
+
+    Attributes:
+        how: ``once``: put if absent; ``completed``: then replaced by the process that has put it;
+            ``replaced``: as a whole, by any later writer.
+        by: the process that writes it, and when.
+        without: the meaning of its absence, also after a crash before it.
+    """
+
+    how: Literal["once", "completed", "replaced"]
+    by: str
+    without: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
     """Base of every document: a JSON object whose first member is ``version``.
@@ -50,8 +65,10 @@ class Document:
 
     Attributes:
         CONTENTS: the right that a reader in Airflow needs; every class declares it.
-        PLACES: ends of its path, with members in braces, and ``*`` for any name. At such a path the
-            members must agree, by the first that fits: a copy under another name is refused.
+        PLACES: its paths from the job directory, with members in braces, and ``<any name>``. At
+            such a path the members must agree, by the first that fits: a copy under another name is
+            refused.
+        WRITTEN: how it comes there; every class with a place declares it.
         MOST_BYTES: a larger file is refused unread.
         IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in one
             is refused, and not replaced.
@@ -60,12 +77,13 @@ class Document:
     VERSION: ClassVar[int] = 1
     CONTENTS: ClassVar[Contents] = Contents.LOG
     PLACES: ClassVar[tuple[str, ...]] = ()
+    WRITTEN: ClassVar[Written]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     IS_EXACT: ClassVar[bool] = False
 
     @classmethod
     def is_placed_at(cls, path: str) -> bool:
-        """Whether a path is a place of this class, and of no class with a longer end."""
+        """Whether a path ends with a place of this class, and of no class with a longer end."""
         dots = path.rpartition("/")[2].count(".")
         return any(
             dots == place.rpartition("/")[2].count(".") and _pattern(place).search(path)
@@ -161,5 +179,6 @@ def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES)
 
 @functools.cache
 def _pattern(place: str) -> re.Pattern[str]:
-    text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place)).replace(r"\*", "[^/]+")
+    text = re.sub(r"<[^>/]+>", "[^/]+", re.escape(place))
+    text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", text)
     return re.compile(f"(?:^|/){text}$")
