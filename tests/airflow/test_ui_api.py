@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+import functools
 import json
 import re
 import shutil
@@ -46,6 +47,10 @@ from tests.present import present
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from airflow_provider.plugins.service import StreamService
 
 
 HEADERS = {"X-Spark-Streaming": "1", "Sec-Fetch-Site": "same-origin"}
@@ -132,6 +137,28 @@ def database() -> Iterator[None]:
     Base.metadata.drop_all(settings.engine)
 
 
+@functools.cache
+def shared_app() -> tuple[FastAPI, StreamService]:
+    """Return the application and its service; to build its routes takes as long as many tests."""
+    from airflow_provider.plugins.app import make_app
+    from airflow_provider.plugins.service import StreamService
+
+    service = StreamService(SystemClock())
+    return make_app(service), service
+
+
+def fresh_app() -> FastAPI:
+    """Return the application, whose service knows as little as at its start."""
+    from airflow_provider.plugins.job_summaries import lost_job
+    from airflow_provider.plugins.service import StreamService
+
+    app, service = shared_app()
+    fresh = StreamService(SystemClock(), lost_job=lost_job)
+    vars(service.actions).update(vars(fresh.actions))  # the routes hold this one, too
+    vars(service).update({**vars(fresh), "actions": service.actions})
+    return app
+
+
 @pytest.fixture
 def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """Give the application with jobs in every state, and users of every kind."""
@@ -139,8 +166,6 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     from airflow.api_fastapi import app as airflow_app
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.models.base import Base
-
-    from airflow_provider.plugins.app import make_app
 
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a key of the tests only" * 3)
     manager = auth_manager()
@@ -169,7 +194,7 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         name: manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
         for name, role in ROLES.items()
     }
-    made = Page(make_app(), tokens, jobs)
+    made = Page(fresh_app(), tokens, jobs)
     with jobs["running"].lease():
         jobs["running"].at_work(late_minimum=True, lost_rows=1200)
         yield made
