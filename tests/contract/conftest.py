@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import fsspec
 import pytest
 from adlfs import AzureBlobFileSystem
 from azure.storage.blob import BlobServiceClient
+from botocore.loaders import JSONFileLoader
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
 
@@ -28,6 +30,10 @@ BUCKET = "bucket"
 # So that listings have pages, and small objects parts.
 SMALL = {"MOTO_S3_DEFAULT_MAX_KEYS": "3", "S3_UPLOAD_PART_MIN_SIZE": "1000"}
 ACCOUNT_KEY = base64.b64encode(b"a key").decode()
+
+# Megabytes of JSON that never change, and that each new client of AWS parses again.
+_load_description = functools.cache(JSONFileLoader().load_file)
+setattr(JSONFileLoader, "load_file", lambda _, path: _load_description(path))  # noqa: B010 - it has no types
 
 
 def forget_clients() -> None:
