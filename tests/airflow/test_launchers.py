@@ -255,7 +255,6 @@ def test_a_triggerer_asks_the_launcher(place: Place) -> None:
     assert "failed" == event["run_state"]
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("does", "code", "error"),
     [("fail", 3, SparkRunFailedError), ("refuse", 2, AirflowFailException)],
@@ -345,7 +344,6 @@ def test_a_killed_task_ends_a_driver_that_has_not_come_up(place: Place) -> None:
     assert [place.driver_id()] == place.job.cancels()
 
 
-@BOTH
 def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> None:
     """A deferred task is killed by its triggerer, which has nothing but what Airflow has stored."""
     trigger = rebuilt(place.deferred("hold"))
