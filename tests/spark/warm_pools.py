@@ -26,7 +26,7 @@ from tests.jvm import jvm_options
 
 ROOT = str(Path(airflow_provider.__file__).parents[1])
 READY_S = 150.0
-POLL_S = 0.02
+POLL_S = 0.1  # a look asks the pool, and looks through all processes of the machine
 
 
 def await_until(what: Callable[[], Any], *, seconds: float = READY_S, why: str = "") -> Any:
