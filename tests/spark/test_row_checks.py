@@ -35,6 +35,8 @@ from tests.pairwise import mark_whole
 pytestmark = pytest.mark.spark
 
 MODES = ("streaming", "batch")
+# Of what a batch job does as a stream's batches do, `make test` has the stream.
+STREAMS = ["streaming", pytest.param("batch", marks=pytest.mark.whole)]
 EVENTS = [(n, "abc"[n % 3], n % 10) for n in range(40)]
 T = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 TIME = "2026-01-01 00:00:00"
@@ -75,34 +77,37 @@ def lines_of(kind, *, files=4, seed=1):
     return [lines[n::files] for n in range(files)], sorted(bad * 3)
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_rejected_records_are_kept_as_they_were(spark, place, kind):
+# `make test` has each format as a stream, in one partition and in several, and one in BATCH.
+REJECTING = [
+    (kind, how)
+    for kind in ("csv", "json")
+    for how in [("streaming", 1, 1, "1"), ("streaming", 2, 3, "3"), ("batch", 3, 2, None)]
+]
+
+
+@pytest.mark.parametrize(("kind", "how"), mark_whole(REJECTING, [0, 2, 4]))
+def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
     """As a stream and as a batch job, in any order and parallelism: the same rows, each once."""
-    for number, (mode, seed, partitions, per_batch) in enumerate(
-        [("streaming", 1, 1, "1"), ("streaming", 2, 3, "3"), ("batch", 3, 2, None)]
-    ):
-        job = Place(place.root / str(number))
-        files, bad = lines_of(kind, seed=seed)
-        write_lines(job.input, *files)
-        found = check(
-            spark,
-            job,
-            read={"format": kind, "rejected": "keep"},
-            mode=mode,
-            files_per_batch=per_batch,
-            conf={"spark.sql.files.maxPartitionBytes": str(2000 // partitions)},
-        )
-        assert bad == found.raw
-        assert [(START, "a", 1)] * 30 == found.rows
-        assert {"rejected"} == {row["kind"] for row in found.kept}
-        assert {str(job.input)} == {
-            str(Path(row["origin"].removeprefix("file:").rpartition(":")[0]).parent).replace(
-                "//", "/"
-            )
-            for row in found.kept
-        }
-        assert 30 + len(bad) == found.final.rows_read
-        assert dict(BAD[kind]) == {row["row"]: row["reason"] for row in found.kept}
+    mode, seed, partitions, per_batch = how
+    files, bad = lines_of(kind, seed=seed)
+    write_lines(place.input, *files)
+    found = check(
+        spark,
+        place,
+        read={"format": kind, "rejected": "keep"},
+        mode=mode,
+        files_per_batch=per_batch,
+        conf={"spark.sql.files.maxPartitionBytes": str(2000 // partitions)},
+    )
+    assert bad == found.raw
+    assert [(START, "a", 1)] * 30 == found.rows
+    assert {"rejected"} == {row["kind"] for row in found.kept}
+    assert {str(place.input)} == {
+        str(Path(row["origin"].removeprefix("file:").rpartition(":")[0]).parent).replace("//", "/")
+        for row in found.kept
+    }
+    assert 30 + len(bad) == found.final.rows_read
+    assert dict(BAD[kind]) == {row["row"]: row["reason"] for row in found.kept}
 
 
 def test_records_are_rejected_by_all_columns_also_where_a_query_uses_one(spark, place):
@@ -207,7 +212,7 @@ def test_null_breaks_a_rule(spark, place):
     assert [(-1, "positive, or unknown")] == found.broken
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", STREAMS)
 def test_rules_are_columns_on_odd_names_and_nested_ones(spark, place, mode):
     """A function of Python is a rule like any other, and names with dots and quotes are kept."""
     write_events(place.input, EVENTS)
@@ -225,7 +230,7 @@ def test_rules_are_columns_on_odd_names_and_nested_ones(spark, place, mode):
         assert ", ".join(name for name, breaks in expected if breaks) == places
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", STREAMS)
 def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     """Each query has its own account, and another rule on one way is no rule of the others."""
     write_events(place.input, EVENTS[:20], EVENTS[20:])
@@ -244,7 +249,7 @@ def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     assert {"small": 8, "even": 20} == counts(place, "even")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", STREAMS)
 def test_a_frame_that_a_query_uses_twice_has_one_account(spark, place, mode):
     """Its source is read twice; a row that breaks the rule is one row all the same."""
     write_events(place.input, EVENTS[:20], EVENTS[20:])
