@@ -14,7 +14,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
@@ -55,8 +55,8 @@ def spread(root: Path) -> None:
         EpochBench(root / "restored").spark.plan(batch).commit(batch)
 
     with pinned_savepoint(str(root / "job/savepoints/old"), clock) as savepoint:
-        wish = Wish(savepoint, {"q": "q"}, partitions=5)
-        Restore(directory, OpenFence(), clock).run(wish, repartition)
+        settings = RestoreSettings(savepoint, {"q": "q"}, partitions=5)
+        Restore(directory, OpenFence(), clock).run(settings, repartition)
 
 
 def main(action: str, root: str) -> None:

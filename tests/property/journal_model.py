@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.savepoints import restore_log
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -139,8 +139,8 @@ class World:
         savepoint = open_savepoint(f"{self.root}/job/savepoints/{name}")
         with self._lease(directory, clock, number) as lease:
             restore_log.relocate(directory, lease, clock, ["q"])
-            wish = Wish(savepoint, {"q": "q"}, rewinds=[run_id], supersedes=True)
-            Restore(directory, lease, clock).run(wish)
+            settings = RestoreSettings(savepoint, {"q": "q"}, rewinds=[run_id], supersedes=True)
+            Restore(directory, lease, clock).run(settings)
             self.rewound.append(run_id)
         self.released.add(number)
 

@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoints import restore
 from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
@@ -62,7 +62,7 @@ def directory_of(job) -> JobDirectory:
 
 def begin(job, savepoint, fence):
     directory = directory_of(job)
-    return Restore(directory, fence, job.clock).begin(Wish(savepoint, {"q": "q"}))
+    return Restore(directory, fence, job.clock).begin(RestoreSettings(savepoint, {"q": "q"}))
 
 
 def finish(job, operation, fence):
@@ -119,8 +119,8 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     directory = directory_of(job)
     CheckpointBuilder(job.spark.root.parents[1] / "p" / "checkpoint").begin().run(0)
     for _ in range(2):
-        wish = Wish(None, {"q": ""}, keep_outputs=True)
-        Restore(directory, OpenFence(), job.clock).run(wish)
+        settings = RestoreSettings(None, {"q": ""}, keep_outputs=True)
+        Restore(directory, OpenFence(), job.clock).run(settings)
 
     assert f"{directory.url}/queries/p/checkpoint" == directory.checkpoint("p").url
     assert (
@@ -137,9 +137,9 @@ def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_
     savepoint = save(job)
     opened = begin(job, savepoint, OpenFence())
 
-    wish = Wish(savepoint, {"q": "q"}, partitions=4)
+    settings = RestoreSettings(savepoint, {"q": "q"}, partitions=4)
     with pytest.raises(ConfigError, match="no query in it keeps state"):
-        Restore(directory_of(job), OpenFence(), job.clock).begin(wish)
+        Restore(directory_of(job), OpenFence(), job.clock).begin(settings)
 
     assert opened == begin(job, savepoint, OpenFence())
 

@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -361,7 +361,7 @@ def test_what_had_ended_ends_in_what_is_restored(job):
     directory = directory_of(job)
     names = {"q": "q"}
     told = open_savepoint(savepoint.url)
-    Restore(directory, OpenFence(), job.clock).run(Wish(told, names, rewinds=["r1"]))
+    Restore(directory, OpenFence(), job.clock).run(RestoreSettings(told, names, rewinds=["r1"]))
 
     assert QUERY_ID != job.spark.logs.query_id()
     assert drain_intent(directory, "q") is not None

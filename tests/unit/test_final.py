@@ -15,7 +15,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, JobDirectoryBuilder, a_final
 from tests.unit.support import FakeClock
@@ -171,7 +171,7 @@ def test_a_job_that_is_being_restored(job, tmp_path):
     source = job_source(job.storage.url, FakeClock())
     taken = take_savepoint(source, str(tmp_path / "s"), aligned_timeout_s=0, clock=FakeClock())
     final = a_final(outcome=SUSPENDED, batch=2, epoch=2)
-    Restore(job.directory, OpenFence(), FakeClock()).begin(Wish(taken, {"q": "q"}))
+    Restore(job.directory, OpenFence(), FakeClock()).begin(RestoreSettings(taken, {"q": "q"}))
 
     assert final is verify_final(job.directory, final)
     with pytest.raises(CheckpointError, match="3 is not published"):

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -138,8 +138,8 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
 def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
     """The same command completes it; a job that is there is not forked into."""
     identified(directory.storage)
-    wish = Wish(open_savepoint(url), {"q": "q"}, partitions=5)
-    Restore(directory, OpenFence(), clock).begin(wish)
+    settings = RestoreSettings(open_savepoint(url), {"q": "q"}, partitions=5)
+    Restore(directory, OpenFence(), clock).begin(settings)
     (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
 
     assert EXIT_OK == main.main(["savepoint", "fork", url, directory.url])
@@ -166,8 +166,8 @@ def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions
 def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):
     """It is not ended as if nobody had asked for them."""
     savepoint = open_savepoint(url)
-    wish = Wish(savepoint, {"q": "q"}, partitions=5)
-    begun = Restore(directory, OpenFence(), clock).begin(wish)
+    settings = RestoreSettings(savepoint, {"q": "q"}, partitions=5)
+    begun = Restore(directory, OpenFence(), clock).begin(settings)
 
     with pytest.raises(CheckpointError, match="savepoint restore .* --state-partitions 5"):
         Restore(directory, OpenFence(), clock).finish(begun, savepoint)
@@ -229,7 +229,7 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     begin(directory, url, clock)
     own = checkpoint_source(directory.checkpoint("q").url, "q")
     rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
-    begun = Restore(directory, OpenFence(), clock).begin(Wish(rewind, {"q": "q"}))
+    begun = Restore(directory, OpenFence(), clock).begin(RestoreSettings(rewind, {"q": "q"}))
 
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, url).check()

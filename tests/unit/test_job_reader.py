@@ -32,7 +32,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 )
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import relocate
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import (
@@ -323,7 +323,7 @@ def restored_in_place(root: Path) -> Iterator[None]:
 def restored_and_cut_short(root: Path) -> Iterator[None]:
     job = restored(root)
     operation = Restore(JobDirectory(job.storage), OpenFence(), job.clock)
-    operation.begin(Wish(open_savepoint(f"{root}/savepoints/s1"), {"q": "q"}))
+    operation.begin(RestoreSettings(open_savepoint(f"{root}/savepoints/s1"), {"q": "q"}))
     yield
 
 

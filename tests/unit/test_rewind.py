@@ -32,7 +32,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
@@ -208,7 +208,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     directory = JobDirectory(job.storage)
     source = job_source(job.storage.url, job.clock)
     saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
-    Restore(directory, OpenFence(), job.clock).run(Wish(saved, {"q": "q"}))
+    Restore(directory, OpenFence(), job.clock).run(RestoreSettings(saved, {"q": "q"}))
     starting = {"q": 0}
     run_record = a_run("r1", at_end="suspend", starting=starting, started="r1", replayable=True)
     begin_rewindable(directory, directory.run("r1").put_record(run_record), job.clock)

@@ -13,7 +13,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, what_is_unfinished
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.present import present
@@ -75,14 +75,16 @@ def test_the_command_says_all_that_was_asked_for(job):
     """How many partitions, and that the savepoint goes over to the job; a rewind names its run."""
     savepoint, directory = save(job), JobDirectory(job.storage)
     lease = job.lease()
-    Restore(directory, lease, job.clock).begin(Wish(savepoint, {"q": "q"}, claim_mode="claim"))
+    Restore(directory, lease, job.clock).begin(
+        RestoreSettings(savepoint, {"q": "q"}, claim_mode="claim")
+    )
     assert f"{shlex.quote(directory.url)} --claim-mode claim, or" in str(
         what_is_unfinished(directory)
     )
 
     last = present(Restores(directory).last())
     Restore(directory, lease, job.clock).finish(last, savepoint)
-    with_rows_reverted = Wish(None, {}, rewinds=["r1"], supersedes=True)
+    with_rows_reverted = RestoreSettings(None, {}, rewinds=["r1"], supersedes=True)
     Restore(directory, lease, job.clock).begin(with_rows_reverted)
     assert f"spark-stream rewind {shlex.quote(directory.url)} r1, or" in str(
         what_is_unfinished(directory)

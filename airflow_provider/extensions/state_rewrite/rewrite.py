@@ -68,7 +68,7 @@ from airflow_provider.runtime.savepoints.record import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.spark.versions import Ability, check_can
@@ -273,7 +273,9 @@ class _Work:
         spread = None
         if partitions is not None and self._spark is not None:
             spread = spark_repartition(self._spark)
-        Restore(directory, fence, clock).run(Wish(savepoint, names, partitions=partitions), spread)
+        Restore(directory, fence, clock).run(
+            RestoreSettings(savepoint, names, partitions=partitions), spread
+        )
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
         if self._spark is None:

@@ -31,7 +31,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
@@ -120,8 +120,10 @@ class StartingPoint:
         with pinned_savepoint(self._url, clock) as savepoint:
             lineage = savepoint.record.lineage
             add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
-            wish = Wish(savepoint, self._names(savepoint), partitions=self._partitions)
-            restore.run(wish, self._repartition())
+            settings = RestoreSettings(
+                savepoint, self._names(savepoint), partitions=self._partitions
+            )
+            restore.run(settings, self._repartition())
 
     def _repartition(self) -> Repartition | None:
         if self._partitions is None or self._make_repartition is None:
@@ -137,7 +139,7 @@ class StartingPoint:
         for why in incompatible.values():
             log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
         if incompatible:
-            restore.run(Wish(None, dict.fromkeys(incompatible, ""), keep_outputs=True))
+            restore.run(RestoreSettings(None, dict.fromkeys(incompatible, ""), keep_outputs=True))
 
     def _unfinished(self) -> OperationRecord | None:
         last = Restores(self._directory).last()

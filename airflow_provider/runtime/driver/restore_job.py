@@ -34,7 +34,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, Wish
+from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted,
@@ -131,7 +131,7 @@ def restore_job(
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
             after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
             _revert(directory, queries, after, lease, clock)
-            wish = Wish(
+            settings = RestoreSettings(
                 savepoint,
                 names,
                 claim_mode=claim_mode,
@@ -140,7 +140,7 @@ def restore_job(
                 rewinds=_rewound_by(directory, savepoint, names),
                 supersedes=True,
             )
-            begun = Restore(directory, lease, clock).begin(wish)
+            begun = Restore(directory, lease, clock).begin(settings)
             _put_job(directory, savepoint, clock)
             done = Restore(directory, lease, clock).finish(begun, savepoint, spread)
     if claim_mode == "claim":

@@ -85,7 +85,7 @@ _METADATA: Final = "metadata"
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class RestoreSettings:
     """To what queries are to be set, and how.
 
     Attributes:
@@ -119,7 +119,7 @@ class Restore:
     fence: Fence
     clock: Clock
 
-    def begin(self, wish: Wish) -> OperationRecord:
+    def begin(self, settings: RestoreSettings) -> OperationRecord:
         """Put the operation, or return the open one.
 
         The caller has reverted what its queries have published after the savepoint. An open restore
@@ -132,28 +132,32 @@ class Restore:
         """
         last = Restores(self.directory).last()
         before = last if last is not None and last.is_open else None
-        if before is not None and not (wish.supersedes and not _is_of(before, wish.savepoint)):
-            return self._begin_again(before, wish)
-        if wish.savepoint is not None:
-            check_restorable(wish.savepoint)
-            _check_spread(wish)
-        rewinds = [*(before.rewinds if before is not None else ()), *wish.rewinds]
-        plan = _plan(self.directory, wish, before.plan if before is not None else None)
+        if before is not None and not (
+            settings.supersedes and not _is_of(before, settings.savepoint)
+        ):
+            return self._begin_again(before, settings)
+        if settings.savepoint is not None:
+            check_restorable(settings.savepoint)
+            _check_spread(settings)
+        rewinds = [*(before.rewinds if before is not None else ()), *settings.rewinds]
+        plan = _plan(self.directory, settings, before.plan if before is not None else None)
         return Restores(self.directory).begin(
-            self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=wish.by
+            self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=settings.by
         )
 
     def _now(self) -> str:
         return to_iso(self.clock.now())
 
-    def _begin_again(self, last: OperationRecord, wish: Wish) -> OperationRecord:
-        self._check_same(last, wish.savepoint)
-        plan, rewinds = last.plan, [*dict.fromkeys([*last.rewinds, *wish.rewinds])]
-        if plan.partitions == wish.partitions and rewinds == last.rewinds:
+    def _begin_again(self, last: OperationRecord, settings: RestoreSettings) -> OperationRecord:
+        self._check_same(last, settings.savepoint)
+        plan, rewinds = last.plan, [*dict.fromkeys([*last.rewinds, *settings.rewinds])]
+        if plan.partitions == settings.partitions and rewinds == last.rewinds:
             return last
         theirs = {name: query["from"] for name, query in plan.queries.items()}
-        _check_spread(dataclasses.replace(wish, names=theirs, skip_in_flight=bool(plan.skipped)))
-        plan = dataclasses.replace(plan, partitions=wish.partitions)
+        _check_spread(
+            dataclasses.replace(settings, names=theirs, skip_in_flight=bool(plan.skipped))
+        )
+        plan = dataclasses.replace(plan, partitions=settings.partitions)
         return self._renew(dataclasses.replace(last, restore=plan, rewinds=rewinds))
 
     def _renew(self, last: OperationRecord, ready: Collection[str] = ()) -> OperationRecord:
@@ -209,9 +213,11 @@ class Restore:
         failpoints.hit("restore.removed")
         return operation
 
-    def run(self, wish: Wish, repartition: Repartition | None = None) -> OperationRecord:
-        """Set the queries to what is wished: :meth:`begin`, then :meth:`finish`."""
-        return self.finish(self.begin(wish), wish.savepoint, repartition)
+    def run(
+        self, settings: RestoreSettings, repartition: Repartition | None = None
+    ) -> OperationRecord:
+        """Begin the restore, and carry it out."""
+        return self.finish(self.begin(settings), settings.savepoint, repartition)
 
     def _ready(self, operation: OperationRecord) -> set[str]:
         return {
@@ -237,10 +243,10 @@ def _is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
     return (plan.savepoint, plan.taken) == _which(savepoint)
 
 
-def _check_spread(wish: Wish) -> None:
-    if wish.savepoint is not None and wish.partitions is not None:
+def _check_spread(settings: RestoreSettings) -> None:
+    if settings.savepoint is not None and settings.partitions is not None:
         check_repartitionable(
-            wish.savepoint, wish.names.values(), skip_in_flight=wish.skip_in_flight
+            settings.savepoint, settings.names.values(), skip_in_flight=settings.skip_in_flight
         )
 
 
@@ -252,9 +258,11 @@ def _new_id(plan: Mapping[str, Any]) -> str | None:
     return str(uuid.uuid4()) if plan["query_id"] is not None else None
 
 
-def _plan(directory: JobDirectory, wish: Wish, before: RestorePlan | None) -> RestorePlan:
+def _plan(
+    directory: JobDirectory, settings: RestoreSettings, before: RestorePlan | None
+) -> RestorePlan:
     """Return the plan of a restore that takes the place of the open one *before*, if any."""
-    savepoint = wish.savepoint
+    savepoint = settings.savepoint
     saved = savepoint.record.queries if savepoint is not None else {}
     url, taken = _which(savepoint)
     return RestorePlan(
@@ -262,14 +270,16 @@ def _plan(directory: JobDirectory, wish: Wish, before: RestorePlan | None) -> Re
         taken=taken,
         queries={
             name: plan_start_over(directory, name)
-            if wish.keep_outputs
+            if settings.keep_outputs
             else _plan_query(directory, name, theirs, saved.get(theirs), before)
-            for name, theirs in wish.names.items()
+            for name, theirs in settings.names.items()
         },
-        claim_mode=wish.claim_mode,
-        skipped=_skipped(savepoint, wish.names) if savepoint and wish.skip_in_flight else {},
-        partitions=wish.partitions,
-        keep_outputs=wish.keep_outputs,
+        claim_mode=settings.claim_mode,
+        skipped=_skipped(savepoint, settings.names)
+        if savepoint and settings.skip_in_flight
+        else {},
+        partitions=settings.partitions,
+        keep_outputs=settings.keep_outputs,
     )
 
 

@@ -37,7 +37,7 @@ from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import Restore, Wish
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted,
@@ -278,8 +278,8 @@ class Rewind:
         failpoints.hit("rewind.reverted")
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-        wish = Wish(savepoint, names, rewinds=[self.run_id], by=self.by)
-        Restore(self.directory, self.fence, self.clock).begin(wish)
+        settings = RestoreSettings(savepoint, names, rewinds=[self.run_id], by=self.by)
+        Restore(self.directory, self.fence, self.clock).begin(settings)
 
     def _finish_restore(self, savepoint: Savepoint | None, holding: contextlib.ExitStack) -> None:
         last = Restores(self.directory).last()
