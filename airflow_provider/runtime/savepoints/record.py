@@ -280,7 +280,7 @@ _READER: Final = re.compile(r"reader\.[0-9a-f]+\.json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavepointClaimRecord(Document):
-    """``writer.<token>.json``, ``reader.<nonce>.json``: a process works with the savepoint.
+    """A process works with the savepoint: it takes, removes or reads it.
 
     Attributes:
         purpose: ``take`` or ``remove`` of a writer, ``read`` of a reader.
