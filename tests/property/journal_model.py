@@ -1,7 +1,7 @@
 """Processes that restore a job, rewind runs of it and drive it, in any order of their single steps.
 
 A step is one read or write of the storage. Each process may be paused for as long as others like
-and be taken for dead, may die, and may find the storage away. A driver's Spark checks no lease: it
+and be taken for dead, may die, and may get no answer from the storage. A driver's Spark checks no lease: it
 writes into the checkpoint that counted when it began.
 """
 
@@ -60,7 +60,7 @@ class Written:
 
 
 class ModelStorage(TurnedStorage):
-    """Notes which process writes where, and is away for one that is told so."""
+    """Notes which process writes where, and loses an answer where the world says so."""
 
     world: World
     process: int

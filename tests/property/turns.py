@@ -1,4 +1,4 @@
-"""Processes that act in turns: each goes on by one read or write of the storage when it is told to."""
+"""Processes that act in turns: each does one read or write of the storage when its turn comes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TurnedStorage(LocalStorage):
 
 
 class Actor:
-    """A process, in a thread that goes on only when it is its turn.
+    """A process, in a thread that continues only in its turn.
 
     Attributes:
         error: what it has ended with, if that was no success.

@@ -32,10 +32,7 @@ from airflow_provider.runtime.savepoints.catalog import (
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_no_open_restore,
-)
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -155,19 +152,18 @@ class StartingPoint:
         last = restores.start()
         if restores.last() != last:
             self._check_open()  # a rewind that was cut short
-        plan = last.plan if last is not None else None
-        if last is not None and plan is not None and plan.savepoint == self._url:
-            if not last.is_open and self._partitions not in {None, plan.partitions}:
+        if last is not None and last.plan.savepoint == self._url:
+            if not last.is_open and self._partitions not in {None, last.plan.partitions}:
                 msg = (
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
-                    f"partitions={plan.partitions}, and {self._partitions} are requested now; use "
-                    "the same number, or a new job directory"
+                    f"partitions={last.plan.partitions}, and {self._partitions} are requested now; "
+                    "use the same number, or a new job directory"
                 )
                 raise ConfigError(msg)
             return not last.is_open
-        if plan is not None:
+        if last is not None:
             msg = (
-                f"{self._directory.url}: the job was set to {plan.savepoint} before, not to "
+                f"{self._directory.url}: the job was set to {last.plan.savepoint} before, not to "
                 f"{self._url}; use a new job directory, or 'spark-stream savepoint restore'"
             )
             raise ConfigError(msg)

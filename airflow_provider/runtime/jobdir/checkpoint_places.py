@@ -32,9 +32,9 @@ def place(query: str, number: int) -> str:
     return f"queries/{query}/checkpoint{f'-{number}' if number else ''}"
 
 
-def token_of_place(job: Storage, number: int) -> int:
+def token_of_place(journal: Journal, number: int) -> int:
     """Return the lease under which a place was made; 0 for the first one of a query."""
-    made = Journal(job).read(number) if number else None
+    made = journal.read(number) if number else None
     return made.token if made is not None else 0
 
 
@@ -50,20 +50,20 @@ def left_places(job: Storage, newest: OperationRecord) -> list[str]:
     Later operations make later places, so older places that this one does not name never count
     again.
     """
-    left, counting = [], newest.places
+    left, counting, journal = [], newest.places, Journal(job)
     for query in job.list("queries"):
         for name in _names(job, query):
             number = _number(name)
             is_left = number < newest.number and number != counting.get(query, 0)
-            if is_left and _is_ours(job, query, number):
+            if is_left and _is_ours(journal, query, number):
                 left.append(f"queries/{query}/{name}")
     return left
 
 
-def _is_ours(job: Storage, query: str, number: int) -> bool:
+def _is_ours(journal: Journal, query: str, number: int) -> bool:
     if not number:
         return True
-    made = Journal(job).read(number)
+    made = journal.read(number)
     if made is None:
         return False
     restored = made.restore.queries if made.restore is not None else {}

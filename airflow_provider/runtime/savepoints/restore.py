@@ -59,7 +59,6 @@ from airflow_provider.runtime.savepoints.catalog import (
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
-    mark_rewound,
     open_restore,
     plan_start_over,
 )
@@ -93,7 +92,7 @@ class RestoreSettings:
         names: for each query the savepoint's that it continues from, or "" to start over.
         claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
-        partitions: spread the state over this number; None keeps it as it is.
+        partitions: spread the state over this number; None does not spread it anew.
         keep_outputs: leave the queries' output in place, though they start over.
         rewinds: the runs that no longer count.
         by: what rewinds them; empty for the restore's number.
@@ -198,7 +197,6 @@ class Restore:
             plan = operation.plan
             if plan.partitions is not None and repartition is None:
                 raise open_restore(self.directory, operation)
-            mark_rewound(self.directory, operation)
             if operation.token != self.fence.token:
                 operation = self._renew(operation, self._ready(operation))
             for name in plan.queries:

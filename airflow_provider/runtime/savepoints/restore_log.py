@@ -137,7 +137,8 @@ class Restores:
 
     def remove_left(self) -> None:
         """Remove checkpoints that the queries no longer use. Idempotent."""
-        last, newest = self.last(), Journal(self._storage).newest()
+        journal = Journal(self._storage)
+        last, newest = journal.last_restore(), journal.newest()
         if newest is None or (last is not None and last.is_open):
             return
         for path in left_places(self._storage, newest):
@@ -344,12 +345,13 @@ def _exposed(
     directory: JobDirectory, newest: OperationRecord | None, unended: int, queries: Iterable[str]
 ) -> list[str]:
     """Return queries whose locations precede the lost lease; None while a restore is open."""
-    last = Restores(directory).last()
+    journal = Journal(directory.storage)
+    last = journal.last_restore()
     if last is not None and last.is_open:
         return []
     counting = newest.places if newest is not None else {}
     names = {*directory.query_names(), *queries}
-    tokens = {number: token_of_place(directory.storage, number) for number in counting.values()}
+    tokens = {number: token_of_place(journal, number) for number in counting.values()}
     return sorted(name for name in names if tokens.get(counting.get(name, 0), 0) <= unended)
 
 
