@@ -14,10 +14,12 @@ import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from scripts.crash_table import sentences
 from tests.crash.rewinding import Job, rows_of
 from tests.pairwise import mark_whole
 from tests.pipes import stdin_of, stdout_of
+from tests.present import present
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SINKS = ("files", "delta", "iceberg", "sql")
 # In the order in which one rewind comes by.
 DEATHS = (
+    "restore.begun",
     "revert.intended",
     "files.reverted_one",
     "revert.removed_one",
@@ -35,8 +38,6 @@ DEATHS = (
     "sql.reverting",
     "sql.reverted",
     "revert.done",
-    "rewind.reverted",
-    "rewind.intended",
     "restore.copied",
     "restore.numbered",
     "restore.restored_one",
@@ -57,7 +58,7 @@ def test_every_failpoint_of_a_rewind_is_died_at():
     The list of deaths and the source agree. A rewind spreads no state over other partitions; a sink
     in a bucket dies in tests/extensions/bucket_files/test_bucket_files.py, an upgrade in test_upgrade_steps.py.
     """
-    steps = ("rewind.", "revert.", "restore.")
+    steps = ("revert.", "restore.")
     points = {
         point
         for point in sentences()
@@ -146,7 +147,7 @@ CHOSEN = {
     "delta.reverted",
     "iceberg.reverting",
     "sql.reverted",
-    "rewind.intended",
+    "restore.begun",
     "restore.numbered",
 }
 
@@ -167,7 +168,7 @@ def test_a_rewind_dies_at_every_step(processes, point):
         assert Counter(kept) <= Counter(rows) <= Counter([*kept, *written])
     # Past that step nothing of it is left to do, or all of it is done again.
     assert processes.rewind("r2", dies_at=point) in {0, failpoints.CRASH_EXIT}
-    if processes.job.directory.run("r2").rewound() is None:
+    if present(Restores(processes.job.directory).last()).is_open:
         assert 1 == processes.run("r3", 5)  # not undone, and not to be gone on with
     assert 0 == processes.run("r2.r2", 5, replays="r2")
 

@@ -219,7 +219,6 @@ def read_query(job: Path, name: str, places: dict[str, int]) -> dict[str, Any]:
         "planned": max(numbers(checkpoint / "offsets"), default=-1),
         "published": done,
         "waiting": any(each and done < int(each[1]) <= committed for each in waiting),
-        "reverted": read(records / "revert.json") is not None,
         "drained_by": drain["run_id"] if drain else None,
     }
 
@@ -280,7 +279,6 @@ def _unfinished(
     if newest and not newest[0]["restore"]:
         newest = [each for each in operations if each["number"] == newest[0]["before"]]
     found = ["restore"] if newest and newest[0]["step"] == 1 else []
-    found += ["revert"] if any(query["reverted"] for query in queries.values()) else []
     if upgrade and upgrade[0] and upgrade[0]["step"] in {"stopping", "trial", "rejected"}:
         found.append("upgrade")
     done = {"finished", "suspended", "rewound"}
@@ -308,7 +306,7 @@ def answers(job: dict[str, Any]) -> dict[str, Any]:
         "savepoints": {i: run["savepoint"] for i, run in runs.items() if run["ended"]},
         "batches": {i: run["ended"] for i, run in runs.items() if run["ended"]},
         "upgrade": job["upgrade"]["step"] if job["upgrade"] else None,
-        "is open": not job["held"] and bool({"restore", "revert"} & {*job["unfinished"]}),
+        "is open": not job["held"] and "restore" in job["unfinished"],
     }
 
 

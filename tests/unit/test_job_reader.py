@@ -20,7 +20,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE
-from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord, RevertRecord
+from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
@@ -328,14 +328,6 @@ def restored_and_cut_short(root: Path) -> Iterator[None]:
 
 
 @directory
-def reverted_and_not_restored(root: Path) -> Iterator[None]:
-    job = job_at(root).ran(3)
-    records = EpochRecords(job.directory.committables("q"), QUERY_ID)
-    records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=1, began=NOW, done=NOW))
-    yield
-
-
-@directory
 def relocated(root: Path) -> Iterator[None]:
     job = EpochBench(root, FakeSink()).begun().published(2)
     run, elsewhere = (
@@ -417,14 +409,13 @@ UNFINISHED = {
     "sealed": ["drain"],
     "committed_and_not_published": ["publish"],
     "restored_and_cut_short": ["restore"],
-    "reverted_and_not_restored": ["revert"],
     "upgrade_open": ["upgrade"],
 }
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_says_what_is_unfinished(tmp_path, name):
-    """A restore, a revert, an upgrade, a drain, an epoch; of every other directory nothing."""
+    """A restore, an upgrade, a drain, an epoch; of every other directory nothing."""
     with MADE[name](tmp_path / "job"):
         assert UNFINISHED.get(name, []) == read_job(tmp_path / "job")["unfinished"]
 

@@ -235,8 +235,9 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
     dies_later = SimpleNamespace(token=9, check=lambda: next(calls))
     with pytest.raises(StopIteration):
         Rewind(half.directory, "r1", half.queries, dies_later, job.clock).rewind()
-    with pytest.raises(CheckpointError, match="must be restored to before that"):
-        job.recovered("r2")
+    assert present(job.records.revert()).done is None
+    with pytest.raises(CheckpointError, match="to end it: spark-stream rewind .*job r1, or"):
+        check_no_open_restore(half.directory)
 
     rewind(job, "r1").rewind()
     check_no_open_restore(half.directory)
@@ -403,7 +404,7 @@ def test_no_driver_writes_to_a_job_that_is_half_reverted(job):
     with pytest.raises(StopIteration):
         Rewind(half.directory, "r2", half.queries, dies, job.clock).rewind()
 
-    with pytest.raises(CheckpointError, match="give the command that reverted it again"):
+    with pytest.raises(CheckpointError, match="to end it: spark-stream rewind .*job r2, or"):
         check_no_open_restore(half.directory)
     rewind(job, "r2").rewind()
     check_no_open_restore(half.directory)

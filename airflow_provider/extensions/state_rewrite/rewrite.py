@@ -349,5 +349,12 @@ class _Work:
                 )
             )
         return Source(
-            self._savepoint.url, record.job, record.run_id, tuple(queries), is_driven=lambda: False
+            self._savepoint.url,
+            record.job,
+            record.run_id,
+            tuple(queries),
+            is_driven=lambda: False,
+            restores=record.restores,
+            token=record.token,
+            lineage=tuple(record.lineage),
         )

@@ -74,15 +74,6 @@ ALL: Final = (
     #: A folded record (`<first>-<last>.json` or `.packed.json`) and the records that it covers: the
     #: next start recovers again, and repeats no step that is done.
     "recover.folded",
-    #: `revert.json`, open, and nothing removed: no driver runs the job until the same command has
-    #: completed the revert.
-    "revert.intended",
-    #: One sink of the query reverted, others not: no driver runs the job until the same command has
-    #: completed the revert.
-    "revert.removed_one",
-    #: `revert.json`, done: nothing to repair, but the checkpoint must be restored before the query
-    #: runs.
-    "revert.done",
     #: Some files of epoch N visible, each of them whole: the next start finds `commits/N` and
     #: publishes the rest.
     "files.published_one",
@@ -140,12 +131,6 @@ ALL: Final = (
     "savepoint.collecting",
     #: An empty claimed folder: the next removal or retention removes it.
     "savepoint.collected",
-    #: The run's rows reverted in every sink, and no driver runs the job: the same command finds
-    #: them reverted.
-    "rewind.reverted",
-    #: `operations/<n>.1.json` and the mark of the run, and no driver runs the job: the same command
-    #: ends the restore.
-    "rewind.intended",
     #: An operation that relocates queries, still in their old places: the next driver relocates
     #: under number n+1, and removes a copy that no operation names.
     "relocation.intended",
@@ -154,17 +139,30 @@ ALL: Final = (
     "relocation.copied",
     #: The queries in new places, and the old places: the next start removes the old ones.
     "relocation.done",
-    #: An open operation and a copy without `metadata`; no driver runs the job: the same command
-    #: takes number n+1, and a place of its own for each query that is not restored.
+    #: An open operation, `operations/<n>.1.json`, and the marks of the runs that no longer count;
+    #: no driver runs the job: the same command, which `status` names, takes number n+1 and does
+    #: what is left.
+    "restore.begun",
+    #: The same, with `revert.json`, and nothing removed: the same command, which `status` names,
+    #: takes number n+1 and does what is left.
+    "revert.intended",
+    #: The same, with one sink of the query reverted, others not: the same command, which `status`
+    #: names, takes number n+1 and does what is left.
+    "revert.removed_one",
+    #: The same, with `revert.json`, done: the same command, which `status` names, takes number n+1
+    #: and does what is left.
+    "revert.done",
+    #: The same, with a copy without `metadata`: the same command, which `status` names, takes
+    #: number n+1 and does what is left.
     "restore.copied",
-    #: The same, with a batch that repartitions the state (`--state-partitions`): the same command
-    #: takes number n+1, and a place of its own for each query that is not restored.
+    #: The same, with a batch that repartitions the state (`--state-partitions`): the same command,
+    #: which `status` names, takes number n+1 and does what is left.
     "restore.repartitioned",
-    #: The same, with the number from which epochs continue: the same command takes number n+1, and
-    #: a place of its own for each query that is not restored.
+    #: The same, with the number from which epochs continue: the same command, which `status` names,
+    #: takes number n+1 and does what is left.
     "restore.numbered",
-    #: One query restored, others perhaps not: the same command takes number n+1, and a place of its
-    #: own for each query that is not restored.
+    #: One query restored, others perhaps not: the same command, which `status` names, takes number
+    #: n+1 and does what is left.
     "restore.restored_one",
     #: A lease without a holder, former checkpoints, with `claim` still the savepoint: the next
     #: driver removes places that do not count, `savepoint dispose` the savepoint.

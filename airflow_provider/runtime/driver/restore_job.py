@@ -37,15 +37,13 @@ from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
-    check_not_parted,
+    check_same_history,
     relocate,
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
-    check_own_sink,
     check_start,
-    reverts_of,
     runs_since,
 )
 from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -116,7 +114,7 @@ def restore_job(
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
     names = _names(directory, savepoint)
-    check_not_parted(directory, savepoint, names)
+    check_same_history(directory, savepoint, names)
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     observer = wait_for_free_lease(directory.storage, clock)
@@ -129,8 +127,6 @@ def restore_job(
         queries = _declare(directory, entry, conf, session) if revert and session else ()
         spread = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
-            after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
-            _revert(directory, queries, after, lease, clock)
             settings = RestoreSettings(
                 savepoint,
                 names,
@@ -140,9 +136,10 @@ def restore_job(
                 rewinds=_rewound_by(directory, savepoint, names),
                 supersedes=True,
             )
-            begun = Restore(directory, lease, clock).begin(settings)
+            restore = Restore(directory, lease, clock, queries)
+            begun = restore.begin(settings)
             _put_job(directory, savepoint, clock)
-            done = Restore(directory, lease, clock).finish(begun, savepoint, spread)
+            done = restore.finish(begun, savepoint, spread)
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
     return done
@@ -246,6 +243,9 @@ def _output_of(directory: JobDirectory, run_id: str) -> Output:
 
 def _check_whole(directory: JobDirectory, run_id: str) -> None:
     rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
+    last = Restores(directory).last()
+    if last is not None and last.is_open and run_id in last.rewinds:
+        return
     if rewound is not None and output.standing.epochs:
         msg = (
             f"{directory.url}: run {run_id!r} is rewound in part, and nothing was done now: the "
@@ -325,20 +325,6 @@ def _declare(
 ) -> Sequence[QueryDefinition]:
     last, spec = _last_request(directory, entry, conf)
     return declared_queries(last.mode, spec, last.run_id, spark)
-
-
-def _revert(
-    directory: JobDirectory,
-    queries: Sequence[QueryDefinition],
-    after: Mapping[str, int],
-    fence: Fence,
-    clock: Clock,
-) -> None:
-    for query in queries:
-        check_own_sink(directory, query, after[query.name])
-    for query in queries:
-        for work in reverts_of(directory, query, after[query.name], fence, clock):
-            work.revert()
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:

@@ -189,13 +189,19 @@ _BY_FORM: Final[Mapping[str, Mapping[Form, str]]] = {
 
 
 def restore_command(
-    savepoint: str, job_dir: str, *, partitions: int | None = None, claims: bool = False
+    savepoint: str,
+    job_dir: str,
+    *,
+    partitions: int | None = None,
+    claims: bool = False,
+    reverts: bool = False,
 ) -> str:
     """Return the command of a shell that sets a job to a savepoint."""
     spread = ["--state-partitions", str(partitions)] if partitions is not None else []
     claim = ["--claim-mode", "claim"] if claims else []
-    command = ["spark-stream", "savepoint", "restore", savepoint, job_dir, *spread, *claim]
-    return shlex.join(command)
+    revert = ["--revert"] if reverts else []
+    command = ["spark-stream", "savepoint", "restore", savepoint, job_dir]
+    return shlex.join([*command, *spread, *claim, *revert])
 
 
 def rewind_command(job_dir: str, run_id: str) -> str:

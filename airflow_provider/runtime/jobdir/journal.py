@@ -54,6 +54,7 @@ class RestorePlan:
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
         keep_outputs: whether the queries' output stays, though they start over.
+        reverts: whether their output after it is reverted first.
     """
 
     savepoint: Address | None
@@ -63,6 +64,7 @@ class RestorePlan:
     skipped: dict[Name, SkippedBatchValues] = dataclasses.field(default_factory=dict)
     partitions: Positive | None = None
     keep_outputs: bool = False
+    reverts: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

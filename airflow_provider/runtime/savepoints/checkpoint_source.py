@@ -19,6 +19,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.expiry import replaced_offsets
+from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
@@ -121,6 +122,7 @@ class Source:
     check_current: Callable[[], None] = lambda: None
     restores: int = 0
     token: int = 0
+    lineage: tuple[str, ...] = ()
 
     def poll(self, query: SourceQuery) -> CheckpointSample:
         return CheckpointSample(query.logs.position(), query.published(), self.is_driven())
@@ -157,6 +159,7 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
         check_current=counting.check,
         restores=counting.restores,
         token=lease.token if lease is not None else 0,
+        lineage=tuple(lineage_of(directory.storage)),
     )
 
 

@@ -13,7 +13,8 @@ other driver may wake up, and would continue to copy and remove.
 a crash                            the next call
 =================================  =================================================================
 before ``operations/<n>.1.json``   starts again
-after it                           copies again, to the places of operation n+1
+while rows are reverted            reverts the rest (sinks/revert.py)
+after that                         copies again, to the places of operation n+1
 while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
 after ``operations/<n>.2.json``    removes the places that were left
@@ -62,18 +63,20 @@ from airflow_provider.runtime.savepoints.restore_log import (
     open_restore,
     plan_start_over,
 )
+from airflow_provider.runtime.sinks.revert import check_native, revert_after
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
+    from airflow_provider.runtime.sinks.revert import OutputOfQuery, Revert
 
 
 log = logging.getLogger(__name__)
@@ -81,6 +84,26 @@ log = logging.getLogger(__name__)
 CLAIM_MODES: Final = ("no_claim", "claim")
 _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
+
+
+def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
+    """Refuse to revert the output of one of Spark's own sinks after an epoch."""
+    planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
+    check_native(query.native, planned=planned, epoch=epoch)
+
+
+def reverts_of(
+    directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
+) -> list[Revert]:
+    """Return the reverts of a query's output after an epoch, under each of its ids."""
+    return revert_after(
+        query.name,
+        storage=directory.committables(query.name),
+        sinks=[*query.sinks, *([query.native] if query.native else [])],
+        epoch=epoch,
+        fence=fence,
+        clock=clock,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,20 +135,25 @@ class RestoreSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Restore:
-    """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*."""
+    """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*.
+
+    *outputs* are the queries whose output after the savepoint is reverted.
+    """
 
     directory: JobDirectory
     fence: Fence
     clock: Clock
+    outputs: Sequence[OutputOfQuery] = ()
 
     def begin(self, settings: RestoreSettings) -> OperationRecord:
         """Put the operation, or return the open one.
 
-        The caller has reverted what its queries have published after the savepoint. An open restore
-        with another number of partitions is replaced, under new ids.
+        An open restore with another number of partitions is replaced, under new ids.
 
         Raises:
-            ConfigError: an open restore is of another savepoint, or the outputs hold later epochs.
+            ConfigError: an open restore is of another savepoint, or a query that is not one of
+                *outputs* has published epochs after the savepoint.
+            RevertError: an output cannot be reverted.
             JobDrainedError, CheckpointError: see :func:`check_restorable`.
             LeaseLostError: another driver has taken over.
         """
@@ -139,10 +167,48 @@ class Restore:
             check_restorable(settings.savepoint)
             _check_spread(settings)
         rewinds = [*(before.rewinds if before is not None else ()), *settings.rewinds]
-        plan = _plan(self.directory, settings, before.plan if before is not None else None)
-        return Restores(self.directory).begin(
+        plan = self._plan(settings, before.plan if before is not None else None)
+        operation = Restores(self.directory).begin(
             self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=settings.by
         )
+        failpoints.hit("restore.begun")
+        return operation
+
+    def _plan(self, settings: RestoreSettings, before: RestorePlan | None) -> RestorePlan:
+        """Return the plan of a restore that takes the place of the open one *before*, if any."""
+        savepoint, directory = settings.savepoint, self.directory
+        saved = savepoint.record.queries if savepoint is not None else {}
+        url, taken = _which(savepoint)
+        plan = RestorePlan(
+            savepoint=url,
+            taken=taken,
+            queries={
+                name: plan_start_over(directory, name)
+                if settings.keep_outputs
+                else _plan_query(directory, name, theirs, saved.get(theirs), before)
+                for name, theirs in settings.names.items()
+            },
+            claim_mode=settings.claim_mode,
+            skipped=_skipped(savepoint, settings.names)
+            if savepoint and settings.skip_in_flight
+            else {},
+            partitions=settings.partitions,
+            keep_outputs=settings.keep_outputs,
+            reverts=bool(self.outputs),
+        )
+        self._check_outputs(plan)
+        return plan
+
+    def _check_outputs(self, plan: RestorePlan) -> None:
+        reverted = {query.name for query in self.outputs}
+        for name, query in plan.queries.items():
+            if name not in reverted and not plan.keep_outputs:
+                _check_nothing_after(self.directory, name, query["batch"])
+        for output in self.outputs:
+            if output.name in plan.queries:
+                check_own_sink(self.directory, output, plan.queries[output.name]["batch"])
+        for revert in self._reverts(plan):
+            revert.check()
 
     def _now(self) -> str:
         return to_iso(self.clock.now())
@@ -199,6 +265,7 @@ class Restore:
                 raise open_restore(self.directory, operation)
             if operation.token != self.fence.token:
                 operation = self._renew(operation, self._ready(operation))
+            self._revert(plan)
             for name in plan.queries:
                 self.fence.check()
                 _retire(self.directory, name, operation.plan, self.clock)
@@ -216,6 +283,19 @@ class Restore:
     ) -> OperationRecord:
         """Begin the restore, and carry it out."""
         return self.finish(self.begin(settings), settings.savepoint, repartition)
+
+    def _revert(self, plan: RestorePlan) -> None:
+        if plan.reverts and not self.outputs:
+            for name, query in plan.queries.items():
+                _check_nothing_after(self.directory, name, query["batch"])
+        for revert in self._reverts(plan):
+            revert.revert()
+
+    def _reverts(self, plan: RestorePlan) -> Iterator[Revert]:
+        for query in self.outputs:
+            if query.name in plan.queries:
+                epoch = plan.queries[query.name]["batch"]
+                yield from reverts_of(self.directory, query, epoch, self.fence, self.clock)
 
     def _ready(self, operation: OperationRecord) -> set[str]:
         return {
@@ -256,31 +336,6 @@ def _new_id(plan: Mapping[str, Any]) -> str | None:
     return str(uuid.uuid4()) if plan["query_id"] is not None else None
 
 
-def _plan(
-    directory: JobDirectory, settings: RestoreSettings, before: RestorePlan | None
-) -> RestorePlan:
-    """Return the plan of a restore that takes the place of the open one *before*, if any."""
-    savepoint = settings.savepoint
-    saved = savepoint.record.queries if savepoint is not None else {}
-    url, taken = _which(savepoint)
-    return RestorePlan(
-        savepoint=url,
-        taken=taken,
-        queries={
-            name: plan_start_over(directory, name)
-            if settings.keep_outputs
-            else _plan_query(directory, name, theirs, saved.get(theirs), before)
-            for name, theirs in settings.names.items()
-        },
-        claim_mode=settings.claim_mode,
-        skipped=_skipped(savepoint, settings.names)
-        if savepoint and settings.skip_in_flight
-        else {},
-        partitions=settings.partitions,
-        keep_outputs=settings.keep_outputs,
-    )
-
-
 def _plan_query(
     directory: JobDirectory,
     name: str,
@@ -291,12 +346,10 @@ def _plan_query(
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
     if replaces is None and before is not None:
         replaces = before.queries.get(name, {}).get("replaces")
-    batch = query.epoch if query is not None else -1
-    _check_nothing_after(directory, name, batch)
     return {
         "query_id": str(uuid.uuid4()) if query is not None else None,
         "from": theirs,
-        "batch": batch,
+        "batch": query.epoch if query is not None else -1,
         "replaces": replaces,
     }
 

@@ -46,6 +46,7 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
     token_of_place,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.journal import (
     Journal,
     OperationRecord,
@@ -87,10 +88,11 @@ class Restores:
 
     def start(self) -> OperationRecord | None:
         """Return the newest restore that is not the rewind of a run: the job's beginning."""
-        for operation in Journal(self._storage).restores():
-            if not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds):
-                return operation
-        return None
+        restores = Journal(self._storage).restores()
+        return next((each for each in restores if not self.is_rewind(each)), None)
+
+    def is_rewind(self, operation: OperationRecord) -> bool:
+        return (operation.plan.savepoint or self._rewinds).startswith(self._rewinds)
 
     def begin(
         self,
@@ -151,10 +153,6 @@ def check_no_open_restore(directory: JobDirectory) -> None:
     last = Restores(directory).last()
     if last is not None and last.is_open:
         raise open_restore(directory, last)
-    for name in directory.query_names():
-        query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
-        if query_id is not None:
-            EpochRecords(directory.committables(name), query_id).ensure_not_rewound()
 
 
 def open_restore(directory: JobDirectory, operation: OperationRecord) -> CheckpointError:
@@ -175,13 +173,14 @@ def open_restore(directory: JobDirectory, operation: OperationRecord) -> Checkpo
 
 def _command_to_end(directory: JobDirectory, operation: OperationRecord) -> str:
     plan = operation.plan
-    if plan.savepoint is None:
+    if plan.savepoint is None or Restores(directory).is_rewind(operation):
         return rewind_command(directory.url, operation.rewinds[-1])
     return restore_command(
         plan.savepoint,
         directory.url,
         partitions=plan.partitions,
         claims=plan.claim_mode == "claim",
+        reverts=plan.reverts,
     )
 
 
@@ -210,22 +209,66 @@ def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
     return {"query_id": None, "from": "", "batch": -1, "replaces": query_id, "stays": last}
 
 
-def check_not_parted(
+def check_same_history(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> None:
-    """Refuse to set a job back to before a query started over while its output was kept."""
+    """Refuse a savepoint that has read rows which the job's outputs do not have, or not alone.
+
+    Since it was taken, a query may have started over while its output was kept, or been set back,
+    which has reverted its rows; or the savepoint is of another job directory.
+    """
+    record, own = savepoint.record, identity_of(directory.storage)
+    is_own = own is not None and record.lineage[:1] == [own]
+    restores = Journal(directory.storage).restores() if is_own else ()
+    since = [operation for operation in restores if operation.number > record.restores]
     for name, theirs in names.items():
-        saved = savepoint.record.queries.get(theirs)
-        current = CheckpointLogs(directory.checkpoint(name)).query_id()
-        if not _left_ids(directory, name) or (saved is None and current is None):
+        saved = record.queries.get(theirs)
+        changes = [operation for operation in since if name in operation.plan.queries]
+        if saved is None:
+            is_parted = CheckpointLogs(directory.checkpoint(name)).query_id() is not None
+        else:
+            is_parted = not is_own or any(operation.plan.keep_outputs for operation in changes)
+        if is_parted and _left_ids(directory, name):
+            why = "started over after it was taken, and its output was kept, so these rows cannot "
+            why += "be distinguished from those after the savepoint"
+        elif saved is None:
             continue
-        if saved is None or saved.query_id not in _ids_since(directory, name, current):
+        elif is_own:
+            why = _why_reverted(directory, name, saved.epoch, changes)
+        else:
+            why = _why_foreign(directory, name, saved.epoch)
+        if why:
             msg = (
-                f"{directory.url}: query {name!r} started over after the savepoint {savepoint.url} "
-                "was taken, and its output was kept, so these rows cannot be distinguished from "
-                "those after the savepoint; restore it into a new job directory"
+                f"{directory.url}: the savepoint {savepoint.url} cannot be restored here: query "
+                f"{name!r} {why}; restore it into a new job directory, with an output of its own"
             )
             raise ConfigError(msg)
+
+
+def _why_reverted(
+    directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
+) -> str:
+    for operation in changes:
+        query, committables = operation.plan.queries[name], directory.committables(name)
+        before = query["replaces"]
+        if query["batch"] < epoch and before and EpochRecords(committables, before).has_own():
+            return (
+                f"was set back since then, by operation {operation.number}, so its epochs "
+                f"{query['batch'] + 1} to {epoch} were reverted, and the savepoint has read them"
+            )
+    return ""
+
+
+def _why_foreign(directory: JobDirectory, name: str, epoch: int) -> str:
+    storage = directory.committables(name)
+    for query_id in query_ids(storage):
+        there = EpochRecords(storage, query_id).active_epochs_after(-1)
+        if there and there[0] <= epoch:
+            return (
+                f"has written epoch {there[0]} here, and the savepoint, which is of another job "
+                f"directory, has read other rows up to epoch {epoch}"
+            )
+    return ""
 
 
 def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None:
@@ -244,19 +287,6 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
 def _left_ids(directory: JobDirectory, name: str) -> list[str]:
     storage = directory.committables(name)
     return [i for i in query_ids(storage) if EpochRecords(storage, i).is_abandoned()]
-
-
-def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[str | None]:
-    ids = {current}
-    for operation in Journal(directory.storage).restores():
-        plan = operation.plan
-        query = plan.queries.get(name)
-        if query is None:
-            continue
-        if plan.keep_outputs:
-            break
-        ids |= {query["query_id"], query["replaces"]}
-    return ids - {None}
 
 
 def list_needed(

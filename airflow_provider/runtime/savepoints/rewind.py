@@ -1,18 +1,9 @@
 """Rewind of a run: sets the job back to before it, and its outputs too.
 
 A replayable run begins with a savepoint of origin ``rewind``, or at the very beginning of its job.
-Rewinding reverts what the run has committed in every sink, and then begins an operation, with which
-the run no longer counts, and which sets the queries back. Each step is recorded before it is done,
-so the next call continues; until the last one no driver can run the job. The savepoints of the
-newest runs are kept, older ones are disposed of when another run begins.
-
-==================================  ================================================================
-a crash                             the next call
-==================================  ================================================================
-while rows are reverted             continues (sinks/revert.py)
-before ``operations/<n>.1.json``    finds the rows reverted
-while the queries are restored      continues (savepoints/restore.py)
-==================================  ================================================================
+Rewinding is a restore of it (:mod:`.restore`) that reverts what the run has committed, and with
+which the run no longer counts. The savepoints of the newest runs are kept, older ones are disposed
+of when another run begins.
 """
 
 from __future__ import annotations
@@ -21,9 +12,8 @@ import contextlib
 import dataclasses
 import logging
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import (
@@ -37,18 +27,21 @@ from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
+from airflow_provider.runtime.savepoints.restore import (
+    Restore,
+    RestoreSettings,
+    check_own_sink,
+    reverts_of,
+)
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
-    check_not_parted,
     check_not_parted_in,
+    check_same_history,
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.revert import (
-    check_native,
     has_written,
-    revert_after,
     runs_after,
 )
 
@@ -56,11 +49,11 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Sequence
 
-    from airflow_provider.runtime.api.sinks import Fence, OnePhaseSink, Sink
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.savepoints.checkpoint_source import Source
-    from airflow_provider.runtime.sinks.revert import Revert
+    from airflow_provider.runtime.sinks.revert import OutputOfQuery
 
 
 log = logging.getLogger(__name__)
@@ -191,42 +184,6 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     return savepoint
 
 
-class OutputOfQuery(Protocol):
-    """A query as far as a rewind needs it: its name, and the sinks that it writes to."""
-
-    @property
-    def name(self) -> str:
-        """The query's name."""
-
-    @property
-    def sinks(self) -> Sequence[Sink]:
-        """The two-phase sinks."""
-
-    @property
-    def native(self) -> OnePhaseSink | None:
-        """Spark's own sink, if it writes to one."""
-
-
-def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
-    """Refuse to revert the output of one of Spark's own sinks after an epoch."""
-    planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
-    check_native(query.native, planned=planned, epoch=epoch)
-
-
-def reverts_of(
-    directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
-) -> list[Revert]:
-    """Return the reverts of a query's output after an epoch, under each of its ids."""
-    return revert_after(
-        query.name,
-        storage=directory.committables(query.name),
-        sinks=[*query.sinks, *([query.native] if query.native else [])],
-        epoch=epoch,
-        fence=fence,
-        clock=clock,
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Rewind:
     """Rewinds one run; the caller holds the lease *fence*."""
@@ -245,50 +202,41 @@ class Rewind:
         if record is None or not _is_current(self.directory, self.run_id):
             return None
         self._check_declared(record)
-        self._check_not_parted(savepoint)
+        self._check_same_history(savepoint)
         for query in self.queries:
             epoch = self._epoch_before(query.name, savepoint)
             check_own_sink(self.directory, query, epoch)
             self._check_alone(query.name, epoch)
-            for revert in self._reverts(query, savepoint):
+            for revert in reverts_of(self.directory, query, epoch, self.fence, self.clock):
                 revert.check()
         return savepoint
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it."""
-        run = self.directory.run(self.run_id)
+        restore = Restore(self.directory, self.fence, self.clock, self.queries)
         with contextlib.ExitStack() as holding:  # the savepoint, from the intent to the end
-            savepoint = None
-            if run.rewound() is None:
-                found = self.check()
+            if self.directory.run(self.run_id).rewound() is not None:
+                operation = Restores(self.directory).last()
+                if operation is None or self.run_id not in operation.rewinds:
+                    return
+                url = operation.plan.savepoint if operation.is_open else None
+            else:
+                found, operation = self.check(), None
                 url = found.url if found is not None else None
-                if url is not None:
-                    savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
-                if _is_current(self.directory, self.run_id):
-                    self._rewind_one(savepoint)
-                else:
+                if not _is_current(self.directory, self.run_id):
                     put_rewound(self.directory, self.run_id, self.fence, self.clock, by=self.by)
-                failpoints.hit("rewind.intended")
-            self._finish_restore(savepoint, holding)
+                    return
+            savepoint = None
+            if url is not None:
+                savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
+            if operation is None:
+                operation = restore.begin(self._settings(savepoint))
+            restore.finish(operation, savepoint)
 
-    def _rewind_one(self, savepoint: Savepoint | None) -> None:
-        for query in self.queries:
-            for revert in self._reverts(query, savepoint):
-                revert.revert()
-        failpoints.hit("rewind.reverted")
+    def _settings(self, savepoint: Savepoint | None) -> RestoreSettings:
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-        settings = RestoreSettings(savepoint, names, rewinds=[self.run_id], by=self.by)
-        Restore(self.directory, self.fence, self.clock).begin(settings)
-
-    def _finish_restore(self, savepoint: Savepoint | None, holding: contextlib.ExitStack) -> None:
-        last = Restores(self.directory).last()
-        if last is None or self.run_id not in last.rewinds:
-            return
-        url = last.plan.savepoint
-        if savepoint is None and last.is_open and url is not None:
-            savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
-        Restore(self.directory, self.fence, self.clock).finish(last, savepoint)
+        return RestoreSettings(savepoint, names, rewinds=[self.run_id], by=self.by)
 
     def _check_declared(self, record: RunRecord) -> None:
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
@@ -299,14 +247,14 @@ class Rewind:
             )
             raise RevertError(msg)
 
-    def _check_not_parted(self, savepoint: Savepoint | None) -> None:
+    def _check_same_history(self, savepoint: Savepoint | None) -> None:
         for query in self.queries:
             check_not_parted_in(self.directory, query.name, self.run_id)
         if savepoint is not None:
             saved = savepoint.record.queries
             names = {query.name: query.name for query in self.queries if query.name in saved}
             try:
-                check_not_parted(self.directory, savepoint, names)
+                check_same_history(self.directory, savepoint, names)
             except ConfigError as error:
                 raise RevertError(str(error)) from error
 
@@ -321,10 +269,6 @@ class Rewind:
                 "--revert"
             )
             raise RevertError(msg)
-
-    def _reverts(self, query: OutputOfQuery, savepoint: Savepoint | None) -> list[Revert]:
-        epoch = self._epoch_before(query.name, savepoint)
-        return reverts_of(self.directory, query, epoch, self.fence, self.clock)
 
     def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
         saved = savepoint.record.queries.get(query) if savepoint is not None else None

@@ -24,7 +24,6 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     refusing,
 )
-from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.savepoints.catalog import VERIFIED_BYTES, Savepoint, find_damage
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.record import (
@@ -118,7 +117,7 @@ def take_savepoint(
             restores=source.restores,
             token=source.token,
             beside=taker.shared.savepoints,
-            lineage=lineage_of(open_storage(source.url)),
+            lineage=[*source.lineage],
         )
         failpoints.hit("savepoint.copied")
         _complete(target, mine, record)

@@ -8,7 +8,7 @@ one, and a driver of the old one that wakes up later finds its epochs reverted i
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
 from airflow_provider.runtime.base import failpoints
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Committable, Fence, Sink
     from airflow_provider.runtime.api.storages import Storage
+
+
+class OutputOfQuery(Protocol):
+    """A query as far as a rewind needs it: its name, and the sinks that it writes to."""
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        """The two-phase sinks."""
+
+    @property
+    def native(self) -> OnePhaseSink | None:
+        """Spark's own sink, if it writes to one."""
 
 
 def revert_after(
