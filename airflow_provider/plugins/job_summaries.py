@@ -18,7 +18,12 @@ from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_o
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.row_account import output_sinks
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord  # noqa: TC001 - FastAPI reads it
-from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, newest_upgrade
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    newest_upgrade,
+    summary_of,
+    worker_of,
+)
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.samples import committed_at, largest_backlog, restart_count
 from airflow_provider.runtime.observe.snapshot import read_histories
@@ -149,6 +154,14 @@ class Overview:
     marks: list[Mark] = dataclasses.field(default_factory=list)
 
 
+def _unfinished(
+    snapshot: RunSnapshot, directory: JobDirectory, upgrade: UpgradeRecord | None
+) -> str | None:
+    if upgrade is not None and upgrade.is_open:
+        return summary_of(upgrade, worker_of(directory, upgrade))
+    return None if snapshot.liveness is Liveness.LIVE else what_is_unfinished(directory)
+
+
 def no_memory(_: JobDirectory) -> str | None:
     """Remember no job directory."""
 
@@ -198,13 +211,12 @@ class JobSummaries:
         directory = snapshot.directory
         if directory is None:
             return Overview(now, summary)
+        upgrade = newest_upgrade(directory)
         return Overview(
             now=now,
             job=summary,
-            unfinished=None
-            if snapshot.liveness is Liveness.LIVE
-            else what_is_unfinished(directory),
-            upgrade=newest_upgrade(directory),
+            unfinished=_unfinished(snapshot, directory, upgrade),
+            upgrade=upgrade,
             progress=_still_true(snapshot),
             final=snapshot.final,
             does=_does(snapshot),

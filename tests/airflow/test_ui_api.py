@@ -524,7 +524,7 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
 
 @pytest.mark.parametrize("reason", ["no batch in 10 minutes", ""])
 def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) -> None:
-    """Of the newest one; a job that nobody has upgraded has none."""
+    """Of the newest one, and what ends it; a job that nobody has upgraded has none."""
     assert page.get("finished", "overview")["upgrade"] is None
     directory = JobDirectory(page.jobs["finished"].storage)
     for number, step in ((1, UpgradeStep.ROLLED_BACK), (2, UpgradeStep.REJECTED)):
@@ -541,9 +541,11 @@ def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) ->
         )
         put_upgrade(directory, record)
 
-    said = page.get("finished", "overview")["upgrade"]
+    shown = page.get("finished", "overview")
 
+    said = shown["upgrade"]
     assert ("rejected", "/jobs/version_2", reason) == (said["step"], said["to"], said["reason"])
+    assert "'spark-stream upgrade' again, which continues it" in shown["unfinished"]
 
 
 def test_the_overview_names_what_is_unfinished_and_the_command_that_ends_it(page: Page) -> None:

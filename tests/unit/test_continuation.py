@@ -27,6 +27,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     draining_run,
     put_drain_intent,
 )
+from airflow_provider.runtime.jobdir.identity import IdentityRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_commit import verify_final
@@ -37,9 +38,9 @@ from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.testing.job_directories import QUERY_ID, a_final, a_run
+from airflow_provider.runtime.testing.job_directories import NOW, QUERY_ID, a_final, a_run
 from tests.present import present
-from tests.unit.support import EpochBench, FakeSink, counted
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 AS_IT_WAS = Topology(("events",), ())
 CHANGED = Topology(("events", "more"), ())
@@ -307,6 +308,57 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     restore_job(job.storage.url, after.url, clock=job.clock)
     again = save(job, "again")
     restore_job(job.storage.url, again.url, clock=job.clock)
+
+
+def write_on(job, upto):
+    """Publish further epochs under the id that counts now, and return the savepoint after them."""
+    committer = job.recovered()
+    for epoch in range(job.spark.logs.position().last_commit + 1, upto):
+        job.spark.plan(epoch)
+        committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
+        job.spark.commit(epoch)
+    committer.commit_ready()
+    job.close()
+    return save(job, f"after-{upto}")
+
+
+def set_back(job, savepoint):
+    """Restore with the output after it reverted, as ``savepoint restore --revert`` does."""
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    with job.lease("restore") as lease:
+        settings = RestoreSettings(savepoint, {"q": "q"}, supersedes=True)
+        Restore(directory_of(job), lease, job.clock, [query]).run(settings)
+
+
+def test_a_savepoint_whose_rows_were_reverted_is_not_restored(job, sink):
+    """
+    The state would have rows that no output has any more. What was saved earlier, or since then, is
+    not concerned, nor is another job directory.
+    """
+    early, late = write_on(job, 3), write_on(job, 5)
+    set_back(job, early)
+    assert [0, 1, 2] == sorted(sink.published)
+
+    said = "after-5 cannot be .*'q' was set back since then, by operation 1, so its epochs 3 to 4 w"
+    with pytest.raises(ConfigError, match=said):
+        restore_job(job.storage.url, late.url, clock=job.clock)
+    assert 1 == present(Restores(directory_of(job)).last()).number
+    restore_job(job.storage.url, early.url, clock=job.clock)
+    restore_job(job.storage.url, write_on(job, 4).url, clock=job.clock)
+    restore_job(f"{job.storage.url}-another", late.url, clock=job.clock)
+
+
+def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(job, tmp_path):
+    """Epochs of the same numbers are of other rows; a job that has written none begins with it."""
+    other = EpochBench(tmp_path / "other", FakeSink())
+    IdentityRecord(identity="1" * 15, made=NOW).put(other.storage, IdentityRecord.PLACES[0])
+    theirs = save(other.begun().published(3))
+    other.close()
+
+    with pytest.raises(ConfigError, match="'q' has written epoch 0 here, and the savepoint, which"):
+        restore_job(job.storage.url, theirs.url, clock=job.clock)
+    for _ in range(2):
+        restore_job(f"{job.storage.url}-another", theirs.url, clock=job.clock)
 
 
 def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):

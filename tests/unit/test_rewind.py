@@ -32,14 +32,13 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings, reverts_of
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
     forget_older,
     replayable_runs,
-    reverts_of,
     starting_savepoint,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint

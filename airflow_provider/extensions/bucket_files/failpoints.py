@@ -6,11 +6,12 @@ from typing import Final
 
 ALL: Final = (
     #: A copy that no reader sees, in S3 an upload without its end, which is aborted: the next start
-    #: finds `commits/N` and publishes the rest.
+    #: finds `commits/N` and publishes what is not there yet.
     "bucket.publishing_one",
     #: Some files of epoch N visible, each of them whole; the store refuses a copy to an existing
-    #: name: the next start finds `commits/N` and publishes the rest.
+    #: name: the next start finds `commits/N` and publishes what is not there yet.
     "bucket.published_one",
-    #: All staged files and some published ones removed: the same command removes the rest.
+    #: All staged files and some published ones removed: the same command, which `status` names,
+    #: reverts what is left.
     "bucket.reverted_one",
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 ALL: Final = (
-    #: Epoch N not visible: the next start publishes it.
+    #: Epoch N not visible in the table: the next start finds `commits/N` and publishes what is not
+    #: there yet.
     "delta.committing",
-    #: Epoch N in the table, unknown to the job directory: the next start finds the epoch in the
-    #: table.
+    #: Epoch N in the table, unknown to the job directory: the next start finds `commits/N` and
+    #: publishes what is not there yet.
     "delta.committed",
-    #: The table unchanged: the same command reverts it.
+    #: The table unchanged: the same command, which `status` names, reverts what is left.
     "delta.reverting",
-    #: The epochs removed from the table, and refused from then on: the same command finds them
-    #: removed.
+    #: The epochs removed from the table, and refused from then on: the same command, which `status`
+    #: names, reverts what is left.
     "delta.reverted",
 )

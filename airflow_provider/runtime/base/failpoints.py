@@ -52,8 +52,8 @@ ALL: Final = (
     #: The pre-commit `<N>.<token>.json` of an open batch: without `commits/N` Spark runs batch N
     #: again, and the new staging counts.
     "sink.precommitted",
-    #: Epoch N visible in all sinks, without its record: the next start publishes it again, which
-    #: changes nothing.
+    #: Epoch N visible in all sinks, without its record: the next start finds `commits/N` and
+    #: publishes what is not there yet.
     "sink.published",
     #: `<N>.json`, and the pre-commit that it replaces: the next start removes the pre-commit.
     "sink.committed",
@@ -75,9 +75,10 @@ ALL: Final = (
     #: next start recovers again, and repeats no step that is done.
     "recover.folded",
     #: Some files of epoch N visible, each of them whole: the next start finds `commits/N` and
-    #: publishes the rest.
+    #: publishes what is not there yet.
     "files.published_one",
-    #: Some files of the epoch removed: the same command removes the rest.
+    #: Some files of the epoch removed: the same command, which `status` names, reverts what is
+    #: left.
     "files.reverted_one",
     #: `stop.json`, an accepted drain: the next attempt reads no more and drains.
     "stop.promised",
@@ -104,8 +105,8 @@ ALL: Final = (
     #: The next lease, which carries the final checkpoint, without `final.json`: the next driver
     #: puts it before its own lease.
     "final.sealed",
-    #: `final.json` and a lease without a holder: nothing to repair, the same command returns the
-    #: final checkpoint.
+    #: `final.json`, which the same command returns, and a lease without a holder: nothing to
+    #: repair.
     "final.put",
     #: A claimed folder: retention, or the next `take` of that name, removes it, because the claim's
     #: process is gone.
@@ -116,8 +117,7 @@ ALL: Final = (
     #: The same of all queries: retention, or the next `take` of that name, removes it, because the
     #: claim's process is gone.
     "savepoint.copied",
-    #: A savepoint, and a claim without effect: nothing to repair, a removal puts a claim of its
-    #: own.
+    #: A savepoint, and a claim without effect, which a removal replaces: nothing to repair.
     "savepoint.put",
     #: A savepoint, and the `reader.<nonce>.json` of a dead restore: a removal sees that the
     #: reader's process is gone.

@@ -113,7 +113,7 @@ def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
     if directory.job() is not None:
         return directory, None
     submitted = directory.submitted_run()
-    if submitted is None:
+    if submitted is None and not directory.storage.list(OPERATIONS):  # else its start was cut short
         msg = f"{directory.url}: no job there (no job.json); check the path"
         raise UnknownJobError(msg)
     return directory, submitted
