@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.sinks.committer import KeptRows
@@ -59,9 +60,8 @@ def drive(root: Path, run_id: str, upto: int) -> None:
 def revert(root: Path, run_id: str, epoch: int) -> None:
     job = open_job(root)
     for work in revert_after(
-        "q",
+        SimpleNamespace(name="q", sinks=job.sinks, native=None),
         storage=job.committables,
-        sinks=job.sinks,
         epoch=epoch,
         fence=job.lease(run_id),
         clock=job.clock,

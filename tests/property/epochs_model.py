@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import strategies as st
@@ -495,9 +496,8 @@ class EpochsMachine(RuleBasedStateMachine):
         with self.dying_at(fails_at):
             lease = self.job.lease(f"run-{self.run}")
             for work in revert_after(
-                "q",
+                SimpleNamespace(name="q", sinks=self.sinks, native=None),
                 storage=self.job.committables,
-                sinks=self.sinks,
                 epoch=present(self.directory.run(self.run_id).record()).starting["q"],
                 fence=lease,
                 clock=self.job.clock,

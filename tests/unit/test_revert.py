@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
@@ -161,9 +163,8 @@ def test_a_revert_across_a_restore_goes_on_wherever_it_has_died(job, sink, lost_
 
     def revert_under(fence) -> None:
         for work in revert_after(
-            "q",
+            SimpleNamespace(name="q", sinks=job.sinks, native=None),
             storage=job.committables,
-            sinks=job.sinks,
             epoch=0,
             fence=fence,
             clock=job.clock,

@@ -32,7 +32,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings, reverts_of
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
@@ -43,7 +43,7 @@ from airflow_provider.runtime.savepoints.rewind import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.sinks.revert import output_of
+from airflow_provider.runtime.sinks.revert import output_of, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
 from tests.present import present
@@ -475,7 +475,10 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
     run(job, "r1", 2, 3, 4)
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
-    for work in reverts_of(JobDirectory(job.storage), query, 1, OpenFence(99), job.clock):
+    fence = OpenFence(99)
+    for work in revert_after(
+        query, storage=job.committables, epoch=1, fence=fence, clock=job.clock
+    ):
         work.revert()
     restored = restore_job(job.storage.url, saved.url, clock=job.clock)
 

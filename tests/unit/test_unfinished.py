@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.driver.restore_job import restore_job
-from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, what_is_unfinished
+from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.present import present
 from tests.unit.support import EpochBench, FakeSink
@@ -33,8 +35,8 @@ def job(tmp_path):
     made.close()
 
 
-def save(job):
-    url = f"{job.storage.url}/savepoints/s1"
+def save(job, name="s1"):
+    url = f"{job.storage.url}/savepoints/{name}"
     return take_savepoint(
         job_source(job.storage.url, job.clock), url, aligned_timeout_s=0, clock=job.clock
     )
@@ -69,6 +71,23 @@ def test_the_command_that_status_names_ends_a_restore(job, monkeypatch, capsys, 
 
     assert unfinished(job, capsys) is None
     assert not present(Restores(JobDirectory(job.storage)).last()).is_open
+
+
+def test_nobody_removes_the_savepoint_of_a_restore_that_has_not_ended(job):
+    """Its rows may be reverted down to it, so nothing else can be restored; afterwards it may go."""
+    savepoint, directory = save(job), JobDirectory(job.storage)
+    save(job.published(4), "newer")
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    restore = Restore(directory, job.lease(), job.clock, [query])
+    begun = restore.begin(RestoreSettings(savepoint, {"q": "q"}))
+
+    with pytest.raises(
+        ConfigError, match="s1: not removed, it is needed: .*spark-stream savepoint"
+    ):
+        dispose(savepoint.url, clock=job.clock)
+    assert [] == retain(f"{job.storage.url}/savepoints", Retention(1), clock=job.clock)
+    restore.finish(begun, savepoint)
+    dispose(savepoint.url, clock=job.clock)
 
 
 def test_the_command_says_all_that_was_asked_for(job):

@@ -60,8 +60,10 @@ from airflow_provider.runtime.savepoints.catalog import (
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
+    is_of,
     open_restore,
     plan_start_over,
+    savepoint_key,
 )
 from airflow_provider.runtime.sinks.revert import check_native, revert_after
 from airflow_provider.runtime.storage.copy_files import copy_files
@@ -84,26 +86,6 @@ log = logging.getLogger(__name__)
 CLAIM_MODES: Final = ("no_claim", "claim")
 _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
-
-
-def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
-    """Refuse to revert the output of one of Spark's own sinks after an epoch."""
-    planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
-    check_native(query.native, planned=planned, epoch=epoch)
-
-
-def reverts_of(
-    directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
-) -> list[Revert]:
-    """Return the reverts of a query's output after an epoch, under each of its ids."""
-    return revert_after(
-        query.name,
-        storage=directory.committables(query.name),
-        sinks=[*query.sinks, *([query.native] if query.native else [])],
-        epoch=epoch,
-        fence=fence,
-        clock=clock,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,25 +142,28 @@ class Restore:
         last = Restores(self.directory).last()
         before = last if last is not None and last.is_open else None
         if before is not None and not (
-            settings.supersedes and not _is_of(before, settings.savepoint)
+            settings.supersedes and not is_of(before, settings.savepoint)
         ):
             return self._begin_again(before, settings)
         if settings.savepoint is not None:
             check_restorable(settings.savepoint)
             _check_spread(settings)
         rewinds = [*(before.rewinds if before is not None else ()), *settings.rewinds]
-        plan = self._plan(settings, before.plan if before is not None else None)
+        plan = self.plan(settings, before.plan if before is not None else None)
         operation = Restores(self.directory).begin(
             self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=settings.by
         )
         failpoints.hit("restore.begun")
         return operation
 
-    def _plan(self, settings: RestoreSettings, before: RestorePlan | None) -> RestorePlan:
-        """Return the plan of a restore that takes the place of the open one *before*, if any."""
+    def plan(self, settings: RestoreSettings, before: RestorePlan | None = None) -> RestorePlan:
+        """Return what :meth:`begin` would begin, in the place of the open one *before*, if any.
+
+        It refuses what :meth:`begin` refuses of the outputs; nothing is written.
+        """
         savepoint, directory = settings.savepoint, self.directory
         saved = savepoint.record.queries if savepoint is not None else {}
-        url, taken = _which(savepoint)
+        url, taken = savepoint_key(savepoint)
         plan = RestorePlan(
             savepoint=url,
             taken=taken,
@@ -204,9 +189,9 @@ class Restore:
         for name, query in plan.queries.items():
             if name not in reverted and not plan.keep_outputs:
                 _check_nothing_after(self.directory, name, query["batch"])
-        for output in self.outputs:
-            if output.name in plan.queries:
-                check_own_sink(self.directory, output, plan.queries[output.name]["batch"])
+        for output, epoch in self._reverted(plan):
+            planned = CheckpointLogs(self.directory.checkpoint(output.name)).position().last_offsets
+            check_native(output.native, planned=planned, epoch=epoch)
         for revert in self._reverts(plan):
             revert.check()
 
@@ -292,10 +277,19 @@ class Restore:
             revert.revert()
 
     def _reverts(self, plan: RestorePlan) -> Iterator[Revert]:
-        for query in self.outputs:
-            if query.name in plan.queries:
-                epoch = plan.queries[query.name]["batch"]
-                yield from reverts_of(self.directory, query, epoch, self.fence, self.clock)
+        for output, epoch in self._reverted(plan):
+            yield from revert_after(
+                output,
+                storage=self.directory.committables(output.name),
+                epoch=epoch,
+                fence=self.fence,
+                clock=self.clock,
+            )
+
+    def _reverted(self, plan: RestorePlan) -> Iterator[tuple[OutputOfQuery, int]]:
+        for output in self.outputs:
+            if output.name in plan.queries:
+                yield output, plan.queries[output.name]["batch"]
 
     def _ready(self, operation: OperationRecord) -> set[str]:
         return {
@@ -307,7 +301,7 @@ class Restore:
         }
 
     def _check_same(self, last: OperationRecord, savepoint: Savepoint | None) -> None:
-        if not _is_of(last, savepoint):
+        if not is_of(last, savepoint):
             msg = (
                 f"{self.directory.url}: a restore of {last.plan.savepoint or 'the beginning'} "
                 f"began at {last.began} and did not end; give that command again, or set "
@@ -316,20 +310,11 @@ class Restore:
             raise ConfigError(msg)
 
 
-def _is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
-    plan = operation.plan
-    return (plan.savepoint, plan.taken) == _which(savepoint)
-
-
 def _check_spread(settings: RestoreSettings) -> None:
     if settings.savepoint is not None and settings.partitions is not None:
         check_repartitionable(
             settings.savepoint, settings.names.values(), skip_in_flight=settings.skip_in_flight
         )
-
-
-def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
-    return (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
 
 
 def _new_id(plan: Mapping[str, Any]) -> str | None:

@@ -148,6 +148,16 @@ class Restores:
             remove_tree(self._storage.at(path))
 
 
+def savepoint_key(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
+    """Return what tells a plan's savepoint from another one at the same address."""
+    return (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
+
+
+def is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
+    """Whether a restore sets queries to this savepoint; None for the job's very beginning."""
+    return (operation.plan.savepoint, operation.plan.taken) == savepoint_key(savepoint)
+
+
 def check_no_open_restore(directory: JobDirectory) -> None:
     """Refuse to run a job whose restore, or rewind, has begun and not ended."""
     last = Restores(directory).last()

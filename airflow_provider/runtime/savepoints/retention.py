@@ -31,6 +31,7 @@ from airflow_provider.runtime.errors import (
     SavepointBusyError,
     refusing,
 )
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.savepoints.catalog import (
     IncompleteSavepoint,
     Savepoint,
@@ -57,6 +58,7 @@ from airflow_provider.runtime.savepoints.record import (
     release,
     withdraw,
 )
+from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
 from airflow_provider.runtime.storage.file_tree import (
     files_under,
     folders_in,
@@ -203,6 +205,7 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
     place = open_storage(savepoint.url)
+    _check_not_needed(savepoint)
     mine = claim(place, REMOVE, clock)
     try:
         _check_unread(place, clock)
@@ -215,6 +218,22 @@ def _unmake(savepoint: Savepoint, clock: Clock) -> None:
     place.delete(MANIFEST)
     failpoints.hit("savepoint.removed")
     end(place, mine)
+
+
+def _check_not_needed(savepoint: Savepoint) -> None:
+    """Refuse while an interrupted restore has set its job to it: the rows after it are gone."""
+    record = savepoint.record
+    if record.job is None:
+        return
+    directory = directory_at(record.source)
+    try:
+        last = Restores(directory).last()
+    except OSError as error:  # where it was taken says nothing against its removal
+        log.info("%s: not known whether a restore needs it: %s", savepoint.url, error)
+        return
+    if last is not None and last.is_open and is_of(last, savepoint):
+        msg = f"{savepoint.url}: not removed, it is needed: {open_restore(directory, last)}"
+        raise ConfigError(msg)
 
 
 def _check_unread(place: Storage, clock: Clock) -> None:

@@ -27,12 +27,7 @@ from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import (
-    Restore,
-    RestoreSettings,
-    check_own_sink,
-    reverts_of,
-)
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_not_parted_in,
@@ -203,17 +198,14 @@ class Rewind:
             return None
         self._check_declared(record)
         self._check_same_history(savepoint)
-        for query in self.queries:
-            epoch = self._epoch_before(query.name, savepoint)
-            check_own_sink(self.directory, query, epoch)
-            self._check_alone(query.name, epoch)
-            for revert in reverts_of(self.directory, query, epoch, self.fence, self.clock):
-                revert.check()
+        plan = self._restore.plan(self._settings(savepoint))
+        for name, query in plan.queries.items():
+            self._check_alone(name, query["batch"])
         return savepoint
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it."""
-        restore = Restore(self.directory, self.fence, self.clock, self.queries)
+        restore = self._restore
         with contextlib.ExitStack() as holding:  # the savepoint, from the intent to the end
             if self.directory.run(self.run_id).rewound() is not None:
                 operation = Restores(self.directory).last()
@@ -232,6 +224,10 @@ class Rewind:
             if operation is None:
                 operation = restore.begin(self._settings(savepoint))
             restore.finish(operation, savepoint)
+
+    @property
+    def _restore(self) -> Restore:
+        return Restore(self.directory, self.fence, self.clock, self.queries)
 
     def _settings(self, savepoint: Savepoint | None) -> RestoreSettings:
         saved = savepoint.record.queries if savepoint is not None else {}
@@ -269,13 +265,6 @@ class Rewind:
                 "--revert"
             )
             raise RevertError(msg)
-
-    def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
-        saved = savepoint.record.queries.get(query) if savepoint is not None else None
-        if saved is not None:
-            return saved.batch
-        record = self.directory.run(self.run_id).record()
-        return record.starting.get(query, -1) if record is not None else -1
 
 
 def put_rewound(

@@ -42,10 +42,9 @@ class OutputOfQuery(Protocol):
 
 
 def revert_after(
-    query: str,
+    query: OutputOfQuery,
     *,
     storage: Storage,
-    sinks: Sequence[Sink | OnePhaseSink],
     epoch: int,
     fence: Fence,
     clock: Clock,
@@ -58,8 +57,17 @@ def revert_after(
     found = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
     standing = [(max(after), r) for r in found if (after := r.active_epochs_after(epoch))]
     newest_first = sorted(standing, key=lambda pair: pair[0], reverse=True)
+    sinks: list[Sink | OnePhaseSink] = [*query.sinks]
+    sinks += [query.native] if query.native is not None else []
     return [
-        Revert(query, records=records, sinks=sinks, first_epoch=epoch + 1, fence=fence, clock=clock)
+        Revert(
+            query.name,
+            records=records,
+            sinks=sinks,
+            first_epoch=epoch + 1,
+            fence=fence,
+            clock=clock,
+        )
         for _, records in newest_first
     ]
 
