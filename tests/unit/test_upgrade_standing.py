@@ -14,6 +14,7 @@ import pytest
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
@@ -27,7 +28,11 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     put_upgrade,
     upgrade_id,
 )
-from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run
+from tests.unit.support import EpochBench, FakeSink
 
 TASK = "the task of DAG 'flights', run 'manual__1',"
 AGAIN = "give the same 'spark-stream upgrade' again, which continues it"
@@ -164,3 +169,35 @@ def test_the_id_of_an_upgrade_has_the_name_of_its_directory_alone(to: str, expec
     """
     assert re.fullmatch(expected, upgrade_id(to))
     assert upgrade_id(to) == upgrade_id(to) != upgrade_id(f"/other{to}")
+
+
+@pytest.mark.parametrize("step", UpgradeStep)
+def test_nobody_sets_back_a_version_on_whose_rows_another_one_goes_on(tmp_path, step):
+    """
+    Their outputs may be the same, and the new version has begun with a state that has read these rows;
+    after a rollback the old version may be restored again.
+    """
+    job = EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
+    saved = f"{job.storage.url}/savepoints/s1"
+    take_savepoint(job_source(job.storage.url, job.clock), saved, clock=job.clock)
+    directory = JobDirectory(job.storage)
+    directory.run("r1").put_record(a_run())
+    record = UpgradeRecord(
+        id="u",
+        by="d1",
+        to="/jobs/new",
+        entry="jobs.py:daily",
+        old_run_id="r1",
+        began=NOW,
+        step=step,
+    )
+    put_upgrade(directory, record)
+
+    if step is not UpgradeStep.ROLLED_BACK:
+        with pytest.raises(ConfigError, match="/jobs/new"):
+            restore_job(job.storage.url, saved, revert=True, clock=job.clock)
+        with pytest.raises(ConfigError, match="/jobs/new"):
+            rewind_job(job.storage.url, "r1", clock=job.clock)
+        assert Restores(directory).last() is None
+    else:
+        assert not restore_job(job.storage.url, saved, clock=job.clock).is_open

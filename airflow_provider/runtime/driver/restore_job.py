@@ -26,6 +26,7 @@ from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_in_force
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
@@ -107,6 +108,7 @@ def restore_job(
     check_partitions(partitions)
     with refusing(job_dir, "read"):
         directory = open_job_directory(job_dir)
+        _check_in_force(directory)
     before = _claimed_before(directory, savepoint_url)
     if before is not None:
         collect_leftover(savepoint_url, clock=clock)
@@ -177,6 +179,7 @@ def rewind_job(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
+    _check_in_force(directory)
     later = runs_since(directory, run_id)
     _check_whole(directory, run_id)
     if not with_later:
@@ -291,8 +294,16 @@ def _leased(
             observer=observer,
         )
     with lease:
+        _check_in_force(directory)
         relocate(directory, lease, clock)
         yield lease
+
+
+def _check_in_force(directory: JobDirectory) -> None:
+    """Refuse to set a version back on whose rows another one goes on, or may."""
+    upgrade = upgrade_in_force(directory)
+    if upgrade is not None:
+        raise ConfigError(describe_version(directory, upgrade))
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> OperationRecord | None:
