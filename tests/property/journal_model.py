@@ -15,6 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,17 +37,19 @@ from tests.unit.support import EpochBench, FakeClock, FakeSink, take_lease
 NOW = "2026-01-01T00:00:00Z"
 SAVEPOINTS = ("s1", "s2")
 LAST = 1  # the batch after which both savepoints were taken
+LATER = 2  # epochs
 BATCHES = 3
 CHECKPOINT = "/queries/q/checkpoint"
 
 
 def make(root: Path) -> None:
-    """Make a job that has published two epochs, and two savepoints of it."""
+    """Make a job that has published two epochs, two savepoints of it, and two epochs after them."""
     job = EpochBench(root / "job", FakeSink()).begun().published(LAST + 1)
     for name in SAVEPOINTS:
         source = job_source(job.storage.url, job.clock)
         place = f"{job.storage.url}/savepoints/{name}"
         take_savepoint(source, place, aligned_timeout_s=0, clock=job.clock)
+    job.published(LAST + 1 + LATER)
     job.close()
 
 
@@ -106,6 +109,8 @@ class World:
         self.all_restore = self.dice.random() < 0.3  # the same savepoint
         self.root = root
         self.turns = ScriptThread()
+        self.sink = FakeSink()
+        self.sink.published = {epoch: ["row"] for epoch in range(LAST + 1 + LATER)}
         self.writes: list[Written] = []
         self.away: set[int] = set()
         self.released: set[int] = set()
@@ -140,7 +145,8 @@ class World:
         with self._lease(directory, clock, number) as lease:
             restore_log.relocate(directory, lease, clock, ["q"])
             settings = RestoreSettings(savepoint, {"q": "q"}, rewinds=[run_id], supersedes=True)
-            Restore(directory, lease, clock).run(settings)
+            output = SimpleNamespace(name="q", sinks=[self.sink], native=None)
+            Restore(directory, lease, clock, [output]).run(settings)
             self.rewound.append(run_id)
         self.released.add(number)
 
@@ -156,9 +162,11 @@ class World:
             restore_log.relocate(directory, lease, clock, ["q"])
             check_no_open_restore(directory)
             Restores(directory).remove_left()
-            place = directory.checkpoint("q")
+            place, restored = directory.checkpoint("q"), Restores(directory).last()
             lease.check()
             self.seen["drivers"] += 1
+            rows = range(LAST + 1 + (LATER if restored is None else 0))
+            assert [*rows] == sorted(self.sink.published)
             for batch in range(BATCHES):  # by Spark, which checks no lease
                 place.put(f"driven/{number}.{batch}", b"")
             lease.check()
@@ -203,6 +211,7 @@ class World:
         assert restored.error is None, repr(restored.error)
         assert driven.error is None, repr(driven.error)
         assert [] == self.replaced
+        assert [*range(LAST + 1)] == sorted(self.sink.published)
         journal = Journal(LocalStorage(str(self.root / "job")))
         newest = journal.newest()
         assert newest is not None
@@ -282,10 +291,15 @@ def _nobody_looks_at_the_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restores, "begin", without)
 
 
+def _rows_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restore, "_revert", lambda *_: None)
+
+
 RULES: dict[str, Rule] = {
     "a number belongs to one process": _numbers_are_replaced,
     "a driver leaves the places of one that may be alive": _nobody_relocates,
     "who continues a restore takes a number of his own": _restores_go_on_under_their_number,
     "the lease is looked at before an operation is put": _nobody_looks_at_the_lease,
+    "a restore is done when the rows after it are reverted": _rows_stay,
 }
 """For each rule, what takes it out."""

@@ -22,8 +22,8 @@ def made(tmp_path_factory: pytest.TempPathFactory):
 def test_whatever_processes_do_at_once_one_history_counts(made, tmp_path, steps, first):
     """
     Paused, taken for dead, dead, or with a lost answer, between any two reads and writes: no two that
-    may be alive write into one checkpoint, what counts was decided in the order of leases, and what
-    was rewound stays so.
+    may be alive write into one checkpoint, what counts was decided in the order of leases, what was
+    rewound stays so, and no driver finds rows after the savepoint, or too few before it.
     """
     found = search(made, tmp_path / "work", steps, first=first)
     print(found)
