@@ -213,7 +213,9 @@ class Restore:
     def _renew(self, last: OperationRecord, ready: Collection[str] = ()) -> OperationRecord:
         """Begin it again under the next number; queries that are *ready* stay as they are."""
         queries = {
-            name: query if name in ready else {**query, "query_id": _new_id(query)}
+            name: query
+            if name in ready
+            else {**query, "query_id": query["query_id"] and str(uuid.uuid4())}
             for name, query in last.plan.queries.items()
         }
         return Restores(self.directory).begin(
@@ -315,10 +317,6 @@ def _check_spread(settings: RestoreSettings) -> None:
         check_repartitionable(
             settings.savepoint, settings.names.values(), skip_in_flight=settings.skip_in_flight
         )
-
-
-def _new_id(plan: Mapping[str, Any]) -> str | None:
-    return str(uuid.uuid4()) if plan["query_id"] is not None else None
 
 
 def _plan_query(

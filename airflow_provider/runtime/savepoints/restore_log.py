@@ -228,7 +228,7 @@ def check_same_history(
     which has reverted its rows; or the savepoint is of another job directory.
     """
     record, own = savepoint.record, identity_of(directory.storage)
-    is_own = own is not None and record.lineage[:1] == [own]
+    is_own = record.lineage[:1] == [own]
     restores = Journal(directory.storage).restores() if is_own else ()
     since = [operation for operation in restores if operation.number > record.restores]
     for name, theirs in names.items():
@@ -259,12 +259,15 @@ def _why_reverted(
     directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
 ) -> str:
     for operation in changes:
-        query, committables = operation.plan.queries[name], directory.committables(name)
-        before = query["replaces"]
-        if query["batch"] < epoch and before and EpochRecords(committables, before).has_own():
+        query = operation.plan.queries[name]
+        if query["replaces"] is None or query["batch"] >= epoch:
+            continue
+        records = EpochRecords(directory.committables(name), query["replaces"])
+        taken = records.revert()
+        if taken is not None and taken.first_epoch <= epoch and records.has_own():
             return (
-                f"was set back since then, by operation {operation.number}, so its epochs "
-                f"{query['batch'] + 1} to {epoch} were reverted, and the savepoint has read them"
+                f"was set back since then, by operation {operation.number}, so its epochs from "
+                f"{taken.first_epoch} on were reverted, and the savepoint has read them"
             )
     return ""
 
