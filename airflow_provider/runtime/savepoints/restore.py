@@ -151,7 +151,11 @@ class Restore:
         rewinds = [*(before.rewinds if before is not None else ()), *settings.rewinds]
         plan = self.plan(settings, before.plan if before is not None else None)
         operation = Restores(self.directory).begin(
-            self.fence, self._now(), plan, rewinds=[*dict.fromkeys(rewinds)], by=settings.by
+            self.fence,
+            to_iso(self.clock.now()),
+            plan,
+            rewinds=[*dict.fromkeys(rewinds)],
+            by=settings.by,
         )
         failpoints.hit("restore.begun")
         return operation
@@ -195,9 +199,6 @@ class Restore:
         for revert in self._reverts(plan):
             revert.check()
 
-    def _now(self) -> str:
-        return to_iso(self.clock.now())
-
     def _begin_again(self, last: OperationRecord, settings: RestoreSettings) -> OperationRecord:
         self._check_same(last, settings.savepoint)
         plan, rewinds = last.plan, [*dict.fromkeys([*last.rewinds, *settings.rewinds])]
@@ -220,7 +221,7 @@ class Restore:
         }
         return Restores(self.directory).begin(
             self.fence,
-            self._now(),
+            to_iso(self.clock.now()),
             dataclasses.replace(last.plan, queries=queries),
             rewinds=last.rewinds,
             by=last.by,
