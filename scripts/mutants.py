@@ -43,6 +43,7 @@ PROTOCOL: Final = (
     "jobdir/lease.py",
     "jobdir/lease_records.py",
     "jobdir/checkpoint_places.py",
+    "jobdir/journal.py",
     "base/host.py",
     "jobdir/requests.py",
     "jobdir/expiry.py",
