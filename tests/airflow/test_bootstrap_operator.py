@@ -17,6 +17,7 @@ from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.base.typed_json import encode
@@ -30,11 +31,13 @@ from airflow_provider.runtime.control.bootstrap_request import (
     assess_bootstrap,
 )
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import a_final, a_run, a_submission, an_exit
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
@@ -174,9 +177,14 @@ def test_a_savepoint_of_something_else_is_an_error(job: Job) -> None:
         operator_of(job).execute({"ti": TI})
 
 
-def test_a_job_that_has_begun_is_an_error(job: Job, entry: str) -> None:
-    """Before anything is written."""
-    JobDirectory(job.storage).run("live").put_record(a_run("live"))
+@pytest.mark.parametrize("begun", ["a run", "a restore"])
+def test_a_job_that_has_begun_is_an_error(job: Job, entry: str, begun: str) -> None:
+    """Before anything is written; a restore may have been cut short before it has copied a file."""
+    if begun == "a run":
+        JobDirectory(job.storage).run("live").put_record(a_run("live"))
+    else:
+        plan = RestorePlan("/s", "now", {})
+        Restores(JobDirectory(job.storage)).begin(OpenFence(), "2026-01-01T00:00:00.000Z", plan)
     before = job.documents()
 
     with pytest.raises(AirflowFailException, match="the job has begun already"):

@@ -24,7 +24,7 @@ from streams import (
 )
 
 from airflow_provider.runtime.driver.restore_job import restore_job
-from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.errors import ConfigError, JobDrainedError, UnknownJobError
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -103,6 +103,29 @@ def test_timers_go_over(spark, place):
     shutil.rmtree(place.output)
     run_in(spark, place, place.root / "whole", "timers", conf=ROCKSDB)
     assert read_with_pandas(place.output) == restored
+
+
+def test_later_runs_of_a_job_do_not_need_the_savepoint_that_it_began_from(spark, place):
+    """Each DAG run names it, and retention removes it some day; a new job does need it."""
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", **SUSPEND)
+    savepoint = savepoint_of(place)
+
+    def run(name, **asked):
+        url = savepoint.url
+        return run_in(
+            spark, place, place.root / name, "tumbling_window", from_savepoint=url, **asked
+        )
+
+    run("new", run_id="one", **SUSPEND)
+    shutil.rmtree(savepoint.url)
+    write_events(place.input, LATER, first=1)
+
+    assert "FINISHED" == run("new", run_id="two").outcome
+
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    with pytest.raises(UnknownJobError, match="no savepoint there"):
+        run("newer")
 
 
 def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):

@@ -13,6 +13,7 @@ from airflow_provider.runtime.base.typed_json import Address
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
+from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_options import OUTPUTS, check_word, option
@@ -169,7 +170,8 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
         ]
         last = newest_run(directory)
         begun += [f"run {last.run_id!r} is recorded"] if last is not None else []
-        begun += ["it was set to a savepoint"] if directory.storage.list("restores") else []
+        last_restore = Journal(directory.storage).last_restore()
+        begun += ["it was set to a savepoint"] if last_restore is not None else []
     if begun:
         msg = (
             f"{directory.url}: the job has begun already ({begun[0]}), and a bootstrap makes a "

@@ -19,7 +19,7 @@ from airflow_provider.runtime.driver.compatibility import (
     stored_query,
 )
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import of_caller, set_option
 from airflow_provider.runtime.jobdir.identity import add_predecessors
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.queries.spark_state import spark_repartition
@@ -162,9 +162,10 @@ class StartingPoint:
                 raise ConfigError(msg)
             return not last.is_open
         if last is not None:
+            left_out = of_caller("--from-savepoint", "the operator's from_savepoint")
             msg = (
                 f"{self._directory.url}: the job was set to {last.plan.savepoint} before, not to "
-                f"{self._url}; use a new job directory, or 'spark-stream savepoint restore'"
+                f"{self._url}; leave out {left_out} to continue, or use a new job directory"
             )
             raise ConfigError(msg)
         begun = [

@@ -77,7 +77,7 @@ class OperationRecord(Document):
         restore: to what it sets queries, if it does.
         relocates: the queries to which it gives a new place, with the same state and id.
         rewinds: the runs that no longer count by it; they are marked when it has begun.
-        by: what rewinds them, if it is not the restore.
+        by: what rewinds them: a command or a run; empty for a restore itself.
         places: per query that was ever restored or relocated, the number of the operation that made
             the place of its checkpoint. It names the new place of a relocated query when the files
             are there.

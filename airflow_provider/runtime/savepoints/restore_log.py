@@ -59,7 +59,7 @@ from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX, without_checksums
 from airflow_provider.runtime.storage.copy_files import WrongSizeError, copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, files_under, remove_tree
-from airflow_provider.runtime.storage.open import spark_url
+from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,11 +88,10 @@ class Restores:
 
     def start(self) -> OperationRecord | None:
         """Return the newest restore that is not the rewind of a run: the job's beginning."""
-        restores = Journal(self._storage).restores()
-        return next((each for each in restores if not self.is_rewind(each)), None)
-
-    def is_rewind(self, operation: OperationRecord) -> bool:
-        return (operation.plan.savepoint or self._rewinds).startswith(self._rewinds)
+        for operation in Journal(self._storage).restores():
+            if not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds):
+                return operation
+        return None
 
     def begin(
         self,
@@ -158,6 +157,14 @@ def is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
     return (operation.plan.savepoint, operation.plan.taken) == savepoint_key(savepoint)
 
 
+def has_begun_from(directory: JobDirectory, savepoint: str) -> bool:
+    """Whether the job has begun from the savepoint at an address, which it needs no more then."""
+    start = Restores(directory).start()
+    if start is None or start.is_open:
+        return False
+    return start.plan.savepoint == open_storage(savepoint).url
+
+
 def check_no_open_restore(directory: JobDirectory) -> None:
     """Refuse to run a job whose restore, or rewind, has begun and not ended."""
     last = Restores(directory).last()
@@ -183,7 +190,7 @@ def open_restore(directory: JobDirectory, operation: OperationRecord) -> Checkpo
 
 def _command_to_end(directory: JobDirectory, operation: OperationRecord) -> str:
     plan = operation.plan
-    if plan.savepoint is None or Restores(directory).is_rewind(operation):
+    if plan.savepoint is None or operation.by:
         return rewind_command(directory.url, operation.rewinds[-1])
     return restore_command(
         plan.savepoint,
