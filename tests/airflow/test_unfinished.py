@@ -16,10 +16,10 @@ from handmade import TI
 
 from airflow_provider.hooks.task_runs import resolve_run
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
+from tests.dying import dies_at
 from tests.pairwise import mark_whole
 from tests.present import present
 
@@ -54,10 +54,6 @@ STEPS = {
 }
 CASES = [(kind, step) for kind, steps in STEPS.items() for step in steps]
 CHOSEN = {("replay", "revert.removed_one"), ("from_savepoint", "restore.numbered")}
-
-
-class DeathError(BaseException):
-    """Stands for ``kill -9``, of which tests/crash has real ones."""
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +108,8 @@ class Task:
 
     def die_at(self, step: str) -> None:
         """Let a driver of the task die at a step."""
-
-        def die(name: str) -> None:
-            if name == step:
-                raise DeathError
-
-        with pytest.MonkeyPatch.context() as dying:
-            dying.setattr(failpoints, "hit", die)
-            with pytest.raises(DeathError):
-                self._execute_try()
+        with dies_at(step):
+            self._execute_try()
 
     def clear(self) -> None:
         """Clear the task, and execute it in this process, with a driver of its own."""

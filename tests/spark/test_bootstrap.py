@@ -11,12 +11,12 @@ import state_jobs
 from driving import Driver
 from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint
+from tests.dying import dies_at
 
 pytestmark = pytest.mark.spark
 
@@ -78,10 +78,6 @@ def test_history_and_then_the_live_rest_are_one_job_over_everything(spark, place
     assert ["shown", "clicked"] == [source["name"] for source in saved.source_marks]
 
 
-class DeathError(BaseException):
-    """Passes every handler of errors, as a crash does."""
-
-
 DEATHS = (
     "bootstrap.recorded",
     "final.sealed",
@@ -93,26 +89,14 @@ DEATHS = (
 )
 
 
-def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
-    spark, place, parted, monkeypatch
-):
+def test_output_is_discarded_and_a_death_at_any_step_is_made_good(spark, place, parted):
     """The same ask goes on; before its end there is no savepoint, and never any output."""
     params = {"input": parted["past"]["input"]}
-
-    def die_at(point):
-        def hit(name):
-            if name == point:
-                raise DeathError(name)
-
-        return hit
-
     target = place.job_dir / "savepoints" / "bootstrap"
     for point in DEATHS:
         assert not (target / "savepoint.json").exists()
-        monkeypatch.setattr(failpoints, "hit", die_at(point))
-        with pytest.raises(BaseException, match=point):
+        with dies_at(point):
             bootstrap(spark, place, "tumbling_window", params)
-    monkeypatch.undo()
     made = bootstrap(spark, place, "tumbling_window", params)
 
     assert [] == verify_savepoint(made)

@@ -13,13 +13,10 @@ from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.restore_log import Restores, relocate
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
+from tests.dying import dies_at
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 STEPS = ("relocation.intended", "relocation.copied", "relocation.done")
-
-
-class DeathError(BaseException):
-    """Stands for ``kill -9``."""
 
 
 @pytest.fixture
@@ -90,19 +87,13 @@ def test_behind_a_driver_that_has_ended_nothing_is_copied(job):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_driver_that_dies_while_it_relocates(job, monkeypatch, step):
+def test_a_driver_that_dies_while_it_relocates(job, step):
     """The next one knows from its own lease that the old places are exposed, and relocates."""
     job.spark.run(0)
     job.lease()
 
-    def die(name):
-        if name == step:
-            raise DeathError
-
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "hit", die)
-        with pytest.raises(DeathError):
-            relocated(job)
+    with dies_at(step):
+        relocated(job)
     job.end(2)  # it has certainly ended, and the one before it has not
 
     relocated(job)

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -18,14 +17,11 @@ from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, what_is_unfinished
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from tests.dying import dies_at
 from tests.present import present
 from tests.unit.support import EpochBench, FakeSink
 
-STEPS = ("restore.copied", "restore.numbered", "restore.restored_one")
-
-
-class DeathError(BaseException):
-    """Stands for ``kill -9``."""
+STEPS = ("restore.begun", "restore.copied", "restore.numbered", "restore.restored_one")
 
 
 @pytest.fixture
@@ -51,18 +47,12 @@ def unfinished(job, capsys) -> str | None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_command_that_status_names_ends_a_restore(job, monkeypatch, capsys, step):
+def test_the_command_that_status_names_ends_a_restore(job, capsys, step):
     """At whichever step it died; then nothing is unfinished."""
     savepoint = save(job)
 
-    def die(name):
-        if name == step:
-            raise DeathError
-
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "hit", die)
-        with pytest.raises(DeathError):
-            restore_job(job.storage.url, savepoint.url, clock=job.clock)
+    with dies_at(step):
+        restore_job(job.storage.url, savepoint.url, clock=job.clock)
     found = present(unfinished(job, capsys))
     assert "did not end; to end it: spark-stream savepoint restore" in found
     _, _, command = found.partition("to end it: spark-stream ")
