@@ -132,6 +132,8 @@ SURVIVORS: Final[dict[str, str]] = {
     "extensions/upgrades/upgrade_steps.py:UpgradeSteps._check_lease:refusal:1": _EARLY,
     "savepoints/restore.py:Restore.begin:check:1": _AGAIN,
     "savepoints/restore.py:Restore.begin:check:2": _AGAIN,
+    "savepoints/restore.py:_restore_query:order:1": "both count when the metadata, put after both, "
+    "are there",
     "savepoints/retention.py:_collect:order:1": "what a death between them leaves, readers or a "
     "claim, is an incomplete savepoint to the next retention, which collects it",
     "sinks/committer.py:EpochCommitter.recover:line:9": "what removes leftovers at the end of a "

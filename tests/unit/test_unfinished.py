@@ -80,6 +80,23 @@ def test_nobody_removes_the_savepoint_of_a_restore_that_has_not_ended(job):
     dispose(savepoint.url, clock=job.clock)
 
 
+def test_what_was_to_be_reverted_is_not_left_out_by_a_command_that_reverts_nothing(job):
+    """A restore that died before its rows were gone is ended with ``--revert``, as it was begun."""
+    savepoint, directory = save(job), JobDirectory(job.storage)
+    job.published(4)
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    Restore(directory, job.lease(), job.clock, [query]).begin(
+        RestoreSettings(savepoint, {"q": "q"})
+    )
+    job.close()
+
+    with pytest.raises(ConfigError, match="'q' has written epochs 2 to 3 .*--revert"):
+        restore_job(job.storage.url, savepoint.url, clock=job.clock)
+
+    assert " --revert, or" in str(what_is_unfinished(directory))
+    assert [0, 1, 2, 3] == sorted(job.sinks[0].published)
+
+
 def test_the_command_says_all_that_was_asked_for(job):
     """How many partitions, and that the savepoint goes over to the job; a rewind names its run."""
     savepoint, directory = save(job), JobDirectory(job.storage)
