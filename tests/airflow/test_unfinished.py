@@ -53,7 +53,8 @@ STEPS = {
     "start_over": ("restore.begun", "restore.restored_one"),
 }
 CASES = [(kind, step) for kind, steps in STEPS.items() for step in steps]
-CHOSEN = {("replay", "revert.removed_one"), ("from_savepoint", "restore.numbered")}
+BY_TASK = CASES.index(("replay", "revert.removed_one"))
+BY_COMMAND = CASES.index(("from_savepoint", "restore.numbered"))
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +153,7 @@ def task(tmp_path: Path, spark: Any, kind: str, monkeypatch: pytest.MonkeyPatch)
     return Task(Place(tmp_path), kind, spark)
 
 
-@pytest.mark.parametrize(
-    ("kind", "step"), mark_whole(CASES, [n for n, each in enumerate(CASES) if each in CHOSEN])
-)
+@pytest.mark.parametrize(("kind", "step"), mark_whole(CASES, [BY_TASK]))
 def test_the_cleared_task_ends_what_has_died(task: Task, step: str, capsys: Any) -> None:
     """Whatever the task was at, and at whichever step; nothing is unfinished afterwards."""
     task.die_at(step)
@@ -168,10 +167,7 @@ def test_the_cleared_task_ends_what_has_died(task: Task, step: str, capsys: Any)
 
 @pytest.mark.parametrize(
     ("kind", "step"),
-    mark_whole(
-        [case for case in CASES if case[0] != "start_over"],
-        [n for n, each in enumerate(CASES) if each in CHOSEN],
-    ),
+    mark_whole([case for case in CASES if case[0] != "start_over"], [BY_COMMAND]),
 )
 def test_the_named_command_ends_it_and_the_task_goes_on(task: Task, step: str, capsys: Any) -> None:
     """As ``status`` has it, word for word; a start-over is ended by its run alone."""
