@@ -23,11 +23,17 @@ from streams import (
     write_events,
 )
 
-from airflow_provider.runtime.driver.restore_job import restore_job
-from airflow_provider.runtime.errors import ConfigError, JobDrainedError, UnknownJobError
+from airflow_provider.runtime.driver.restore_job import clean_up, restore_job
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    JobDrainedError,
+    UnknownJobError,
+)
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from tests.dying import dies_at
 
 pytestmark = pytest.mark.spark
 
@@ -126,6 +132,20 @@ def test_later_runs_of_a_job_do_not_need_the_savepoint_that_it_began_from(spark,
     assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
     with pytest.raises(UnknownJobError, match="no savepoint there"):
         run("newer")
+
+
+def test_nothing_is_cleaned_up_in_the_middle_of_a_restore(spark, place):
+    """What is staged is for the restore to judge; the error names the command that ends it."""
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", **SUSPEND)
+    savepoint, job_dir = savepoint_of(place), str(place.job_dir)
+    with dies_at("restore.begun"):
+        restore_job(job_dir, savepoint.url)
+
+    with pytest.raises(CheckpointError, match="did not end; to end it: spark-stream savepoint"):
+        clean_up(job_dir, spark=spark)
+    restore_job(job_dir, savepoint.url)
+    assert ["out"] == clean_up(job_dir, spark=spark)
 
 
 def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):

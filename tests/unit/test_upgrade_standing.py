@@ -172,7 +172,7 @@ def test_the_id_of_an_upgrade_has_the_name_of_its_directory_alone(to: str, expec
 
 
 @pytest.mark.parametrize("step", UpgradeStep)
-def test_nobody_sets_back_a_version_on_whose_rows_another_one_goes_on(tmp_path, step):
+def test_nobody_sets_back_a_version_from_whose_rows_another_one_continues(tmp_path, step):
     """
     Their outputs may be the same, and the new version has begun with a state that has read these rows;
     after a rollback the old version may be restored again.

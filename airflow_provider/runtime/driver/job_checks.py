@@ -18,7 +18,7 @@ from airflow_provider.runtime.jobdir.identity import (
 )
 from airflow_provider.runtime.jobdir.run_spec import check_not_in_clear_text, read_secrets
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import has_begun_from
+from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
 from airflow_provider.runtime.spark.defaults import configured
 from airflow_provider.runtime.spark.installation import is_submitted
 from airflow_provider.runtime.spark.spark_log import check_event_log
@@ -175,7 +175,7 @@ def check_outputs(
 
 def _followed_by(spec: RunSpec, directory: JobDirectory) -> list[str]:
     given_up = [spec.replaces_job] if spec.replaces_job is not None else []
-    if spec.from_savepoint is None or has_begun_from(directory, spec.from_savepoint):
+    if spec.from_savepoint is None or is_begun_from_savepoint(directory):
         return given_up
     return [*open_savepoint(spec.from_savepoint).record.lineage, *given_up]
 

@@ -38,15 +38,12 @@ from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
+    check_no_open_restore,
     check_same_history,
     relocate,
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
-from airflow_provider.runtime.savepoints.rewind import (
-    Rewind,
-    check_start,
-    runs_since,
-)
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, runs_since
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import Output, Written, output_of
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark
@@ -245,10 +242,10 @@ def _output_of(directory: JobDirectory, run_id: str) -> Output:
 
 
 def _check_whole(directory: JobDirectory, run_id: str) -> None:
-    rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     last = Restores(directory).last()
     if last is not None and last.is_open and run_id in last.rewinds:
         return
+    rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     if rewound is not None and output.standing.epochs:
         msg = (
             f"{directory.url}: run {run_id!r} is rewound in part, and nothing was done now: the "
@@ -300,7 +297,7 @@ def _leased(
 
 
 def _check_in_force(directory: JobDirectory) -> None:
-    """Refuse to set a version back on whose rows another one goes on, or may."""
+    """Refuse to set a version back if another one continues from its rows, or may."""
     upgrade = upgrade_in_force(directory)
     if upgrade is not None:
         raise ConfigError(describe_version(directory, upgrade))
@@ -412,6 +409,7 @@ def clean_up(
         )
         with lease, job.context.holding:
             relocate(directory, lease, clock)
+            check_no_open_restore(directory)
             return _recover(directory, job, last, lease, clock)
 
 

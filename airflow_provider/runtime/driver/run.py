@@ -29,7 +29,7 @@ from airflow_provider.runtime.jobdir.runs import (
     with_stored_options,
 )
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import has_begun_from
+from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
 from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.spark.defaults import check_master_and_heap, check_names
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
@@ -217,7 +217,7 @@ def check_before_spark(
         load_known(PROGRAMS, "check")(spec)
     if spec.replays is not None:
         check_start(directory, spec.replays)
-    if spec.from_savepoint is not None and not has_begun_from(directory, spec.from_savepoint):
+    if spec.from_savepoint is not None and not is_begun_from_savepoint(directory):
         open_savepoint(spec.from_savepoint)
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     check_kept_secret(spec)

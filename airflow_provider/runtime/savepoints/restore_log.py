@@ -59,7 +59,7 @@ from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX, without_checksums
 from airflow_provider.runtime.storage.copy_files import WrongSizeError, copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, files_under, remove_tree
-from airflow_provider.runtime.storage.open import open_storage, spark_url
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -157,12 +157,10 @@ def is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
     return (operation.plan.savepoint, operation.plan.taken) == savepoint_key(savepoint)
 
 
-def has_begun_from(directory: JobDirectory, savepoint: str) -> bool:
-    """Whether the job has begun from the savepoint at an address, which it needs no more then."""
+def is_begun_from_savepoint(directory: JobDirectory) -> bool:
+    """Whether the job was set to a savepoint, and so no longer needs the one that it began from."""
     start = Restores(directory).start()
-    if start is None or start.is_open:
-        return False
-    return start.plan.savepoint == open_storage(savepoint).url
+    return start is not None and not start.is_open
 
 
 def check_no_open_restore(directory: JobDirectory) -> None:

@@ -205,10 +205,10 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
     place = open_storage(savepoint.url)
-    _check_not_needed(savepoint)
     mine = claim(place, REMOVE, clock)
     try:
         _check_unread(place, clock)
+        _check_not_needed(savepoint)  # nobody can begin to restore it any more
         _check_only_ours(savepoint)
         failpoints.hit("savepoint.removing")
         _check_same(savepoint, mine)

@@ -35,10 +35,7 @@ from airflow_provider.runtime.savepoints.restore_log import (
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.revert import (
-    has_written,
-    runs_after,
-)
+from airflow_provider.runtime.sinks.revert import has_written, runs_after
 
 if TYPE_CHECKING:
     import datetime as dt
