@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,9 +20,11 @@ from airflow_provider.extensions.upgrades.upgrade_steps import Trial
 from airflow_provider.extensions.upgrades.upgrading import Upgrade
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
+    EXIT_OK,
     ConfigError,
     RunFailedError,
     SparkStreamError,
@@ -90,7 +94,7 @@ def upgrade(
     look: Callable[[Any], None] | None = None,
     *,
     probation_s: float = 60.0,
-    resumes_old: bool = True,
+    command: str = "spark-stream upgrade",
 ) -> Upgrade:
     """Return an upgrade to a job of this module, into the folder ``new``."""
     spec = place.ask(job, entry=f"{JOBS}:{job}", params=STREAM["params"], restart="none")
@@ -103,7 +107,7 @@ def upgrade(
         stop=threading.Event(),
         on_progress=look,
         clock=CLOCK,
-        resumes_old=resumes_old,
+        command=command,
     )
 
 
@@ -196,7 +200,7 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
             with pytest.raises(ConfigError, match="its upgrade to .*new has not ended"):
                 run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
     with pytest.raises(StopError, match="was rejected: ") as left:  # as a task's driver does
-        upgrade(spark, place, "fails_at_a_hundred", resumes_old=False).run()
+        upgrade(spark, place, "fails_at_a_hundred", command="").run()
     assert "has gone on" not in str(left.value)
     with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
         upgrade(spark, place, "fails_at_a_hundred", feeding).run()
@@ -267,6 +271,19 @@ def command(
     )
 
 
+def named_command(place: Place, drivers: Drivers, capsys: Any, *, dies_at: str) -> Command:
+    """Start the command that ``status`` names, in which a user has completed the settings of Spark."""
+    capsys.readouterr()
+    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    summary = json.loads(capsys.readouterr().out)["upgrade"]["summary"]
+    words = shlex.split(summary.partition("to continue it: spark-stream ")[2])
+    settings = dict(
+        each[len("--conf=") :].split("=", 1) for each in drivers.options({}) if "--conf=" in each
+    )
+    given = [f"{word}={settings[word]}" if word in settings else word for word in words]
+    return drivers.command(*given, SPARK_STREAM_FAILPOINT=dies_at)
+
+
 def feed_when_stopped(place: Place, working: Command) -> None:
     """Give the third file when the old version cannot read it any more."""
     saved = place.job_dir / "savepoints" / upgrade_of(place) / "savepoint.json"
@@ -301,18 +318,20 @@ def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, d
 
 
 @pytest.mark.whole
-def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers):
+def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers, capsys):
     """
-    A process with its JVM dies at each failpoint in turn, and once in the probation; the old version,
-    resumed with its options, and the same command write each row once.
+    A process with its JVM dies at each failpoint in turn, and once in the probation; the command that
+    ``status`` names goes on, and the old version, resumed with its options, writes each row once.
     """
     job = "fails_at_a_hundred"
-    for point in ("upgrade.stopping", "upgrade.stopped", "upgrade.trial"):
-        assert failpoints.CRASH_EXIT == command(place, drivers, job, dies_at=point).wait()
+    assert failpoints.CRASH_EXIT == command(place, drivers, job, dies_at="upgrade.stopping").wait()
+    for point in ("upgrade.stopped", "upgrade.trial"):
+        died = named_command(place, drivers, capsys, dies_at=point)
+        assert failpoints.CRASH_EXIT == died.wait(), died.log
     killed_in_probation(place, drivers, job)
     write_events(place.input, *FILES[3:], first=3)
     for point in ("decided", "rejected", "reverted", "rolled_back"):
-        died = command(place, drivers, job, dies_at=f"upgrade.{point}")
+        died = named_command(place, drivers, capsys, dies_at=f"upgrade.{point}")
         assert failpoints.CRASH_EXIT == died.wait(), died.log
     with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
         upgrade(spark, place, job, Feeding(place, first=len(FILES))).run()

@@ -188,7 +188,7 @@ def test_what_is_mistyped_is_named_with_what_is_meant(argv, said, capsys):
         (["--conf", "x"], "--conf 'x': write --conf NAME=VALUE"),
         (["--trigger", "soon", "--until", "stopped"], "--trigger: 'soon' is not a duration"),
         (["--trigger", "5 s", "--until", "end"], "leave it out"),
-        (["--target-batch-time", "0 s"], "--target-batch-time '0 s': more than 0, or 'off'"),
+        (["--target-batch-time", "no"], "--target-batch-time: 'no' is not a duration"),
         (["--interval", "x", "y"], "--interval x y: write two times"),
         (["--run-id", "a/b"], "run id 'a/b': use letters"),
         (["--mode", "batch", "--until", "stopped"], "mode 'batch' reads everything and ends"),

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.cli.command_parser import EXAMPLES, commands_of, split_arguments
+from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
+from airflow_provider.runtime.cli.command_parser import (
+    EXAMPLES,
+    command_of,
+    commands_of,
+    read_options,
+    split_arguments,
+)
 from airflow_provider.runtime.cli.main import _parser, main
 from airflow_provider.runtime.cli.setup_commands import FILES, SHELLS
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_USAGE
 from airflow_provider.runtime.jobdir.lease_records import lease_path
+from airflow_provider.runtime.jobdir.run_options import options_of
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder, an_attempt
 from tests.unit.support import FakeClock, take_lease
 
@@ -237,3 +245,61 @@ def test_each_shell_gets_its_function(capsys, shell):
     assert "spark-stream" in script
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+# --- the command that continues a request ----------------------------------------------------------
+
+EVERY_OPTION = (
+    "upgrade",
+    "/jobs/old",
+    "--entry=a job's.py:new",
+    "--to=/jobs/new",
+    "--param=text=it's 5",
+    "--param=days:=[7, null]",
+    "--secret-param=password=PASSWORD",
+    "--interval",
+    "2026-01-01T00:00:00Z",
+    "2026-01-02T01:00:00+01:00",
+    "--master=local[2]",
+    "--until=stopped",
+    "--at-end=suspend",
+    "--trigger=90 seconds",
+    "--target-batch-time=off",
+    "--allow-non-restored-state",
+    "--allow-mixed-results",
+    "--restart=fixed-delay(attempts=3, delay=10 s)",
+    "--failover=full",
+    "--fails-as=jobs.BadRow=NON_RECOVERABLE",
+    "--late=keep",
+    "--late-limit=0.1%",
+    "--missing-input=fail",
+    "--probation=1 hour",
+    "--progress-timeout=0.5",
+    "--stop-timeout=60",
+)
+
+
+def test_the_command_of_a_request_gives_the_same_request():
+    """Each option of an upgrade survives a shell, so a shown command continues what was begun."""
+    parser = _parser("spark-stream", "upgrade", ())
+    asked = read_options(parser.parse_args([*EVERY_OPTION]), UpgradeSpec)
+    again = shlex.split(command_of(asked))
+
+    flags = {option.flag for option in options_of(UpgradeSpec).values()}
+    given = {each.partition("=")[0] for each in EVERY_OPTION}
+    assert {"--conf"} == {flag for flag in flags if flag.startswith("-")} - given
+    assert asked == read_options(parser.parse_args(again[1:]), UpgradeSpec)
+    least = UpgradeSpec(job_dir="/jobs/old", to="/jobs/new", entry="new.py:daily")
+    line = "spark-stream upgrade /jobs/old --entry new.py:daily --to /jobs/new"
+    assert sorted(shlex.split(line)) == sorted(shlex.split(command_of(least)))
+
+
+def test_a_shown_command_has_no_setting_of_spark(capsys):
+    """Its value may be a password: the name is shown, and the command asks for the rest."""
+    asked = UpgradeSpec(job_dir="/old", to="/new", entry="j.py:f", conf={"spark.key": "S3CRET"})
+    shown = command_of(asked)
+
+    assert "--conf spark.key" in shown
+    assert "S3CRET" not in shown
+    assert EXIT_USAGE == main(shlex.split(shown)[1:])
+    assert "--conf 'spark.key': write --conf NAME=VALUE" in capsys.readouterr().err

@@ -128,7 +128,7 @@ def test_an_option_is_given_by_default_args_and_to_mapped_tasks():
         ({"failover": "all"}, "^failover 'all': use one of 'region', 'full'"),
         ({"missing_input": "wait"}, "^missing_input 'wait': use one of 'retry', 'fail'"),
         ({"trigger": "soon"}, "^trigger: 'soon' is not a duration"),
-        ({"target_batch_time": 0}, "^target_batch_time 0: more than 0, or 'off'"),
+        ({"target_batch_time": -1}, "^target_batch_time: -1 is not a duration"),
         ({"replayable_runs": -1}, "^replayable_runs -1: a number of runs"),
         ({"fails_as": {"a b": "X"}}, "a b"),
         ({"trigger": 5, "until": "end"}, "^trigger is the time between batches"),

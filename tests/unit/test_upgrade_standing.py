@@ -35,7 +35,7 @@ from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBu
 from tests.unit.support import EpochBench, FakeSink
 
 TASK = "the task of DAG 'flights', run 'manual__1',"
-AGAIN = "give the same 'spark-stream upgrade' again, which continues it"
+AGAIN = "to continue it: spark-stream upgrade /data/old --entry jobs.py:daily --to /data/new"
 
 
 class Upgraded:
@@ -57,6 +57,7 @@ class Upgraded:
                 old_run_id="r1",
                 began="2026-01-01T00:00:00.000Z",
                 step=UpgradeStep.TRIAL,
+                command="" if by_task else AGAIN.partition(": ")[2],
             ),
         )
         if by_task:

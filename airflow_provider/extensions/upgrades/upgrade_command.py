@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.cli.command_parser import add_options, read_options
+from airflow_provider.runtime.cli.command_parser import add_options, command_of, read_options
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.observe.health import Limits
 
@@ -30,13 +30,15 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
-    return upgrade(read_options(arguments, UpgradeSpec), spark=arguments.spark)
+    asked = read_options(arguments, UpgradeSpec)
+    return upgrade(asked, spark=arguments.spark, command=command_of(asked))
 
 
-def upgrade(
-    asked: UpgradeSpec, *, spark: SparkSession | None = None, resumes_old: bool = True
-) -> int:
-    """Upgrade a job, drive the version that is in force, and print how it ended."""
+def upgrade(asked: UpgradeSpec, *, spark: SparkSession | None = None, command: str = "") -> int:
+    """Upgrade a job, drive the version that is in force, and print how it ended.
+
+    *command* continues it in a shell; without one the old version is left to its task.
+    """
     from airflow_provider.extensions.upgrades.upgrade_steps import Trial
     from airflow_provider.extensions.upgrades.upgrading import Upgrade
     from airflow_provider.runtime.cli.output import live_progress
@@ -59,7 +61,7 @@ def upgrade(
             stop=stop,
             on_progress=on_progress,
             clock=clock,
-            resumes_old=resumes_old,
+            command=command,
         ).run()
     for line in summary_lines(final, took_s=clock.monotonic() - began):
         print(line)
@@ -68,4 +70,4 @@ def upgrade(
 
 def drive_upgrade(run: Storage, driver_id: str, digest: str, *, spark: SparkSession | None) -> int:
     """Carry out a submitted upgrade."""
-    return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark, resumes_old=False)
+    return upgrade(UpgradeSpec.receive(run, driver_id, digest), spark=spark)

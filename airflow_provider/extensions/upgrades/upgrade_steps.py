@@ -95,8 +95,8 @@ class Probation:
 class UpgradeSteps(abc.ABC):
     """One upgrade, by a process that holds its lease from the first step to the decision.
 
-    *driver_id* is None for the command line. Another process may take the lease after *timeout_s*
-    of silence.
+    *driver_id* is None for the command line; *command* continues it in a shell. Another process may
+    take the lease after *timeout_s* of silence.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class UpgradeSteps(abc.ABC):
         *,
         driver_id: str | None,
         clock: Clock,
+        command: str = "",
         heartbeat_s: float = HEARTBEAT_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -116,6 +117,7 @@ class UpgradeSteps(abc.ABC):
         self._id = upgrade_id(new.url)
         self._driver_id = driver_id or uuid.uuid4().hex
         self._clock = clock
+        self._command = command
         self._heartbeat_s = heartbeat_s
         self._timeout_s = timeout_s
         self._lease: Lease | None = None
@@ -219,7 +221,7 @@ class UpgradeSteps(abc.ABC):
         if found is not None and not found.is_open:
             return found
         if found is not None:
-            return put_upgrade(self._directory, found.taken_over(self._driver_id))
+            return put_upgrade(self._directory, found.taken_over(self._driver_id, self._command))
         begun = put_upgrade(
             self._directory,
             UpgradeRecord(
@@ -230,6 +232,7 @@ class UpgradeSteps(abc.ABC):
                 entry=self._entry,
                 old_run_id=last_run(self._directory).run_id,
                 began=to_iso(self._clock.now()),
+                command=self._command,
             ),
         )
         failpoints.hit("upgrade.stopping")

@@ -22,6 +22,7 @@ from airflow_provider.runtime.driver.restore_job import clean_up, rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.entry_point import check_entry_file, form_of
 from airflow_provider.runtime.errors import (
+    CheckpointError,
     ConfigError,
     RunCancelledError,
     RunFailedError,
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Upgrade(UpgradeSteps):
-    """One upgrade, in a running JVM."""
+    """One upgrade, in a running JVM; without a *command* the old version is left to its task."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Upgrade(UpgradeSteps):
         stop: threading.Event,
         on_progress: OnProgress | None,
         clock: Clock,
-        resumes_old: bool = True,
+        command: str = "",
     ) -> None:
         super().__init__(
             known_job(job_dir),
@@ -80,6 +81,7 @@ class Upgrade(UpgradeSteps):
             spec.entry,
             driver_id=spec.driver_id,
             clock=clock,
+            command=command,
         )
         self._spec = dataclasses.replace(
             spec,
@@ -92,7 +94,6 @@ class Upgrade(UpgradeSteps):
         self._spark = spark
         self._stop_signal = stop
         self._on_progress = on_progress
-        self._resumes_old = resumes_old
         self._probation: Probation | None = None
         self._reason: str | None = None
 
@@ -111,13 +112,13 @@ class Upgrade(UpgradeSteps):
         if final is not None:
             return final
         msg = f"{self._directory.url}: {rejection_of(self.record)}"
-        if self._resumes_old:
+        if self._command:
             final = self._drive_old()
             msg += f"; the old one has gone on, and its run {final.run_id!r} is {final.outcome}"
         raise StopError(msg)
 
     def check(self) -> None:
-        if self._resumes_old:
+        if self._command:
             self._check_old()
         with addressing(form=form_of(self._spec.entry)):
             job = load_job(self._spec, self._directory, self._id, self._spark)
@@ -179,7 +180,7 @@ class Upgrade(UpgradeSteps):
             return take_savepoint(source, where, origin="upgrade", labels=labels).url
         except SavepointBusyError:
             raise
-        except ConfigError as error:
+        except (ConfigError, CheckpointError) as error:  # such as a restore that has not ended
             msg = (
                 f"{url}: no driver runs the old version, and it cannot be saved from here "
                 f"({error}); start it again, and upgrade it while it runs"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
+import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.run_options import options_of
 from airflow_provider.runtime.jobdir.run_spec import with_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
@@ -220,6 +224,36 @@ def read_options(arguments: argparse.Namespace, kind: type[S]) -> S:
         if name in given
     }
     return kind(driver_id=arguments.driver_id, **values)
+
+
+def command_of(request: DriverSpec) -> str:
+    """Return the command of a shell that gives a request.
+
+    Settings of Spark may be secret: ``--conf`` has their names alone, for the user to complete.
+    """
+    words = ["spark-stream", request.COMMAND]
+    defaults = {each.name: each.default for each in dataclasses.fields(request)}
+    for name, option in options_of(request).items():
+        value = getattr(request, name)
+        if value == defaults[name]:
+            continue
+        if not option.flag.startswith("-"):
+            words.append(value)
+        elif isinstance(value, Mapping):
+            pairs = value if name == "conf" else map(_pair, value.items())
+            words += [word for pair in pairs for word in (option.flag, pair)]
+        elif value is True:
+            words.append(option.flag)
+        elif isinstance(value, tuple):
+            words += [option.flag, *map(to_iso, value)]
+        else:
+            words += [option.flag, str(getattr(value, "value", value))]
+    return shlex.join(words)
+
+
+def _pair(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value)}"
 
 
 _JOB: Final = "/data/jobs/daily"

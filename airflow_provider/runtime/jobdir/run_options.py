@@ -149,13 +149,7 @@ SECONDS: Final[dict[str, Any]] = {"parse": read_seconds, "metavar": "DURATION"}
 
 def parse_target_batch_time(value: str | float, name: str = "target_batch_time") -> float:
     """Read a target time: a duration, or ``off``, which is 0."""
-    if value == "off":
-        return 0.0
-    seconds = parse_duration(value, name=name)
-    if seconds == 0:
-        msg = f"{name} {value!r}: more than 0, or 'off'"
-        raise ConfigError(msg)
-    return seconds
+    return 0.0 if value == "off" else parse_duration(value, name=name)
 
 
 def whole(value: Any) -> Any:

@@ -75,6 +75,7 @@ class UpgradeRecord(Document):
         old_run_id: the stopped run of the old version, whose options the upgrade continues with.
         savepoint: with which the new version begins; None before it is taken.
         reason: why it was rejected, or was not begun; empty for no reason.
+        command: the shell command that carries it out; empty if a task does.
     """
 
     CONTENTS = Contents.FACTS
@@ -91,6 +92,7 @@ class UpgradeRecord(Document):
     step: UpgradeStep = UpgradeStep.STOPPING
     savepoint: Address | None = None
     reason: str = ""
+    command: str = ""
 
     def after(
         self, step: UpgradeStep, *, savepoint: str | None = None, reason: str = ""
@@ -107,9 +109,9 @@ class UpgradeRecord(Document):
             reason=reason or self.reason,
         )
 
-    def taken_over(self, by: str) -> UpgradeRecord:
+    def taken_over(self, by: str, command: str = "") -> UpgradeRecord:
         """Return the record with which another driver continues the same step."""
-        return dataclasses.replace(self, number=self.number + 1, by=by)
+        return dataclasses.replace(self, number=self.number + 1, by=by, command=command)
 
     @property
     def is_open(self) -> bool:
@@ -309,12 +311,14 @@ class UpgradeWorker:
         host: its machine; empty if its lease is gone.
         liveness: as far as its lease was watched.
         owner: the DAG run whose task submitted it; None for the command line.
+        command: the command; empty if it is not known.
     """
 
     driver_id: str
     host: str
     liveness: Liveness
     owner: RunOwnerRecord | None
+    command: str
 
     @property
     def name(self) -> str:
@@ -325,7 +329,7 @@ class UpgradeWorker:
     @property
     def what_follows(self) -> str:
         goes_on = (
-            "give the same 'spark-stream upgrade' again, which continues it"
+            f"to continue it: {self.command or 'the same spark-stream upgrade'}"
             if self.owner is None
             else f"a retry or a clear of {self.name} continues it"
         )
@@ -356,6 +360,7 @@ def worker_of(
         host=lease.owner.host if lease is not None else "",
         liveness=liveness,
         owner=RunOwnerRecord.read(run, RunOwnerRecord.NAME) if is_submitted else None,
+        command=upgrade.command,
     )
 
 

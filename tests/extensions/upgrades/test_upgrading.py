@@ -50,6 +50,7 @@ def upgrade_in(root: Path) -> Upgrade:
         stop=threading.Event(),
         on_progress=None,
         clock=SystemClock(),
+        command="spark-stream upgrade",
     )
 
 
