@@ -59,7 +59,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/driver": 3650,
     "runtime/errors": 760,
     "runtime/failures": 1270,
-    "runtime/jobdir": 4050,
+    "runtime/jobdir": 4060,
     "runtime/observe": 1485,
     "runtime/queries": 4500,
     "runtime/samples": 625,

@@ -1,8 +1,8 @@
 """The run that a task is about: after a clear, for a supervised stream, and in a backfill.
 
-Airflow raises ``max_tries`` only when a task is cleared, so the number is stored with the run. A
-supervised stream is one run for many DAG runs. The first try of a task records when its period
-began and which run it found; later tries and triggerers use that record.
+Airflow raises ``max_tries`` only when a task is cleared, so the number is stored before the run's
+first driver is submitted. A supervised stream is one run for many DAG runs. The first try of a task
+records when its period began and which run it found; later tries and triggerers use that record.
 
 A task continues an open run. After a stop or rewind its run is the next: ``<id>.2``, ``<id>.3`` …;
 after a drain the task is done. A backfill is refused a job directory that slices share, since it
@@ -37,17 +37,6 @@ _WAY_OUT: Final = (
 
 
 # --- clears -----------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TriesRecord(Document):
-    """``tries.json``: Airflow's ``max_tries`` when the run was begun."""
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/tries.json",)
-    WRITTEN = Written("replaced", "task", "no task has begun the run")
-
-    max_tries: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +76,11 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunC
     directory = directory_at(job_dir)
     current = current_run(job_dir, run_id)
     run = directory.run(current.run_id)
-    if max_tries <= _initial_max_tries(run, max_tries):
+    owner = RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
+    if owner is None or max_tries <= owner.max_tries:
         return current
     if run.record() is None:  # cleared before it had begun: there is nothing to rewind
-        TriesRecord(max_tries=max_tries).put(run.storage, "tries.json")
+        dataclasses.replace(owner, max_tries=max_tries).put(run.storage, RunOwnerRecord.NAME)
         return current
     number = current.run_id.removeprefix(run_id).removeprefix(".r")
     replay = run.put_replay(
@@ -100,15 +90,7 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunC
             at=to_iso(clock.now()),
         )
     )
-    _initial_max_tries(directory.run(replay.next_run_id), max_tries)
     return RunChoice(replay.next_run_id, current.run_id)
-
-
-def _initial_max_tries(run: RunDirectory, max_tries: int) -> int:
-    if TriesRecord(max_tries=max_tries).put_if_absent(run.storage, "tries.json"):
-        return max_tries
-    stored = TriesRecord.read(run.storage, "tries.json")
-    return stored.max_tries if stored is not None else max_tries
 
 
 # --- supervision ------------------------------------------------------------------------------
@@ -203,6 +185,7 @@ class RunOwner:
             dag_run_id=str(ti.run_id),
             run_type=_run_type(context),
             slice=found.name if found is not None else None,
+            max_tries=int(ti.max_tries),
         )
         return cls(record, run_id)
 

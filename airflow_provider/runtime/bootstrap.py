@@ -22,15 +22,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.checkpoint.offsets import can_reset, reset_positions
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.control.bootstrap_request import (
-    DOCUMENT,
     LABEL,
     ORIGIN,
     RUN_ID,
-    BootstrapRecord,
     BootstrapSpec,
     check_has_rows,
     check_not_begun,
@@ -44,6 +42,7 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
+from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
 from airflow_provider.runtime.jobdir.query_records import kept_topology
 from airflow_provider.runtime.jobdir.run_records import STREAMING
@@ -138,10 +137,8 @@ def _read_history(
                 run, job_dir=directory.url, params=spec.live_params, bootstrap=None
             )
             check_seam(history, declared_queries(STREAMING, live, RUN_ID, session), seam)
-        began = to_iso(clock.now())
-        record = BootstrapRecord(savepoint=spec.target, digest=spec.digest, began=began)
         with refusing(scratch.url, "written"):
-            record.put_if_absent(scratch.storage, DOCUMENT)
+            begin_identity(scratch.storage, clock, bootstrap=spec.purpose)
         failpoints.hit("bootstrap.recorded")
         run_job(run, spark=session, clock=clock, **observers)
     failpoints.hit("bootstrap.read")

@@ -24,6 +24,7 @@ TI: Any = SimpleNamespace(
     task_id="daily",
     run_id="run_1",
     map_index=-1,
+    max_tries=0,
     xcom_push=lambda key, value: None,
 )
 

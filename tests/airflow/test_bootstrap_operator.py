@@ -25,12 +25,12 @@ from airflow_provider.runtime.control.bootstrap_request import (
     LABEL,
     ORIGIN,
     RUN_ID,
-    BootstrapRecord,
     BootstrapSnapshot,
     BootstrapSpec,
     assess_bootstrap,
 )
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.identity import BootstrapPurpose, begin_identity
 from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
@@ -195,11 +195,11 @@ def test_a_job_that_has_begun_is_an_error(job: Job, entry: str, begun: str) -> N
 
 def test_another_history_that_was_not_read_to_its_end_is_an_error(job: Job, entry: str) -> None:
     """Before anything is written."""
-    record = BootstrapRecord(savepoint=f"{job.url}/savepoints/bootstrap", digest="o", began="then")
-    record.put(scratch_of(job).storage, "bootstrap.json")
+    other = BootstrapPurpose(f"{job.url}/savepoints/bootstrap", "other")
+    begin_identity(scratch_of(job).storage, SystemClock(), bootstrap=other)
     before = job.documents()
 
-    with pytest.raises(AirflowFailException, match="began at then for .* with other parameters"):
+    with pytest.raises(AirflowFailException, match="began at .* for .* with other parameters"):
         operator_of(job, job=entry).execute({"ti": TI})
 
     assert before == job.documents()

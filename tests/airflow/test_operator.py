@@ -25,6 +25,7 @@ from airflow_provider.airflow_versions import AirflowException, AirflowFailExcep
 from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import SubmitOptions
+from airflow_provider.hooks.task_runs import RunOwner
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import key_of
@@ -545,9 +546,11 @@ def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job:
     only go on writing what is reverted, and submits another run's driver when it has ended.
     """
     operator = operator_of(job, on_clear="replay")
-    ti: Any = SimpleNamespace(**vars(TI), max_tries=0)
+    ti: Any = SimpleNamespace(**vars(TI))
     with pytest.raises(AirflowFailException, match="there is no file"):
         operator.execute({"ti": ti})
+    assert [] == job.storage.list(""), "refused before anything was written"
+    RunOwner.of({"ti": ti}).put(job.run)
     job.run.put_record(a_run(job.run_id))
     job.submit("driver", process=ELSEWHERE)
     ti.max_tries = 1

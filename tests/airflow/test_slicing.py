@@ -198,5 +198,7 @@ def test_a_run_says_who_has_begun_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
             operator.execute(context(run_type))
 
     assert (
-        RunOwnerRecord(dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME)
+        RunOwnerRecord(
+            dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME, max_tries=0
+        )
     ) == RunOwnerRecord.read(job.run.storage, "owner.json")

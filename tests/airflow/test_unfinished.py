@@ -19,6 +19,8 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from tests.dying import dies_at
 from tests.pairwise import mark_whole
 from tests.present import present
@@ -99,7 +101,9 @@ class Task:
 
     def _replayed(self) -> None:
         job_dir = str(self._place.job_dir)
-        resolve_run(job_dir, RUN, 0, SystemClock())
+        RunOwnerRecord(
+            dag_id="flights", dag_run_id="run_1", run_type="manual", slice=None, max_tries=0
+        ).put(directory_at(job_dir).run(RUN).storage, RunOwnerRecord.NAME)
         self._ask(RUN, until="available", at_end="suspend", replayable_runs=1)
         choice = resolve_run(job_dir, RUN, 1, SystemClock())
         self._ask(choice.run_id, replays=choice.replays, replayable_runs=1)

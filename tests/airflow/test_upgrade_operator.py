@@ -450,7 +450,7 @@ def test_a_stop_and_a_savepoint_are_about_the_version_in_force(old: Job) -> None
     """
     The first directory's address is enough: nothing is asked of the old version, and said of the new.
     """
-    context: Any = {"ti": SimpleNamespace(**vars(TI), max_tries=1)}
+    context: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 1})}
     put(old, UpgradeStep.ACCEPTED)
     new = Job(Path(new_of(old)))
     new.finish()

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider.hooks.task_runs import PeriodRecord, TriesRecord
+from airflow_provider.hooks.task_runs import PeriodRecord
 from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.jobdir.batch_history import (
@@ -172,10 +172,10 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
     """Leave what Airflow and persons put down of runs; one run was undone, and has a successor."""
     for run_id in ("r1", "r2", "r3"):
         run = directory.run(run_id).storage
-        RunOwnerRecord(dag_id="d", dag_run_id="x", run_type="backfill", slice="a").put(
-            run, "owner.json"
+        owner = RunOwnerRecord(
+            dag_id="d", dag_run_id="x", run_type="backfill", slice="a", max_tries=1
         )
-        TriesRecord(max_tries=1).put(run, "tries.json")
+        owner.put(run, RunOwnerRecord.NAME)
         WatchClaimRecord(generation=1, nonce="n", trigger="t").put(run, "claims/1.json")
         PeriodRecord(run_id=run_id, began=NOW).put(run, "periods/task.1.json")
     first = directory.run("r0")

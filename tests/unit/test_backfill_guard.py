@@ -26,7 +26,7 @@ def context(run_id="backfill__1", *, day=0, run_type="backfill", dag_id="flights
     """Return a task's context in a DAG run for one day."""
     start = START + day * DAY
     return {
-        "ti": SimpleNamespace(dag_id=dag_id, task_id="t", run_id=run_id, map_index=-1),
+        "ti": SimpleNamespace(dag_id=dag_id, task_id="t", run_id=run_id, map_index=-1, max_tries=0),
         "dag_run": SimpleNamespace(run_type=run_type, conf=None, run_id=run_id),
         "data_interval_start": start,
         "data_interval_end": start + DAY,
@@ -130,7 +130,11 @@ def test_a_directory_that_all_runs_are_given(job):
             {"until": "stopped"},
             "run 'other' continues until it is stopped",
         ),
-        ({"ti": context()["ti"]} | {"ti": SimpleNamespace(dag_id="d", run_id="r")}, {}, "no slice"),
+        (
+            {"ti": context()["ti"]} | {"ti": SimpleNamespace(dag_id="d", run_id="r", max_tries=0)},
+            {},
+            "no slice",
+        ),
     ],
 )
 def test_a_directory_in_which_something_else_has_run(job, owner, state, said):
@@ -158,7 +162,7 @@ def test_a_run_of_a_given_name_is_known_by_its_record_alone(job):
 
 def test_a_driver_that_was_submitted_and_has_not_come_up(job):
     """It will; an empty folder of a run is nothing."""
-    job.directory.run("nothing").storage.put("tries.json", b"{}")
+    job.directory.run("nothing").storage.put("owner.json", b"{}")
     assert None is job.refusal(context())
 
     job.directory.run("other").put_submission(a_submission("other"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ from airflow_provider.runtime.bootstrap import bootstrap_job, check_seam, plan_s
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.bootstrap_request import (
-    BootstrapRecord,
     BootstrapSpec,
     check_has_rows,
     check_same,
@@ -25,13 +25,14 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
 )
+from airflow_provider.runtime.jobdir.identity import BootstrapPurpose, begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
-from tests.unit.support import EpochBench, FakeSink
+from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 
 @pytest.fixture
@@ -62,11 +63,15 @@ def test_a_job_that_has_begun_is_not_touched(job, capsys):
 def test_what_was_begun_from_another_history_is_not_mixed_with_this_one(tmp_path):
     """Neither a bootstrap that did not end, nor a savepoint that was made of something else."""
     ask = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="job.py:f", params={"day": "1"})
-    record = BootstrapRecord(savepoint=ask.target, digest="other", began="then")
-    record.put(open_storage(f"{ask.job_dir}/bootstraps/bootstrap"), "bootstrap.json")
+    scratch = open_storage(f"{ask.job_dir}/bootstraps/bootstrap")
+    begin_identity(scratch, FakeClock(), bootstrap=BootstrapPurpose(ask.target, "other"))
 
-    with pytest.raises(ConfigError, match="began at then for .* with other parameters"):
+    with pytest.raises(ConfigError, match="began at .* for .* with other parameters"):
         bootstrap_job(ask)
+    job = dataclasses.replace(ask, to=f"{ask.job_dir}/savepoints/job")
+    begin_identity(open_storage(f"{ask.job_dir}/bootstraps/job"), FakeClock())
+    with pytest.raises(ConfigError, match="another job lies there; give this one another --to$"):
+        bootstrap_job(job)
     with pytest.raises(ConfigError, match="output 'both': use one of 'discard', 'keep'"):
         BootstrapSpec(job_dir="j", entry="e", output="both")
 
@@ -86,11 +91,11 @@ def test_a_savepoint_in_the_way(job, tmp_path):
 @pytest.fixture
 def scratch(tmp_path):
     """Return where history is read: query q has a batch, query p has none."""
+    asked = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"})
+    place = open_storage(f"{tmp_path}/new/bootstraps/bootstrap")
+    begin_identity(place, FakeClock(), bootstrap=asked.purpose)
     made = EpochBench(tmp_path / "new/bootstraps/bootstrap", FakeSink()).begun().published(1)
     CheckpointBuilder(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
-    digest = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"}).digest
-    record = BootstrapRecord(savepoint=f"{tmp_path}/new/savepoints/s", digest=digest, began="then")
-    record.put(made.storage, "bootstrap.json")
     return JobDirectory(made.storage)
 
 

@@ -66,7 +66,11 @@ class Upgraded:
                 driver_id="d1", run_id=self.id, submitted="2026-01-01T00:00:00.000Z", log=None
             ).put(run, "submissions/d1.json")
             RunOwnerRecord(
-                dag_id="flights", dag_run_id="manual__1", run_type="manual", slice=None
+                dag_id="flights",
+                dag_run_id="manual__1",
+                run_type="manual",
+                slice=None,
+                max_tries=0,
             ).put(run, RunOwnerRecord.NAME)
 
     @contextlib.contextmanager

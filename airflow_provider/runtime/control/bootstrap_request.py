@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.base.typed_json import Address
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
+from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
+from airflow_provider.runtime.jobdir.identity import BootstrapPurpose, IdentityRecord
 from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
@@ -29,7 +30,6 @@ from airflow_provider.runtime.observe.snapshot import RunSnapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -43,7 +43,6 @@ ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"
 LABEL: Final = "bootstrap"
 """The savepoint's label with a digest of the request."""
-DOCUMENT: Final = "bootstrap.json"
 _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end some time
 
 
@@ -117,6 +116,10 @@ class BootstrapSpec(DriverSpec):
         return self.to or f"{self.job_dir.rstrip('/')}/savepoints/{ORIGIN}"
 
     @property
+    def purpose(self) -> BootstrapPurpose:
+        return BootstrapPurpose(self.target, self.digest)
+
+    @property
     def digest(self) -> str:
         """What distinguishes it from a bootstrap of another history to the same place."""
         asked = [
@@ -126,19 +129,6 @@ class BootstrapSpec(DriverSpec):
             [each.isoformat() for each in self.interval or ()],
         ]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BootstrapRecord(Document):
-    """``bootstraps/<name>/bootstrap.json``: the purpose of the scratch job directory beside it."""
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("bootstraps/<name>/bootstrap.json",)
-    WRITTEN = Written("once", "bootstrap", "the folder is no bootstrap's")
-
-    savepoint: Address
-    digest: str
-    began: str
 
 
 def scratch_of(directory: JobDirectory, target: str) -> JobDirectory:
@@ -184,13 +174,16 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
 def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
     """Refuse to continue a bootstrap of another history."""
     with refusing(scratch.url, "read"):
-        before = BootstrapRecord.read(scratch.storage, DOCUMENT)
-    if before is not None and (before.savepoint, before.digest) != (spec.target, spec.digest):
-        msg = (
-            f"{scratch.url}: a bootstrap began at {before.began} for {before.savepoint} with other "
-            "parameters, and did not end; end it with those parameters, give this one another "
-            f"{of_caller('--to', 'savepoint')}, or remove that folder"
-        )
+        before = IdentityRecord.read(scratch.storage, IDENTITY)
+    if before is not None and before.bootstrap != spec.purpose:
+        other, place = before.bootstrap, of_caller("--to", "savepoint")
+        what = "another job lies there; "
+        if other is not None:
+            what = (
+                f"a bootstrap began at {before.made} for {other.savepoint} with other parameters, "
+                "and did not end; end it with those parameters, remove that folder, or "
+            )
+        msg = f"{scratch.url}: {what}give this one another {place}"
         raise ConfigError(msg)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
-from airflow_provider.runtime.base.typed_json import IsoTime, Name
+from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name
 from airflow_provider.runtime.errors import ConfigError, UnsupportedVersionError
 from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
@@ -41,12 +41,26 @@ _OF_A_JOB: Final = ("job.json", "leases", "queries")
 _DIGITS: Final = 15  # of hexadecimal: a table's transaction number, 63 bits, can hold it
 
 
+@dataclasses.dataclass(frozen=True)
+class BootstrapPurpose:
+    """What the scratch job directory of a bootstrap is for.
+
+    Attributes:
+        savepoint: the address of the savepoint that it makes.
+        digest: distinguishes the histories that may be read for it.
+    """
+
+    savepoint: Address
+    digest: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IdentityRecord(Document):
     """``identity.json``: the directory's format and identity; put before anything else.
 
     Attributes:
         identity: random; the same in every copy of the directory, such as a backup.
+        bootstrap: the purpose of a scratch directory; None for a job's own.
     """
 
     VERSION: ClassVar[int] = 2  # of the format of the whole directory
@@ -57,6 +71,7 @@ class IdentityRecord(Document):
 
     identity: Name
     made: IsoTime
+    bootstrap: BootstrapPurpose | None = None
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Self:
@@ -121,13 +136,19 @@ def lineage_of(storage: Storage) -> list[str]:
     return [identity, *names]
 
 
-def begin_identity(storage: Storage, clock: Clock, replaces_job: str | None = None) -> str:
+def begin_identity(
+    storage: Storage,
+    clock: Clock,
+    replaces_job: str | None = None,
+    bootstrap: BootstrapPurpose | None = None,
+) -> str:
     """Return the directory's identity; put one if it has none.
 
     Args:
         storage: the job directory.
         clock: for the records' times.
         replaces_job: the identity of a lost directory that this one follows; None for none.
+        bootstrap: the purpose of a new scratch directory.
 
     Raises:
         ConfigError: the directory has a job's records and no identity: a part of it is missing.
@@ -135,7 +156,8 @@ def begin_identity(storage: Storage, clock: Clock, replaces_job: str | None = No
     Crash safety: one document, put if absent; the same call adds the predecessor. Idempotent.
     """
     check_not_emptied(storage)
-    record = IdentityRecord(identity=uuid.uuid4().hex[:_DIGITS], made=to_iso(clock.now()))
+    made = to_iso(clock.now())
+    record = IdentityRecord(identity=uuid.uuid4().hex[:_DIGITS], made=made, bootstrap=bootstrap)
     found = identity_of(storage)
     if found is None:
         is_new = record.put_if_absent(storage, PATH)

@@ -44,21 +44,24 @@ class SubmissionRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOwnerRecord(Document):
-    """``runs/<run id>/owner.json``: the DAG run that began the run; put once.
+    """``runs/<run id>/owner.json``: the DAG run that began the run; put before its first driver.
 
     Attributes:
         run_type: Airflow's kind. A backfill that clears a run takes it over.
+        max_tries: Airflow's number then, which only a clear raises; replaced by a clear before the
+            run has begun.
     """
 
     CONTENTS = Contents.FACTS
     NAME: ClassVar[str] = "owner.json"
     PLACES = ("runs/<run id>/owner.json",)
-    WRITTEN = Written("once", "task", "a command began the run")
+    WRITTEN = Written("replaced", "task", "a command began the run")
 
     dag_id: str
     dag_run_id: str
     run_type: str
     slice: str | None
+    max_tries: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
