@@ -30,6 +30,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run
 from tests.unit.support import EpochBench, FakeSink
@@ -206,3 +207,36 @@ def test_nobody_sets_back_a_version_from_whose_rows_another_one_continues(tmp_pa
         assert Restores(directory).last() is None
     else:
         assert not restore_job(job.storage.url, saved, clock=job.clock).is_open
+
+
+@pytest.mark.parametrize("step", UpgradeStep)
+def test_nobody_removes_the_savepoint_of_an_upgrade_that_has_not_ended(tmp_path, step):
+    """
+    The new version begins with it, and goes back to it if it is rejected; when that is decided, the
+    savepoint is like any other.
+    """
+    job = EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
+    saved, other = (f"{job.storage.url}/savepoints/{name}" for name in ("s1", "s2"))
+    for url in (saved, other):
+        take_savepoint(job_source(job.storage.url, job.clock), url, clock=job.clock)
+    record = UpgradeRecord(
+        id="u",
+        by="d1",
+        to="/jobs/new",
+        entry="jobs.py:daily",
+        old_run_id="r1",
+        began=NOW,
+        step=step,
+        savepoint=saved,
+        command=AGAIN.partition(": ")[2],
+    )
+    put_upgrade(JobDirectory(job.storage), record)
+
+    dispose(other, clock=job.clock)
+    if record.is_open:
+        with pytest.raises(ConfigError, match=f"s1: not removed, it is needed: .*{AGAIN}"):
+            dispose(saved, clock=job.clock)
+        assert job.storage.exists("savepoints/s1/savepoint.json")
+    else:
+        dispose(saved, clock=job.clock)
+        assert not job.storage.exists("savepoints/s1")

@@ -32,6 +32,7 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, newest_upgrade
 from airflow_provider.runtime.savepoints.catalog import (
     IncompleteSavepoint,
     Savepoint,
@@ -221,18 +222,21 @@ def _unmake(savepoint: Savepoint, clock: Clock) -> None:
 
 
 def _check_not_needed(savepoint: Savepoint) -> None:
-    """Refuse while an interrupted restore has set its job to it: the rows after it are gone."""
-    record = savepoint.record
+    """Refuse while its job can go on from nothing else: from its restore, or its upgrade."""
+    record, needs = savepoint.record, ""
     if record.job is None:
         return
     directory = directory_at(record.source)
     try:
-        last = Restores(directory).last()
+        last, upgrade = Restores(directory).last(), newest_upgrade(directory)
+        if last is not None and last.is_open and is_of(last, savepoint):
+            needs = str(open_restore(directory, last))  # the rows after it are gone
+        if upgrade is not None and upgrade.is_open and upgrade.savepoint == savepoint.url:
+            needs = describe_version(directory, upgrade)  # the new version begins and ends with it
     except OSError as error:  # where it was taken says nothing against its removal
-        log.info("%s: not known whether a restore needs it: %s", savepoint.url, error)
-        return
-    if last is not None and last.is_open and is_of(last, savepoint):
-        msg = f"{savepoint.url}: not removed, it is needed: {open_restore(directory, last)}"
+        log.info("%s: not known whether its job needs it: %s", savepoint.url, error)
+    if needs:
+        msg = f"{savepoint.url}: not removed, it is needed: {needs}"
         raise ConfigError(msg)
 
 
