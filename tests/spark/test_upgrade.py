@@ -31,6 +31,7 @@ from airflow_provider.runtime.errors import (
     StopError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import STOP, put_request
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
@@ -245,6 +246,23 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     write_events(place.input, *FILES[:3])
     with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
         place.run(spark, "counts", **asked("counts"))
+
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+
+    assert "FINISHED" == final.outcome
+    check_rows(place)
+
+
+def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
+    """
+    Nobody but the upgrade may start it again, so to wait for the answer would be to wait for ever.
+    """
+    write_events(place.input, *FILES[:3])
+    with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
+        place.run(spark, "counts", **asked("counts"))
+    directory = JobDirectory(open_storage(str(place.job_dir)))
+    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
+    put_request(directory.storage, STOP, "died", CLOCK, request_id=upgrade_of(place), **options)
 
     final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
 

@@ -28,6 +28,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SavepointBusyError,
     StopError,
+    StopNotYetError,
     UnknownJobError,
 )
 from airflow_provider.runtime.errors.ways_out import addressing
@@ -156,10 +157,10 @@ class Upgrade(UpgradeSteps):
         try:
             call = request_stop(url, self._clock, savepoint=where, request_id=self._id)
             taken = call.wait(self._clock, self._trial.stop_timeout_s).savepoint
-        except UnknownJobError:
+        except (UnknownJobError, StopNotYetError):  # none runs it, or one died before it answered
             if observer.settle()[1] not in TAKEABLE:
-                raise  # it has just been started
-            return self._save_what_has_ended(where)
+                raise  # it has just been started, or is at work
+            return self._saved(where) or self._save_what_has_ended(where)
         return str(taken)
 
     def _saved(self, where: str) -> str | None:
