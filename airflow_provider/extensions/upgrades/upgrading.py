@@ -32,6 +32,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.errors.ways_out import addressing
+from airflow_provider.runtime.jobdir.end_of_input import draining_run
 from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -119,6 +120,7 @@ class Upgrade(UpgradeSteps):
         raise StopError(msg)
 
     def check(self) -> None:
+        self._check_not_draining()
         if self._command:
             self._check_old()
         with addressing(form=form_of(self._spec.entry)):
@@ -132,6 +134,19 @@ class Upgrade(UpgradeSteps):
             )
             raise ConfigError(msg)
         starting_point(self._spec, self._directory, job, self._clock).check()
+
+    def _check_not_draining(self) -> None:
+        """Refuse a job that was asked to end: the new version would not end it."""
+        last = self._directory.run(last_run(self._directory).run_id)
+        is_promised = last.stop() is not None and last.final() is None and last.rewound() is None
+        run_id = draining_run(self._directory) or (last.run_id if is_promised else None)
+        if run_id is not None:
+            msg = (
+                f"{self._directory.url}: run {run_id!r} drains the job, which has ended with that; "
+                "there is nothing to upgrade, unless you set the job back with 'spark-stream "
+                "savepoint restore'"
+            )
+            raise ConfigError(msg)
 
     def _check_old(self) -> None:
         """Refuse to stop an old version that could not continue here."""

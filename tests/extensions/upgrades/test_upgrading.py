@@ -36,6 +36,7 @@ from airflow_provider.runtime.testing.job_directories import (
     JobDirectoryBuilder,
     a_progress,
     a_run,
+    a_stop,
 )
 from tests.crash.small_upgrade import SmallUpgrade, World
 
@@ -79,6 +80,23 @@ def test_an_old_version_that_could_not_go_on_is_not_stopped(
     ) as error:
         upgrade.run()
     assert "\n" not in str(error.value)
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_job_that_was_asked_to_end_is_not_upgraded(tmp_path: Path, *, has_begun: bool) -> None:
+    """
+    Its driver has accepted a drain and died, in the drain or before; a new version would only go on.
+    """
+    job = JobDirectoryBuilder(tmp_path / "old").begin().request_run("r1")
+    if has_begun:
+        job.drains()
+    else:
+        job.directory.run("r1").put_stop(a_stop())
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ConfigError, match="run 'r1' drains the job, .* nothing to upgrade"):
+        upgrade_in(tmp_path).run()
     assert before == sorted(tmp_path.rglob("*"))
 
 
