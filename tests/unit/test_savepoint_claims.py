@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import ELSEWHERE, EpochBench, FakeClock, FakeSink
 
@@ -96,6 +98,41 @@ def test_no_clock_ends_the_claim_of_a_living_process(job, root, monkeypatch):
         monkeypatch, "savepoint.copied", lambda: retain(root.url, Retention(keep=1), clock=later)
     )
 
+    assert [] == verify_savepoint(take(job))
+
+
+@pytest.mark.parametrize("point", ["savepoint.claimed", "savepoint.copied", "savepoint.put"])
+def test_a_process_that_lives_on_is_not_busy_for_ever_with_what_has_failed(
+    job, root, monkeypatch, point
+):
+    """
+    The storage goes away while a driver takes a savepoint, so that it cannot even remove its claim;
+    when it is there again the same driver takes one of that name, or removes what it has put.
+    """
+
+    class Away:
+        def __init__(self) -> None:
+            self.patch = pytest.MonkeyPatch()
+
+        def __call__(self) -> None:
+            for name in ("delete", "remove_folder"):
+                if hasattr(LocalStorage, name):
+                    self.patch.setattr(LocalStorage, name, self.fail)
+            self.fail()
+
+        def fail(self, *_: object) -> None:
+            raise OSError(errno.EIO, "does not answer")
+
+    away = Away()
+    at_failpoint(monkeypatch, point, away)
+    with pytest.raises(OSError, match="does not answer"):
+        take(job)
+    away.patch.undo()
+    monkeypatch.undo()
+
+    if point == "savepoint.put":
+        assert [] == verify_savepoint(open_savepoint(f"{root.url}/s1"))
+        dispose(f"{root.url}/s1", clock=job.clock)
     assert [] == verify_savepoint(take(job))
 
 

@@ -33,6 +33,8 @@ from airflow_provider.runtime.savepoints.record import (
     claim_names,
     last_claim,
     put_reader,
+    reader_path,
+    working_under,
 )
 from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_if_empty
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
@@ -221,19 +223,20 @@ def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
     """
     place = open_storage(url)
     open_savepoint(url)  # nothing is put where there is none
-    name = _put_reader(place, clock)
-    failpoints.hit("savepoint.pinned")
-    try:
-        with refusing(place.url, "read"):
-            remover = last_claim(place)
-        if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
-            raise busy(place, remover)
-        yield open_savepoint(url)  # read again: no process can begin to remove it now
-    finally:
-        if name is not None:
-            with contextlib.suppress(OSError):  # it ends with this process
-                place.delete(name)
-                remove_if_empty(place.url)
+    nonce = _put_reader(place, clock)
+    with working_under(nonce or ""):
+        failpoints.hit("savepoint.pinned")
+        try:
+            with refusing(place.url, "read"):
+                remover = last_claim(place)
+            if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
+                raise busy(place, remover)
+            yield open_savepoint(url)  # read again: no process can begin to remove it now
+        finally:
+            if nonce is not None:
+                with contextlib.suppress(OSError):
+                    place.delete(reader_path(nonce))
+                    remove_if_empty(place.url)
 
 
 def _put_reader(place: Storage, clock: Clock) -> str | None:

@@ -22,6 +22,7 @@ else.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -276,6 +277,8 @@ BROKEN_AFTER_S: Final = 86_400.0
 """No take, restore or removal takes a day; clocks of two machines do not differ by one."""
 _CLAIM: Final = re.compile(r"writer\.([1-9][0-9]*)\.json")
 _READER: Final = re.compile(r"reader\.[0-9a-f]+\.json")
+_LEFT: Final[set[str]] = set()
+"""Nonces of claims of this process, which may live for long, under which it works no more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -312,7 +315,7 @@ class SavepointClaimRecord(Document):
         )
 
     def has_ended(self, clock: Clock) -> bool:
-        if self.ended or self.owner.is_gone():
+        if self.ended or self.nonce in _LEFT or self.owner.is_gone():
             return True
         if self.owner.space is not None and self.owner.space == identify_this().space:
             return False  # it lives, whatever the clock says
@@ -345,6 +348,15 @@ def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
     if not mine.put_if_absent(place, _claim_path(mine.token)):
         raise busy(place, last_claim(place) or mine)
     return mine
+
+
+@contextlib.contextmanager
+def working_under(nonce: str) -> Iterator[None]:
+    """Let a claim end with the block, even if it cannot be removed from the storage."""
+    try:
+        yield
+    finally:
+        _LEFT.add(nonce)
 
 
 def check_claimable(place: Storage, names: Collection[str]) -> None:
@@ -390,12 +402,16 @@ def release(place: Storage) -> None:
         place.delete(name)
 
 
+def reader_path(nonce: str) -> str:
+    """Return the name of the document of a reader."""
+    return f"reader.{nonce}.json"
+
+
 def put_reader(place: Storage, clock: Clock) -> str:
-    """Record that this process reads the savepoint; return the name of the document."""
+    """Record that this process reads the savepoint; return the claim's nonce."""
     mine = SavepointClaimRecord.of_this(READ, clock)
-    name = f"reader.{mine.nonce}.json"
-    mine.put(place, name)
-    return name
+    mine.put(place, reader_path(mine.nonce))
+    return mine.nonce
 
 
 def readers(place: Storage) -> Iterator[SavepointClaimRecord]:

@@ -58,6 +58,7 @@ from airflow_provider.runtime.savepoints.record import (
     readers,
     release,
     withdraw,
+    working_under,
 )
 from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
 from airflow_provider.runtime.storage.file_tree import (
@@ -207,18 +208,19 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
     place = open_storage(savepoint.url)
     mine = claim(place, REMOVE, clock)
-    try:
-        _check_unread(place, clock)
-        _check_not_needed(savepoint)  # nobody can begin to restore it any more
-        _check_only_ours(savepoint)
-        failpoints.hit("savepoint.removing")
-        _check_same(savepoint, mine)
-    except BaseException:
-        withdraw(place, mine)
-        raise
-    place.delete(MANIFEST)
-    failpoints.hit("savepoint.removed")
-    end(place, mine)
+    with working_under(mine.nonce):
+        try:
+            _check_unread(place, clock)
+            _check_not_needed(savepoint)  # nobody can begin to restore it any more
+            _check_only_ours(savepoint)
+            failpoints.hit("savepoint.removing")
+            _check_same(savepoint, mine)
+        except BaseException:
+            withdraw(place, mine)
+            raise
+        place.delete(MANIFEST)
+        failpoints.hit("savepoint.removed")
+        end(place, mine)
 
 
 def _check_not_needed(savepoint: Savepoint) -> None:
@@ -287,6 +289,14 @@ def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
         mine = claim(place, REMOVE, clock)
     except SavepointBusyError:
         return False
+    with working_under(mine.nonce):
+        return _collect_under(mine, incomplete, clock)
+
+
+def _collect_under(
+    mine: SavepointClaimRecord, incomplete: IncompleteSavepoint, clock: Clock
+) -> bool:
+    place = incomplete.place
     failpoints.hit("savepoint.collecting")
     names = place.list("")
     if MANIFEST in names or is_job(names):  # it was completed, or reused

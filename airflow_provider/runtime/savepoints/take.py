@@ -8,9 +8,9 @@ is taken.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime.base import failpoints
@@ -40,6 +40,7 @@ from airflow_provider.runtime.savepoints.record import (
     release,
     withdraw,
     without_checksums,
+    working_under,
 )
 from airflow_provider.runtime.savepoints.restore_log import (
     copy_needed,
@@ -106,26 +107,27 @@ def take_savepoint(
     taker = _Taker(source, target, clock, aligned_timeout_s, verified_bytes)
     with refusing(source.url, "read"):
         taker.check()
-    with refusing(target.url, "written"):
-        mine = _claim_empty(target, clock)
-    try:
-        record = dataclasses.replace(
-            _record(source, taker.take(), clock),
-            name=name,
-            origin=origin,
-            labels=dict(labels or {}),
-            restores=source.restores,
-            token=source.token,
-            beside=taker.shared.savepoints,
-            lineage=[*source.lineage],
-        )
-        failpoints.hit("savepoint.copied")
-        _complete(target, mine, record)
-    except BaseException:
-        _give_up(target, mine)
-        raise
-    failpoints.hit("savepoint.put")
-    release(target)
+    with contextlib.ExitStack() as working:
+        with refusing(target.url, "written"):
+            mine = _claim_empty(target, clock, working)
+        try:
+            record = dataclasses.replace(
+                _record(source, taker.take(), clock),
+                name=name,
+                origin=origin,
+                labels=dict(labels or {}),
+                restores=source.restores,
+                token=source.token,
+                beside=taker.shared.savepoints,
+                lineage=[*source.lineage],
+            )
+            failpoints.hit("savepoint.copied")
+            _complete(target, mine, record)
+        except BaseException:
+            _give_up(target, mine)
+            raise
+        failpoints.hit("savepoint.put")
+        release(target)
     return Savepoint(target.url, record)
 
 
@@ -149,12 +151,15 @@ def _record(source: Source, queries: dict[str, QuerySavepoint], clock: Clock) ->
     )
 
 
-def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
+def _claim_empty(
+    target: Storage, clock: Clock, working: contextlib.ExitStack
+) -> SavepointClaimRecord:
     names = target.list("")
     if MANIFEST in names:
         raise _taken(target)
     check_claimable(target, names)
     mine = claim(target, TAKE, clock)
+    working.enter_context(working_under(mine.nonce))
     if target.exists(MANIFEST):  # it was completed since the look
         withdraw(target, mine)
         raise _taken(target)
@@ -307,7 +312,7 @@ class _Taker:
     def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
         checked = self.checked.pop(query.name, None)
         if checked is not None and (checked.choice, checked.query_id) == (choice, query_id):
-            with suppress(MissingStateError):  # another list may do without what is gone
+            with contextlib.suppress(MissingStateError):  # another list may do without what is gone
                 return self._copy_listed(query, checked)
         return self._copy_listed(query, self._inventory(query, choice, query_id))
 
