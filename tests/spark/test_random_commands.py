@@ -1,0 +1,371 @@
+"""Commands in a random order, some of which die: the output is exact, and the job can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import random
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streams import (
+    JOBS,
+    Event,
+    Place,
+    Rows,
+    read_with_pandas,
+    run_in,
+    windows_of,
+    write_events,
+)
+
+from airflow_provider.extensions.upgrades.upgrade_steps import Trial
+from airflow_provider.extensions.upgrades.upgrading import Upgrade
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.control.stop import request_stop
+from airflow_provider.runtime.driver.restore_job import clean_up, restore_job, rewind_job
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
+from airflow_provider.runtime.jobdir.runs import runs_newest_first
+from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force, newest_upgrade
+from airflow_provider.runtime.observe.health import Limits
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.record import ORIGINS
+from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
+from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.storage.open import open_storage
+from tests.crash.drivers import Drivers
+from tests.dying import DeathError
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(0)]
+
+STEPS = 40
+CLOCK = SystemClock()
+SUSPEND = {"until": "available", "at_end": "suspend"}
+
+
+class World:
+    """One job, and what people and tasks do to it.
+
+    Args:
+        place: its folders; an upgrade moves the job to another one.
+        spark: a session, for all but what is a process of its own.
+        seed: of the commands.
+    """
+
+    def __init__(self, place: Place, spark: Any, seed: int) -> None:
+        self._place, self._spark, self._random = place, spark, random.Random(seed)
+        self._events: list[Event] = []
+        self._files = self._made = 0
+        self._savepoints: list[str] = []
+        self._drivers = Drivers(place)
+        self._passed: set[str] = {"restore.begun"}
+        self.done: list[str] = []
+
+    # --- what is done ---------------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """Write the next file; no event of it is earlier than one of a file before."""
+        times = sorted(self._random.randrange(12) for _ in range(self._random.randint(1, 3)))
+        start = 12 * self._files
+        events = [(start + t, self._random.choice("ab"), self._random.randint(1, 9)) for t in times]
+        write_events(self._place.input, events, first=self._files)
+        self._files += 1
+        self._events += events
+
+    def run(self) -> None:
+        self._run(replayable_runs=self._random.choice((0, 1, 2, 3)))
+
+    def run_named(self) -> None:
+        self._run(run_id=self._name("run"), replayable_runs=self._random.choice((0, 2)))
+
+    def replay(self) -> None:
+        where = self._where()
+        replays = self._some_run(where)
+        self._run(where, run_id=self._name("replay"), replays=replays, replayable_runs=2)
+
+    def live(self) -> None:
+        """Let a driver read for a while, and then do something to it."""
+        stop = threading.Event()
+        here, asked = self.job_dir, {"until": "stopped", "run_id": self._name("live")}
+        thread = threading.Thread(target=self._drive, args=(here, stop, asked))
+        thread.start()
+        time.sleep(self._random.random() * 3)
+        try:
+            self._random.choice((self._stop, self._stop, self.upgrade, self.save, self.feed))()
+            time.sleep(self._random.random())
+        finally:
+            stop.set()
+            thread.join()
+
+    def _drive(self, here: str, stop: threading.Event, asked: dict[str, Any]) -> None:
+        spec = dataclasses.replace(self._place.ask("tumbling_window", **asked), job_dir=here)
+        try:
+            self.done.append(f"  live: {run_job(spec, spark=self._spark, stop=stop).outcome}")
+        except (SparkStreamError, OSError) as error:
+            self.done.append(f"  live: {type(error).__name__}: {error}")
+
+    def _stop(self) -> None:
+        savepoint = f"{self.job_dir}/savepoints/{self._name('stop')}"
+        chosen = self._random.choice((None, savepoint))
+        request_stop(self.job_dir, CLOCK, savepoint=chosen).wait(CLOCK, 30)
+
+    def save(self) -> None:
+        url = f"{self.job_dir}/savepoints/{self._name('s')}"
+        self._savepoints.append(url)
+        origin = self._random.choice(("manual", "periodic"))
+        take_savepoint(job_source(self._where(), CLOCK), url, origin=origin, clock=CLOCK)
+
+    def restore(self) -> None:
+        restore_job(
+            self._where(),
+            self._some_savepoint(),
+            revert=self._random.random() < 0.8,
+            claim_mode=self._random.choice(("no_claim", "no_claim", "claim")),
+            partitions=self._random.choice((None, None, None, 2)),
+            spark=self._spark,
+        )
+
+    def rewind(self) -> None:
+        later = self._random.random() < 0.5
+        where = self._where()
+        rewind_job(where, self._some_run(where), with_later=later, spark=self._spark)
+
+    def retain(self) -> None:
+        origins = tuple(self._random.sample(ORIGINS, self._random.randint(1, len(ORIGINS))))
+        root = f"{self.job_dir}/savepoints"
+        retain(root, Retention(keep=self._random.randint(1, 2), origins=origins), clock=CLOCK)
+
+    def dispose(self) -> None:
+        dispose(self._some_savepoint(), clock=CLOCK)
+
+    def clean_up(self) -> None:
+        clean_up(self._where(), spark=self._spark)
+
+    def upgrade(self) -> None:
+        stop = threading.Event()
+        timer = threading.Timer(self._random.choice((1.0, 8.0)), stop.set)
+        timer.start()
+        try:
+            self._upgrade(stop)
+        finally:
+            timer.cancel()
+
+    def _upgrade(self, stop: threading.Event) -> None:
+        spec = self._place.ask("tumbling_window", **SUSPEND)
+        Upgrade(
+            self.job_dir,
+            dataclasses.replace(spec, job_dir=self._next_version()),
+            Trial(self._random.choice((0.0, 60.0)), Limits(60.0), 60.0),
+            spark=self._spark,
+            stop=stop,
+            on_progress=None,
+            clock=CLOCK,
+            command="spark-stream upgrade",
+        ).run()
+
+    def begin(self) -> None:
+        """Let the job read three files, and save it."""
+        for _ in range(3):
+            self.feed()
+        self.run()
+        self.save()
+
+    # --- what is true ---------------------------------------------------------------------------
+
+    @property
+    def job_dir(self) -> str:
+        return directory_in_force(str(self._place.job_dir))
+
+    def output(self) -> Rows:
+        return (
+            read_with_pandas(self._place.output)
+            if any(self._place.output.rglob("*.parquet"))
+            else []
+        )
+
+    def truth(self) -> Rows:
+        return windows_of(self._events)
+
+    def take_a_step(self) -> None:
+        """Do something, which may die in the middle; check what readers see then."""
+        chances = {
+            self.feed: 5,
+            self.live: 3,
+            self.run: 6,
+            self.run_named: 2,
+            self.replay: 2,
+            self.save: 3,
+            self.restore: 4,
+            self.rewind: 3,
+            self.retain: 1,
+            self.dispose: 1,
+            self.clean_up: 1,
+            self.upgrade: 10 if self._is_upgrading() else 1,
+        }
+        (command,) = self._random.choices([*chances], [*chances.values()])
+        dies_after = self._random.choice(
+            (None, self._random.randint(1, 12), self._random.randint(1, 40))
+        )
+        before = self.output()
+        with self._dying(dies_after):
+            said = self._outcome(command)
+        after = self.output()
+        self.done.append(f"{command.__name__} (dies after {dies_after}): {said}")
+        assert len(set(after)) == len(after), "a row twice"
+        assert set(after) <= set(self.truth()), "a row that is not true"
+        if command not in {self.restore, self.rewind, self.replay, self.upgrade, self.live}:
+            assert set(before) <= set(after), "a published row is gone"
+
+    def take_a_step_as_a_process(self) -> None:
+        """The same, but killed for good at a failpoint: its lease stays, and nothing is unwound."""
+        url, run = self._some_savepoint(), self._some_run(self.job_dir)
+        shared = [*self._drivers.options({}), "--mode=streaming"]
+        conf = [each for each in shared if each.startswith("--conf=")]
+        entry = f"--entry={JOBS}:tumbling_window"
+        asked = ["--until=available", "--at-end=suspend", "--replayable-runs=2"]
+        command = self._random.choice(
+            (
+                ["run", self.job_dir, entry, *shared, *asked],
+                ["run", self.job_dir, entry, *shared, *asked],
+                ["savepoint", "restore", url, self.job_dir, "--revert", *conf],
+                ["rewind", self.job_dir, run, "--with-later", *conf],
+                [
+                    "run",
+                    self.job_dir,
+                    entry,
+                    *shared,
+                    *asked,
+                    f"--replay={run}",
+                    f"--run-id={self._name('replay')}",
+                ],
+            )
+        )
+        point = f"{self._random.choice(sorted(self._passed))}:{self._random.randint(1, 2)}"
+        died = self._drivers.command(*command, SPARK_STREAM_FAILPOINT=point)
+        code = died.wait()
+        died.end_group()
+        self.done.append(f"process {shlex.join(command[:3])} … {command[-1]} at {point}: {code}")
+        after = self.output()
+        assert len(set(after)) == len(after), "a row twice"
+        assert set(after) <= set(self.truth()), "a row that is not true"
+
+    def end(self) -> None:
+        """Let the job go on to its end, by what it says itself where something is unfinished."""
+        self.feed()
+        error: SparkStreamError | None = None
+        for _ in range(8):
+            try:
+                self._run(self.job_dir, until="end", at_end="drain", run_id=self._name("end"))
+                break
+            except SparkStreamError as raised:
+                error = raised
+                self.done.append(f"end: {raised}")
+            said = what_is_unfinished(directory_at(self.job_dir)) or str(error)
+            named = said.partition("to end it: spark-stream ")[2].partition(", or a retry")[0]
+            if named:
+                code = self._drivers.command(*shlex.split(named)).wait()
+                self.done.append(f"named: {named}: {code}")
+            elif "upgrade" in said:
+                self.done.append(f"upgrade again: {self._outcome(self.upgrade)}")
+        else:
+            raise AssertionError(f"the job cannot go on: {error}")
+        assert self.truth() == self.output()
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def _is_upgrading(self) -> bool:
+        newest = newest_upgrade(directory_at(self.job_dir))
+        return newest is not None and newest.is_open
+
+    def _next_version(self) -> str:
+        """Return the new directory of the upgrade that is open, or of the next one."""
+        newest = newest_upgrade(directory_at(self.job_dir))
+        if newest is not None and newest.is_open:
+            return newest.to
+        return str(self._place.root / self._name("version"))
+
+    def _run(self, where: str | None = None, **asked: Any) -> None:
+        here = Path(where or self._where())
+        run_in(self._spark, self._place, here, "tumbling_window", **{**SUSPEND, **asked})
+
+    def _where(self) -> str:
+        """Return the job's directory, or that of another version of it in which a job is."""
+        others = [str(self._place.job_dir), self._next_version()]
+        known = [where for where in others if JobDirectory(open_storage(where)).job() is not None]
+        return self._random.choice([*[self.job_dir] * 6, *known])
+
+    def _name(self, kind: str) -> str:
+        self._made += 1
+        return f"{kind}{self._made}"
+
+    def _some_savepoint(self) -> str:
+        folder = Path(self.job_dir) / "savepoints"
+        known = sorted(folder.iterdir(), key=os.path.getmtime) if folder.exists() else []
+        known += known[-2:] * 4 + [Path(url) for url in self._savepoints]
+        return str(self._random.choice(known or [folder / "none"]))
+
+    def _some_run(self, where: str) -> str:
+        known = [record.run_id for record in runs_newest_first(directory_at(where))]
+        return self._random.choice([*known[:1], *known[:3]] or ["nobody"])
+
+    def _outcome(self, command: Callable[[], None]) -> str:
+        try:
+            command()
+        except SparkStreamError as error:
+            return f"{type(error).__name__}: {error}"
+        except DeathError as death:
+            return f"died at {death}"
+        return "done"
+
+    @contextlib.contextmanager
+    def _dying(self, hits: int | None) -> Iterator[None]:
+        """Let the block die at a failpoint, after so many; what it passes is remembered."""
+        left = itertools.count(1)
+        main_thread = threading.current_thread()
+
+        def hit(name: str) -> None:
+            self._passed.add(name)
+            if next(left) == hits:
+                if threading.current_thread() is main_thread:
+                    raise DeathError(name)
+                raise OSError(name)  # a thread of Spark's, or another driver's: it fails
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(failpoints, "hit", hit)
+            yield
+
+
+SEEDS = [pytest.param(0, marks=pytest.mark.whole)]
+SEEDS += [pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 30)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_is_commanded_the_output_is_exact(spark: Any, place: Place, seed: int) -> None:
+    """
+    Runs, replays, restores, rewinds, savepoints, upgrades and removals, in a random order and in
+    several versions of a job, dying at random steps: readers see each row at most once and no other,
+    what is published stays unless it is undone, and in the end the job goes on to every row by what
+    its own messages say.
+    """
+    world = World(place, spark, seed)
+    try:
+        world.begin()
+        for step in range(1, STEPS + 1):
+            if step % 10:
+                world.take_a_step()
+            else:
+                world.take_a_step_as_a_process()
+        world.end()
+    finally:
+        print("\n".join(world.done).replace(str(place.root), "…"))
