@@ -10,7 +10,7 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.restore_job import clean_up, restore_job, rewind_job
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.errors import JobDrainedError, SparkStreamError
+from airflow_provider.runtime.jobdir.end_of_input import draining_run
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force, newest_upgrade
@@ -44,12 +45,14 @@ from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
-from tests.crash.drivers import Drivers
+from tests.crash.drivers import Drivers, await_that
 from tests.dying import DeathError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(0)]
 
 STEPS = 40
+LENGTH_S = 10  # of a file, and of a window
+KILLED_AFTER_S = 40.0
 CLOCK = SystemClock()
 SUSPEND = {"until": "available", "at_end": "suspend"}
 
@@ -67,6 +70,7 @@ class World:
         self._place, self._spark, self._random = place, spark, random.Random(seed)
         self._events: list[Event] = []
         self._files = self._made = 0
+        self._drained: set[int] = set()
         self._savepoints: list[str] = []
         self._drivers = Drivers(place)
         self._passed: set[str] = {"restore.begun"}
@@ -75,9 +79,10 @@ class World:
     # --- what is done ---------------------------------------------------------------------------
 
     def feed(self) -> None:
-        """Write the next file; no event of it is earlier than one of a file before."""
-        times = sorted(self._random.randrange(12) for _ in range(self._random.randint(1, 3)))
-        start = 12 * self._files
+        """Write the next file; no other file has events of the same windows."""
+        count = self._random.randint(1, 3)
+        times = sorted(self._random.randrange(LENGTH_S) for _ in range(count))
+        start = LENGTH_S * self._files
         events = [(start + t, self._random.choice("ab"), self._random.randint(1, 9)) for t in times]
         write_events(self._place.input, events, first=self._files)
         self._files += 1
@@ -85,6 +90,12 @@ class World:
 
     def run(self) -> None:
         self._run(replayable_runs=self._random.choice((0, 1, 2, 3)))
+
+    def drain(self) -> None:
+        self._drained.add(self._files)
+        self._run(
+            self.job_dir, until="end", at_end="drain", run_id=self._name("drain"), replayable_runs=3
+        )
 
     def run_named(self) -> None:
         self._run(run_id=self._name("run"), replayable_runs=self._random.choice((0, 2)))
@@ -117,8 +128,10 @@ class World:
 
     def _stop(self) -> None:
         savepoint = f"{self.job_dir}/savepoints/{self._name('stop')}"
-        chosen = self._random.choice((None, savepoint))
-        request_stop(self.job_dir, CLOCK, savepoint=chosen).wait(CLOCK, 30)
+        chosen, drain = self._random.choice(((None, False), (None, True), (savepoint, False)))
+        if drain:
+            self._drained.add(self._files)
+        request_stop(self.job_dir, CLOCK, savepoint=chosen, drain=drain).wait(CLOCK, 30)
 
     def save(self) -> None:
         url = f"{self.job_dir}/savepoints/{self._name('s')}"
@@ -194,9 +207,6 @@ class World:
             else []
         )
 
-    def truth(self) -> Rows:
-        return windows_of(self._events)
-
     def take_a_step(self) -> None:
         """Do something, which may die in the middle; check what readers see then."""
         chances = {
@@ -204,6 +214,7 @@ class World:
             self.live: 3,
             self.run: 6,
             self.run_named: 2,
+            self.drain: 1,
             self.replay: 2,
             self.save: 3,
             self.restore: 4,
@@ -220,45 +231,38 @@ class World:
         before = self.output()
         with self._dying(dies_after):
             said = self._outcome(command)
-        after = self.output()
         self.done.append(f"{command.__name__} (dies after {dies_after}): {said}")
-        assert len(set(after)) == len(after), "a row twice"
-        assert set(after) <= set(self.truth()), "a row that is not true"
-        if command not in {self.restore, self.rewind, self.replay, self.upgrade, self.live}:
-            assert set(before) <= set(after), "a published row is gone"
+        undoes = {self.restore, self.rewind, self.replay, self.upgrade, self.live}
+        self._check([] if command in undoes else before)
 
     def take_a_step_as_a_process(self) -> None:
-        """The same, but killed for good at a failpoint: its lease stays, and nothing is unwound."""
-        url, run = self._some_savepoint(), self._some_run(self.job_dir)
-        shared = [*self._drivers.options({}), "--mode=streaming"]
-        conf = [each for each in shared if each.startswith("--conf=")]
-        entry = f"--entry={JOBS}:tumbling_window"
-        asked = ["--until=available", "--at-end=suspend", "--replayable-runs=2"]
-        command = self._random.choice(
-            (
-                ["run", self.job_dir, entry, *shared, *asked],
-                ["run", self.job_dir, entry, *shared, *asked],
-                ["savepoint", "restore", url, self.job_dir, "--revert", *conf],
-                ["rewind", self.job_dir, run, "--with-later", *conf],
-                [
-                    "run",
-                    self.job_dir,
-                    entry,
-                    *shared,
-                    *asked,
-                    f"--replay={run}",
-                    f"--run-id={self._name('replay')}",
-                ],
-            )
-        )
+        """The same, but killed for good: its lease stays, and nothing is unwound."""
+        arguments = self._random.choice(self._command_lines())
         point = f"{self._random.choice(sorted(self._passed))}:{self._random.randint(1, 2)}"
-        died = self._drivers.command(*command, SPARK_STREAM_FAILPOINT=point)
-        code = died.wait()
-        died.end_group()
-        self.done.append(f"process {shlex.join(command[:3])} … {command[-1]} at {point}: {code}")
-        after = self.output()
-        assert len(set(after)) == len(after), "a row twice"
-        assert set(after) <= set(self.truth()), "a row that is not true"
+        lives_s = self._random.choice((KILLED_AFTER_S, self._random.uniform(3.0, 10.0)))
+        process = self._drivers.command(*arguments, SPARK_STREAM_FAILPOINT=point)
+        await_that(lambda: not process.is_alive, seconds=lives_s)
+        process.process.kill()
+        process.end_group()
+        code = process.process.returncode
+        self.done.append(f"process {shlex.join(arguments[:4])} at {point}, {lives_s:.0f} s: {code}")
+        self._check()
+
+    def _command_lines(self) -> list[list[str]]:
+        url, run = self._some_savepoint(), self._some_run(self.job_dir)
+        shared = [f"--entry={JOBS}:tumbling_window", *self._drivers.options({})]
+        conf = [each for each in shared if each.startswith("--conf=")]
+        asked = [*shared, "--mode=streaming", "--replayable-runs=2", "--at-end=suspend"]
+        asked += ["--until=available"]
+        replay = [f"--replay={run}", f"--run-id={self._name('replay')}"]
+        to = f"--to={self._next_version()}"
+        return [
+            ["run", self.job_dir, *asked],
+            ["run", self.job_dir, *asked, *replay],
+            ["savepoint", "restore", url, self.job_dir, "--revert", *conf],
+            ["rewind", self.job_dir, run, "--with-later", *conf],
+            ["upgrade", self.job_dir, to, *shared, "--until=available", "--probation=0"],
+        ]
 
     def end(self) -> None:
         """Let the job go on to its end, by what it says itself where something is unfinished."""
@@ -267,6 +271,8 @@ class World:
         for _ in range(8):
             try:
                 self._run(self.job_dir, until="end", at_end="drain", run_id=self._name("end"))
+                break
+            except JobDrainedError:
                 break
             except SparkStreamError as raised:
                 error = raised
@@ -280,7 +286,20 @@ class World:
                 self.done.append(f"upgrade again: {self._outcome(self.upgrade)}")
         else:
             raise AssertionError(f"the job cannot go on: {error}")
-        assert self.truth() == self.output()
+        # A drain ends the job: files that come after it are not read.
+        ends = {self._files} | (
+            self._drained if draining_run(directory_at(self.job_dir)) else set()
+        )
+        assert self.output() in [windows_of(self._events_of(files)) for files in ends]
+
+    def _check(self, before: Iterable[Any] = ()) -> None:
+        after = self.output()
+        assert len(set(after)) == len(after), "a row twice"
+        assert set(after) <= set(windows_of(self._events)), "a row that is not true"
+        assert set(before) <= set(after), "a published row is gone"
+
+    def _events_of(self, files: int) -> list[Event]:
+        return [event for event in self._events if event[0] < LENGTH_S * files]
 
     # --- how ------------------------------------------------------------------------------------
 
