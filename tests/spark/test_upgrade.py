@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 from driving import CLOCK, STREAM, Driver, driving
-from streams import Place, failing_at, read_with_pandas, windows_of, write_events
+from streams import (
+    SUSPEND,
+    Place,
+    failing_at,
+    read_with_pandas,
+    run_in,
+    windows_of,
+    write_events,
+)
 
 from airflow_provider.extensions.upgrades import upgrade_steps
 from airflow_provider.extensions.upgrades.upgrade_steps import Trial
@@ -22,6 +30,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.stop import request_stop
+from airflow_provider.runtime.driver.restore_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     EXIT_OK,
@@ -43,6 +52,7 @@ from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.storage.open import open_storage
 from tests.crash.drivers import Driver as Command
 from tests.crash.drivers import Drivers, await_that
+from tests.dying import dies_at
 from tests.present import present
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -250,6 +260,28 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
 
     assert "FINISHED" == final.outcome
+    check_rows(place)
+
+
+def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
+    """Its run does not count any more, so without that neither version could ever run."""
+    write_events(place.input, *FILES[:3])
+    place.run(spark, "counts", **asked("counts") | SUSPEND)
+    with dies_at("upgrade.trial"):
+        upgrade(spark, place, "shorter_delay").run()
+    new, saved = place.root / "new", present(record_of(place)).savepoint
+    tried: dict[str, Any] = {**STREAM, **SUSPEND, "entry": f"{JOBS}:shorter_delay"}
+    tried |= {"run_id": upgrade_of(place), "from_savepoint": saved, "replayable_runs": 1}
+    write_events(place.input, FILES[3], first=3)
+    run_in(spark, place, new, "shorter_delay", **tried)
+    rewind_job(str(new), upgrade_of(place), spark=spark)
+
+    with pytest.raises(StopError, match="was rejected: its run was rewound"):
+        upgrade(spark, place, "shorter_delay", command="").run()
+
+    assert UpgradeStep.ROLLED_BACK is step_of(place)
+    write_events(place.input, *FILES[4:], first=4)
+    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
     check_rows(place)
 
 

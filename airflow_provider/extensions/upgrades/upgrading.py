@@ -206,6 +206,8 @@ class Upgrade(UpgradeSteps):
     # --- the new version ------------------------------------------------------------------------
 
     def drive_new(self) -> FinalCheckpoint | str:
+        if not self.has_accepted() and self._new.run(self._id).rewound() is not None:
+            return "its run was rewound"  # by a person: it cannot be driven any more
         # A driver that its cluster starts again says nothing about the version.
         check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
         savepoint = str(self.record.savepoint)
