@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -260,6 +261,23 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
 
     assert "FINISHED" == final.outcome
+    check_rows(place)
+
+
+def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
+    """Somebody has removed it by hand; the old version has all that it needs itself."""
+    write_events(place.input, *FILES[:3])
+    place.run(spark, "counts", **asked("counts") | SUSPEND)
+    with dies_at("upgrade.trial"):
+        upgrade(spark, place, "shorter_delay").run()
+    shutil.rmtree(str(present(record_of(place)).savepoint))
+
+    with pytest.raises(StopError, match="was rejected: .*: no savepoint there"):
+        upgrade(spark, place, "shorter_delay", command="").run()
+
+    assert UpgradeStep.ROLLED_BACK is step_of(place)
+    write_events(place.input, *FILES[3:], first=3)
+    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
     check_rows(place)
 
 

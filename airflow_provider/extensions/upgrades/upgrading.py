@@ -214,10 +214,10 @@ class Upgrade(UpgradeSteps):
         spec = dataclasses.replace(self._spec, from_savepoint=savepoint)
         if self.has_accepted():
             return self._drive(spec, self._on_progress)
-        saved = open_savepoint(savepoint).record.queries
-        begins = {name: query.batch for name, query in saved.items()}
         log.info("%s: trying the version in %s", self._directory.url, self._new.url)
         try:
+            saved = open_savepoint(savepoint).record.queries
+            begins = {name: query.batch for name, query in saved.items()}
             final = self._drive(spec, self._watching(begins))
         except RunCancelledError:
             if self._reason is None:
