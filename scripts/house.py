@@ -45,7 +45,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/scripts": 1370,
     "extensions/state_rewrite": 1000,
     "extensions/state_tools": 1330,
-    "extensions/upgrades": 1280,
+    "extensions/upgrades": 1290,
     "extensions/warm_drivers": 1260,
     "hooks": 1700,
     "operators": 1745,
