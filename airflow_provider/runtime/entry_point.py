@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,12 +177,19 @@ def _check_signature(entry: str, function: Callable[..., Any]) -> None:
 def load_before_spark(entry: str) -> None:
     """Import the job's function before Spark is started, so that a mistake costs no JVM.
 
+    A file may need Spark when it is imported, as ``F.col`` and ``F.udf("long")`` do outside of a
+    function; then it is only imported when Spark is there.
+
     Raises:
         ConfigError: see :func:`load_entry`; or importing it starts Spark, without the settings of
             the run.
     """
     before = _spark_context()
-    load_entry(entry)
+    try:
+        load_entry(entry)
+    except ConfigError as error:
+        if before is not None or not _is_raised_by_pyspark(error.__cause__):
+            raise
     started = _spark_context()
     if started is not None and before is None:
         started.stop()
@@ -191,6 +199,12 @@ def load_before_spark(entry: str) -> None:
             "settings; take ctx.spark in the function, and make no session outside of it"
         )
         raise ConfigError(msg)
+
+
+def _is_raised_by_pyspark(error: BaseException | None) -> bool:
+    frames = [*traceback.walk_tb(error.__traceback__ if error is not None else None)]
+    module = str(frames[-1][0].f_globals.get("__name__")) if frames else ""
+    return module.partition(".")[0] == "pyspark"
 
 
 def _spark_context() -> Any | None:

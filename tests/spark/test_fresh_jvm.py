@@ -1,4 +1,4 @@
-"""State is read where no stream has run before: in a new driver, or a new application of Spark's."""
+"""What works in a new JVM: state is read where no stream has run, and jobs are imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from streams import read_with_pandas
 
+from airflow_provider.runtime.errors import EXIT_OK
+from tests.crash.drivers import Drivers
 from tests.jvm import jvm_options
 
 pytestmark = pytest.mark.spark
@@ -67,3 +70,37 @@ def test_state_is_read_where_no_stream_has_run(spark, tmp_path):
     )
 
     assert ["[2]", "2", "2"] == done.stdout.split(), done.stderr
+
+
+TOP_OF_FILE = """
+from pyspark.sql import functions as F
+from airflow_provider.runtime import files
+
+KEY = F.upper(F.col("k"))
+
+
+@F.udf("long")
+def triple(n: int) -> int:
+    return 3 * n
+
+
+def job(ctx):
+    read = ctx.read("events", format="csv", path=ctx.params["input"], schema="k string, n long", bounded=True)
+    rows = read.select(KEY.alias("k"), triple("n").alias("n"))
+    ctx.write("out", rows, to=files(ctx.params["output"]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_a_job_may_use_pyspark_at_the_top_of_its_file(place, mode):
+    """As most programs of PySpark do, columns and functions are made where the file is imported."""
+    place.input.mkdir(parents=True)
+    (place.input / "0.csv").write_text("a,1\nb,2\n")
+    (place.root / "tripled.py").write_text(TOP_OF_FILE)
+    drivers = Drivers(place)
+    run = ["run", str(place.job_dir), f"--entry={place.root}/tripled.py:job", f"--mode={mode}"]
+
+    driver = drivers.command(*run, *drivers.options({}))
+
+    assert EXIT_OK == driver.wait(), driver.log
+    assert [("A", 3), ("B", 6)] == read_with_pandas(place.output)

@@ -175,10 +175,10 @@ class World:
             timer.cancel()
 
     def _upgrade(self, stop: threading.Event) -> None:
-        spec = self._place.ask("tumbling_window", **SUSPEND)
+        spec, here = self._place.ask("tumbling_window", **SUSPEND), self._where()
         Upgrade(
-            self.job_dir,
-            dataclasses.replace(spec, job_dir=self._next_version()),
+            here,
+            dataclasses.replace(spec, job_dir=self._next_version(here)),
             Trial(self._random.choice((0.0, 60.0)), Limits(60.0), 60.0),
             spark=self._spark,
             stop=stop,
@@ -255,7 +255,7 @@ class World:
         asked = [*shared, "--mode=streaming", "--replayable-runs=2", "--at-end=suspend"]
         asked += ["--until=available"]
         replay = [f"--replay={run}", f"--run-id={self._name('replay')}"]
-        to = f"--to={self._next_version()}"
+        to = f"--to={self._next_version(self.job_dir)}"
         return [
             ["run", self.job_dir, *asked],
             ["run", self.job_dir, *asked, *replay],
@@ -307,9 +307,9 @@ class World:
         newest = newest_upgrade(directory_at(self.job_dir))
         return newest is not None and newest.is_open
 
-    def _next_version(self) -> str:
+    def _next_version(self, job_dir: str) -> str:
         """Return the new directory of the upgrade that is open, or of the next one."""
-        newest = newest_upgrade(directory_at(self.job_dir))
+        newest = newest_upgrade(directory_at(job_dir))
         if newest is not None and newest.is_open:
             return newest.to
         return str(self._place.root / self._name("version"))
@@ -320,7 +320,7 @@ class World:
 
     def _where(self) -> str:
         """Return the job's directory, or that of another version of it in which a job is."""
-        others = [str(self._place.job_dir), self._next_version()]
+        others = [str(self._place.job_dir), self._next_version(self.job_dir)]
         known = [where for where in others if JobDirectory(open_storage(where)).job() is not None]
         return self._random.choice([*[self.job_dir] * 6, *known])
 

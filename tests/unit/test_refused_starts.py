@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import java_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from airflow_provider.runtime.cli.run_command import stop_on_signals
+from airflow_provider.runtime.entry_point import load_before_spark
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
 from airflow_provider.runtime.errors.explanation import FailureClass, place_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
@@ -166,3 +167,22 @@ def test_a_signal_that_comes_twice_is_told_once(monkeypatch, caplog):
 
     assert 1 == caplog.text.count("SIGTERM: stopping")
     assert not stop.is_set()
+
+
+@pytest.mark.parametrize(
+    "line", ["triple = F.udf(lambda n: 3 * n, 'long')", "KEY = F.col('k')", "NOW = F.lit(1) + 1"]
+)
+def test_a_file_that_needs_spark_when_it_is_imported_is_imported_later(tmp_path, monkeypatch, line):
+    """
+    Much of PySpark works only when Spark has started, also at the top of a file; a mistake of the
+    file's own is refused before that, wherever it is.
+    """
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = f"from pyspark.sql import functions as F\n{line}\ndef job(ctx): ...\n"
+    (tmp_path / "job.py").write_text(text)
+    (tmp_path / "mistaken.py").write_text(text.replace("F.", "F.no_such_"))
+
+    load_before_spark(f"{tmp_path}/job.py:job")
+    with pytest.raises(ConfigError, match=r"importing .*mistaken.py failed: AttributeError"):
+        load_before_spark(f"{tmp_path}/mistaken.py:job")
