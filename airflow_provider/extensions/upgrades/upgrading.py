@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial, UpgradeSteps
@@ -48,7 +49,6 @@ from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import jvm_pid
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
@@ -60,6 +60,17 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+
+class _StopOfTrial(threading.Event):
+    """Set by a rejection, or by the *signal* to the whole command, which nothing here clears."""
+
+    def __init__(self, signal: threading.Event) -> None:
+        super().__init__()
+        self._signal = signal
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._signal.is_set()
 
 
 class Upgrade(UpgradeSteps):
@@ -94,7 +105,8 @@ class Upgrade(UpgradeSteps):
         )
         self._trial = trial
         self._spark = spark
-        self._stop_signal = stop
+        self._signal = stop
+        self._stop_of_trial = _StopOfTrial(stop)
         self._on_progress = on_progress
         self._probation: Probation | None = None
         self._reason: str | None = None
@@ -228,7 +240,7 @@ class Upgrade(UpgradeSteps):
         try:
             saved = open_savepoint(str(spec.from_savepoint)).record.queries
             begins = {name: query.batch for name, query in saved.items()}
-            final = self._drive(spec, self._watching(begins))
+            final = self._drive(spec, self._watching(begins), self._stop_of_trial)
         except RunCancelledError:
             if self._reason is None:
                 raise  # a signal
@@ -263,12 +275,11 @@ class Upgrade(UpgradeSteps):
         self._probation, decision = probation.after(queries, report=progress.at, now_s=now_s)
         if decision:
             self._reason = decision
-            self._stop_signal.set()
+            self._stop_of_trial.set()
         elif decision is not None:
             self.accept()
 
     def revert_new(self) -> None:
-        self._stop_signal.clear()
         run = self._new.run(self._id)
         if run.record() is None:
             lease = acquire_lease(
@@ -308,11 +319,13 @@ class Upgrade(UpgradeSteps):
         )
         return self._drive(spec, self._on_progress)
 
-    def _drive(self, spec: RunSpec, on_progress: OnProgress | None) -> FinalCheckpoint:
+    def _drive(
+        self, spec: RunSpec, on_progress: OnProgress | None, stop: threading.Event | None = None
+    ) -> FinalCheckpoint:
         return run_job(
             spec,
             spark=self._spark,
-            stop=self._stop_signal,
+            stop=stop or self._signal,
             on_progress=on_progress,
             clock=self._clock,
         )

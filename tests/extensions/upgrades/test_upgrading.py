@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from airflow_provider.extensions.upgrades import upgrading
 from airflow_provider.extensions.upgrades.upgrade_steps import Trial
 from airflow_provider.extensions.upgrades.upgrading import Upgrade
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
+    RunCancelledError,
     SparkStreamError,
     StopNotYetError,
     StopRefusedError,
@@ -174,6 +177,47 @@ def test_a_version_that_a_newer_one_has_replaced_meanwhile_is_accepted(tmp_path:
     with pytest.raises(ConfigError, match=f"{newest.url} has taken over; run that one"):
         upgrade_in(tmp_path).run()
     assert newest.url == directory_in_force(old.url)
+
+
+def test_a_signal_while_a_version_is_rejected_stops_the_old_one_too(tmp_path, monkeypatch):
+    """A person stops the command while rows are reverted: nothing forgets that until it has ended."""
+    old = JobDirectoryBuilder(tmp_path / "old").begin().request_run("r1").directory
+    new = JobDirectoryBuilder(tmp_path / "new").begin().directory
+    new.run(upgrade_id(new.url)).put_record(a_run(upgrade_id(new.url)))
+    begun = UpgradeRecord(
+        by="d1",
+        id=upgrade_id(new.url),
+        to=new.url,
+        entry="j:f",
+        old_run_id="r1",
+        began=NOW,
+        step=UpgradeStep.TRIAL,
+        savepoint="/nowhere",
+    )
+    put_upgrade(old, begun)
+    upgrade = upgrade_in(tmp_path)
+    driven: list[tuple[str, bool]] = []
+
+    def drive(spec: RunSpec, *, stop: threading.Event, **_: Any) -> None:
+        if spec.job_dir == new.url:
+            upgrade._reason = "too slow"
+            upgrade._stop_of_trial.set()
+        driven.append((spec.job_dir, stop.is_set()))
+        stop.clear()  # as an attempt does when it has seen it
+        raise RunCancelledError
+
+    monkeypatch.setattr(upgrading, "run_job", drive)
+    monkeypatch.setattr(upgrading, "open_savepoint", lambda _: FakeSavepoint)
+    monkeypatch.setattr(upgrading, "rewind_job", lambda *_, **__: upgrade._signal.set())
+    with pytest.raises(RunCancelledError):
+        upgrade.run()
+    assert [(new.url, True), (old.url, True)] == driven
+
+
+class FakeSavepoint:
+    """A savepoint without queries."""
+
+    record = SimpleNamespace(queries={})
 
 
 class Unstoppable(SmallUpgrade):
