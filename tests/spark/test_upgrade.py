@@ -140,7 +140,7 @@ def files_read(job_dir: Path) -> int:
     """Return how many files are in the batches that have committed."""
     logs = CheckpointLogs(JobDirectory(open_storage(str(job_dir))).checkpoint("out"))
     committed = max(logs.batches("commits"), default=-1)
-    if committed < 0:
+    if committed < 0 or committed not in logs.batches("offsets"):  # a savepoint is being copied
         return 0
     (offset,) = logs.offsets(committed).source_offsets()
     return int(offset["logOffset"]) + 1
