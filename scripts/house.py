@@ -54,7 +54,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime": 425,
     "runtime/base": 950,
     "runtime/checkpoint": 1930,
-    "runtime/cli": 2165,
+    "runtime/cli": 2170,
     "runtime/control": 1010,
     "runtime/driver": 3650,
     "runtime/errors": 760,

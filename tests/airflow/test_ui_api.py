@@ -545,7 +545,7 @@ def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) ->
 
     said = shown["upgrade"]
     assert ("rejected", "/jobs/version_2", reason) == (said["step"], said["to"], said["reason"])
-    assert "'spark-stream upgrade' again, which continues it" in shown["unfinished"]
+    assert "to continue it: the same spark-stream upgrade" in shown["unfinished"]
 
 
 def test_the_overview_names_what_is_unfinished_and_the_command_that_ends_it(page: Page) -> None:

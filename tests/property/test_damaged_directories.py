@@ -154,7 +154,7 @@ def _rewound(root: Path) -> None:
 def _backfilled(root: Path) -> None:
     context = {
         "dag_run": SimpleNamespace(run_type="backfill", run_id="x"),
-        "ti": SimpleNamespace(dag_id="d", task_id="t", run_id="x", map_index=-1),
+        "ti": SimpleNamespace(dag_id="d", task_id="t", run_id="x", map_index=-1, max_tries=0),
         "dag": SimpleNamespace(dag_id="d"),
     }
     check_backfill(f"{root}/job", context, run_id="r1", is_shared=False)

@@ -1,4 +1,4 @@
-"""What works in a new JVM: state is read where no stream has run, and jobs are imported."""
+"""State and jobs in a new JVM: state is read where no stream has run, jobs are imported."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -118,9 +119,14 @@ def follow_upgrades(arguments: argparse.Namespace) -> None:
     given = getattr(arguments, name) if name is not None else None
     if name is None or given is None or arguments.this_version:
         return
-    try:
-        from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+    from airflow_provider.runtime.jobdir.identity import check_format
+    from airflow_provider.runtime.jobdir.layout import directory_at
+    from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
 
+    # Where the identity is damaged there is nothing to show, and one line says so.
+    with contextlib.suppress(PermissionError):
+        check_format(directory_at(given).storage)
+    try:
         found = directory_in_force(given, run_id=getattr(arguments, "run_id", None))
     except PermissionError:  # the command itself says what cannot be read
         return
