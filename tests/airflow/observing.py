@@ -199,17 +199,20 @@ class Observer(threading.Thread):
         tokens = sorted(int(name.removesuffix(".json")) for name in storage.list("leases"))
         if tokens != list(range(1, len(tokens) + 1)):
             self._say(f"{one.run_id}: leases {tokens}")
-        working = [token for token in reversed(tokens) if self._is_at_work(storage, one, token)]
-        self.seen.at_work = max(self.seen.at_work, len(working))
-        if len(working) > 1:
-            self._say(f"{one.run_id}: leases {working} are held at once")
+        working = [self._driver_at_work(storage, one, token) for token in reversed(tokens)]
+        drivers = {
+            driver for driver in working if driver is not None
+        }  # one may take several leases
+        self.seen.at_work = max(self.seen.at_work, len(drivers))
+        if len(drivers) > 1:
+            self._say(f"{one.run_id}: drivers {sorted(drivers)} are at work at once")
 
-    def _is_at_work(self, storage: Storage, one: Round, token: int) -> bool:
+    def _driver_at_work(self, storage: Storage, one: Round, token: int) -> str | None:
         lease = LeaseRecord.read(storage, f"leases/{token}.json")
         beat = HeartbeatRecord.read(storage, f"heartbeats/{token}.json")
         if lease is None or (beat is not None and beat.released and not self._is_open(one, token)):
-            return False
-        return not lease.owner.is_gone()
+            return None
+        return None if lease.owner.is_gone() else lease.driver_id
 
     def _is_open(self, one: Round, token: int) -> bool:
         """Tell whether the lease's driver has begun an attempt and not ended it."""
