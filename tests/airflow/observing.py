@@ -200,12 +200,10 @@ class Observer(threading.Thread):
         if tokens != list(range(1, len(tokens) + 1)):
             self._say(f"{one.run_id}: leases {tokens}")
         working = [self._driver_at_work(storage, one, token) for token in reversed(tokens)]
-        drivers = {
-            driver for driver in working if driver is not None
-        }  # one may take several leases
+        drivers = {*working} - {None}  # one may take several leases
         self.seen.at_work = max(self.seen.at_work, len(drivers))
         if len(drivers) > 1:
-            self._say(f"{one.run_id}: drivers {sorted(drivers)} are at work at once")
+            self._say(f"{one.run_id}: drivers {drivers} are at work at once")
 
     def _driver_at_work(self, storage: Storage, one: Round, token: int) -> str | None:
         lease = LeaseRecord.read(storage, f"leases/{token}.json")

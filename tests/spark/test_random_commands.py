@@ -236,7 +236,7 @@ class World:
         self._check([] if command in undoes else before)
 
     def take_a_step_as_a_process(self) -> None:
-        """The same, but killed for good: its lease stays, and nothing is unwound."""
+        """The same, but the process is killed: its lease stays, and nothing is unwound."""
         arguments = self._random.choice(self._command_lines())
         point = f"{self._random.choice(sorted(self._passed))}:{self._random.randint(1, 2)}"
         lives_s = self._random.choice((KILLED_AFTER_S, self._random.uniform(3.0, 10.0)))
@@ -374,8 +374,8 @@ def test_whatever_is_commanded_the_output_is_exact(spark: Any, place: Place, see
     """
     Runs, replays, restores, rewinds, savepoints, upgrades and removals, in a random order and in
     several versions of a job, dying at random steps: readers see each row at most once and no other,
-    what is published stays unless it is undone, and in the end the job goes on to every row by what
-    its own messages say.
+    what is published stays unless it is undone, and in the end the job gives every row by following
+    its own messages.
     """
     world = World(place, spark, seed)
     try:

@@ -264,30 +264,37 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     check_rows(place)
 
 
-def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
-    """Somebody has removed it by hand; the old version has all that it needs itself."""
+def dies_before_its_trial(spark: Any, place: Place) -> UpgradeRecord:
+    """Let the old version read three files and end, and an upgrade of it die after the stop."""
     write_events(place.input, *FILES[:3])
     place.run(spark, "counts", **asked("counts") | SUSPEND)
     with dies_at("upgrade.trial"):
         upgrade(spark, place, "shorter_delay").run()
-    shutil.rmtree(str(present(record_of(place)).savepoint))
+    return present(record_of(place))
 
-    with pytest.raises(StopError, match="was rejected: .*: no savepoint there"):
-        upgrade(spark, place, "shorter_delay", command="").run()
 
+def check_old_continues(spark: Any, place: Place, *, first: int) -> None:
+    """Check that the upgrade was rolled back, and that the old version reads the rest."""
     assert UpgradeStep.ROLLED_BACK is step_of(place)
-    write_events(place.input, *FILES[3:], first=3)
+    write_events(place.input, *FILES[first:], first=first)
     place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
     check_rows(place)
 
 
+def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
+    """Somebody has removed it by hand; the old version has all that it needs itself."""
+    begun = dies_before_its_trial(spark, place)
+    shutil.rmtree(str(begun.savepoint))
+
+    with pytest.raises(StopError, match="was rejected: .*: no savepoint there"):
+        upgrade(spark, place, "shorter_delay", command="").run()
+
+    check_old_continues(spark, place, first=3)
+
+
 def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
     """Its run does not count any more, so without that neither version could ever run."""
-    write_events(place.input, *FILES[:3])
-    place.run(spark, "counts", **asked("counts") | SUSPEND)
-    with dies_at("upgrade.trial"):
-        upgrade(spark, place, "shorter_delay").run()
-    new, saved = place.root / "new", present(record_of(place)).savepoint
+    new, saved = place.root / "new", dies_before_its_trial(spark, place).savepoint
     tried: dict[str, Any] = {**STREAM, **SUSPEND, "entry": f"{JOBS}:shorter_delay"}
     tried |= {"run_id": upgrade_of(place), "from_savepoint": saved, "replayable_runs": 1}
     write_events(place.input, FILES[3], first=3)
@@ -297,15 +304,12 @@ def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
     with pytest.raises(StopError, match="was rejected: its run was rewound"):
         upgrade(spark, place, "shorter_delay", command="").run()
 
-    assert UpgradeStep.ROLLED_BACK is step_of(place)
-    write_events(place.input, *FILES[4:], first=4)
-    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
-    check_rows(place)
+    check_old_continues(spark, place, first=4)
 
 
 def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
     """
-    Nobody but the upgrade may start it again, so to wait for the answer would be to wait for ever.
+    Nobody but the upgrade may start it again, so the answer would never come.
     """
     write_events(place.input, *FILES[:3])
     with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
@@ -389,7 +393,7 @@ def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, d
 def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers, capsys):
     """
     A process with its JVM dies at each failpoint in turn, and once in the probation; the command that
-    ``status`` names goes on, and the old version, resumed with its options, writes each row once.
+    ``status`` names continues, and the old version, resumed with its options, writes each row once.
     """
     job = "fails_at_a_hundred"
     assert failpoints.CRASH_EXIT == command(place, drivers, job, dies_at="upgrade.stopping").wait()

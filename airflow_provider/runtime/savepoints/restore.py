@@ -97,7 +97,7 @@ class RestoreSettings:
         names: for each query the savepoint's that it continues from, or "" to start over.
         claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
-        partitions: spread the state over this number; None leaves it as it is.
+        partitions: spread the state over this number; None keeps the savepoint's number.
         keep_outputs: leave the queries' output in place, though they start over.
         rewinds: the runs that no longer count.
         by: what rewinds them; empty for the restore's number.

@@ -60,6 +60,19 @@ def upgrade_in(root: Path) -> Upgrade:
     )
 
 
+def an_upgrade(to: JobDirectory, step: UpgradeStep) -> UpgradeRecord:
+    return UpgradeRecord(
+        by="d1",
+        id=upgrade_id(to.url),
+        to=to.url,
+        entry="j:f",
+        old_run_id="r1",
+        began=NOW,
+        step=step,
+        savepoint="/nowhere",
+    )
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -160,19 +173,7 @@ def test_a_version_that_a_newer_one_has_replaced_meanwhile_is_accepted(tmp_path:
         (old, new, UpgradeStep.TRIAL),
         (new, newest, UpgradeStep.ACCEPTED),
     ]:
-        put_upgrade(
-            one,
-            UpgradeRecord(
-                by="d1",
-                id=upgrade_id(other.url),
-                to=other.url,
-                entry="j:f",
-                old_run_id="r1",
-                began=NOW,
-                step=step,
-                savepoint="/nowhere",
-            ),
-        )
+        put_upgrade(one, an_upgrade(other, step))
 
     with pytest.raises(ConfigError, match=f"{newest.url} has taken over; run that one"):
         upgrade_in(tmp_path).run()
@@ -184,17 +185,7 @@ def test_a_signal_while_a_version_is_rejected_stops_the_old_one_too(tmp_path, mo
     old = JobDirectoryBuilder(tmp_path / "old").begin().request_run("r1").directory
     new = JobDirectoryBuilder(tmp_path / "new").begin().directory
     new.run(upgrade_id(new.url)).put_record(a_run(upgrade_id(new.url)))
-    begun = UpgradeRecord(
-        by="d1",
-        id=upgrade_id(new.url),
-        to=new.url,
-        entry="j:f",
-        old_run_id="r1",
-        began=NOW,
-        step=UpgradeStep.TRIAL,
-        savepoint="/nowhere",
-    )
-    put_upgrade(old, begun)
+    put_upgrade(old, an_upgrade(new, UpgradeStep.TRIAL))
     upgrade = upgrade_in(tmp_path)
     driven: list[tuple[str, bool]] = []
 
