@@ -203,6 +203,7 @@ class Upgrade(UpgradeSteps):
         """Publish and save an ended version under its lease, which fences its old driver."""
         url, labels = self._directory.url, {STOP_REQUEST: self._id}
         try:
+            self._check_not_draining()  # since the first check a driver may have accepted one
             clean_up(url, spark=self._spark, clock=self._clock)
             source = job_source(url, self._clock)
             return take_savepoint(source, where, origin="upgrade", labels=labels).url

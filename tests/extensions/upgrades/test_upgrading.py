@@ -18,6 +18,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     RunCancelledError,
     SparkStreamError,
+    StopError,
     StopNotYetError,
     StopRefusedError,
 )
@@ -116,6 +117,17 @@ def test_a_job_that_was_asked_to_end_is_not_upgraded(tmp_path: Path, *, has_begu
     with pytest.raises(ConfigError, match="run 'r1' drains the job, .* nothing to upgrade"):
         upgrade_in(tmp_path).run()
     assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_a_drain_that_is_accepted_after_the_check_is_not_lost(tmp_path: Path) -> None:
+    """Its driver has died before it was asked to stop: the old version, which drains, may start."""
+    job = JobDirectoryBuilder(tmp_path / "old").begin().request_run("r1").drains()
+    upgrade = upgrade_in(tmp_path)
+    put_upgrade(job.directory, an_upgrade(upgrade._new, UpgradeStep.STOPPING))
+
+    with pytest.raises(StopError, match="run 'r1' drains the job, .*; start it again"):
+        upgrade.run()
+    check_preconditions(job.directory, "r1")
 
 
 class AwayStorage(LocalStorage):
