@@ -242,3 +242,19 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
         start(directory, url, partitions=5).check()
     with pytest.raises(ConfigError, match="was set to .*saved before, not to .*rewind-r1"):
         start(directory, rewind.url).check()
+
+
+def test_a_job_that_a_person_has_set_to_another_savepoint_goes_on_from_there(directory, url, clock):
+    """A task's from_savepoint is where its job has begun; each scheduled run names it again."""
+    begin(directory, url, clock)
+    own = checkpoint_source(directory.checkpoint("q").url, "q")
+    chosen = take_savepoint(own, f"{directory.url}/savepoints/chosen", clock=clock)
+    begun = Restore(directory, OpenFence(), clock).begin(RestoreSettings(chosen, {"q": "q"}))
+
+    with pytest.raises(CheckpointError, match="did not end; to end it: .*savepoint restore"):
+        start(directory, url).check()
+    Restore(directory, OpenFence(), clock).finish(begun, chosen)
+    query_id = logs_of(directory).query_id()
+    begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
+
+    assert query_id == logs_of(directory).query_id()

@@ -150,17 +150,18 @@ class StartingPoint:
     def _has_begun(self) -> bool:
         restores = Restores(self._directory)
         last = restores.start()
-        if restores.last() != last:
-            self._check_open()  # a rewind that was cut short
-        if last is not None and last.plan.savepoint == self._url:
-            if not last.is_open and self._partitions not in {None, last.plan.partitions}:
+        if last is None or not self._is_of(last) or restores.last() != last:
+            self._check_open()  # what somebody else has begun, and was cut short
+        own = next(filter(self._is_of, restores.starts()), None)
+        if own is not None:
+            if not own.is_open and self._partitions not in {None, own.plan.partitions}:
                 msg = (
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
-                    f"partitions={last.plan.partitions}, and {self._partitions} are requested now; "
+                    f"partitions={own.plan.partitions}, and {self._partitions} are requested now; "
                     "use the same number, or a new job directory"
                 )
                 raise ConfigError(msg)
-            return not last.is_open
+            return not own.is_open
         if last is not None:
             left_out = of_caller("--from-savepoint", "the operator's from_savepoint")
             msg = (
@@ -181,6 +182,9 @@ class StartingPoint:
             )
             raise ConfigError(msg)
         return False
+
+    def _is_of(self, restore: OperationRecord) -> bool:
+        return restore.plan.savepoint == self._url
 
     def _open(self) -> Savepoint:
         savepoint = open_savepoint(str(self._url))

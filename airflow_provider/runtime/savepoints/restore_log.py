@@ -62,7 +62,7 @@ from airflow_provider.runtime.storage.file_tree import facts_under, files_under,
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
@@ -87,11 +87,14 @@ class Restores:
         return Journal(self._storage).last_restore()
 
     def start(self) -> OperationRecord | None:
-        """Return the newest restore that is not the rewind of a run: the job's beginning."""
+        """Return the newest of :meth:`starts`: where the job begins."""
+        return next(self.starts(), None)
+
+    def starts(self) -> Iterator[OperationRecord]:
+        """Yield the restores that are not rewinds of a run, the newest first."""
         for operation in Journal(self._storage).restores():
             if not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds):
-                return operation
-        return None
+                yield operation
 
     def begin(
         self,
