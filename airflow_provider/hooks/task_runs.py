@@ -21,7 +21,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.jobdir.run_records import FINISHED, ReplayRecord
+from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.slices import NoSliceError, find_slice
@@ -55,42 +55,41 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
     """Return the task's current run; nothing is decided or written."""
     directory = directory_at(job_dir)
     replays, seen = None, {run_id}
-    while (replay := directory.run(run_id).replay()) is not None:
-        replays, run_id = run_id, replay.next_run_id
+    while (owner := _owner_of(directory.run(run_id))) is not None and owner.next_run_id:
+        replays, run_id = run_id, owner.next_run_id
         if run_id in seen:
             msg = (
-                f"{directory.run(replays).storage.url}/replay.json: run {run_id!r} takes the place "
-                "of itself; put back what was there"
+                f"{directory.run(replays).storage.url}/{RunOwnerRecord.NAME}: run {run_id!r} takes "
+                "the place of itself; put back what was there"
             )
             raise CorruptDocumentError(msg)
         seen.add(run_id)
     return RunChoice(run_id, replays)
 
 
-def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunChoice:
+def resolve_run(job_dir: str, run_id: str, max_tries: int) -> RunChoice:
     """Return the task's current run; after a clear, a new one.
 
-    Crash safety: a clear is recorded before anything follows from it. Idempotent: by run and
-    number.
+    Crash safety: a clear is recorded before anything follows from it. Idempotent: the next run's
+    id follows from the current one's.
     """
     directory = directory_at(job_dir)
     current = current_run(job_dir, run_id)
     run = directory.run(current.run_id)
-    owner = RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
+    owner = _owner_of(run)
     if owner is None or max_tries <= owner.max_tries:
         return current
     if run.record() is None:  # cleared before it had begun: there is nothing to rewind
         dataclasses.replace(owner, max_tries=max_tries).put(run.storage, RunOwnerRecord.NAME)
         return current
     number = current.run_id.removeprefix(run_id).removeprefix(".r")
-    replay = run.put_replay(
-        ReplayRecord(
-            run_id=current.run_id,
-            next_run_id=f"{run_id}.r{int(number or 1) + 1}",
-            at=to_iso(clock.now()),
-        )
-    )
-    return RunChoice(replay.next_run_id, current.run_id)
+    next_run_id = f"{run_id}.r{int(number or 1) + 1}"
+    dataclasses.replace(owner, next_run_id=next_run_id).put(run.storage, RunOwnerRecord.NAME)
+    return RunChoice(next_run_id, current.run_id)
+
+
+def _owner_of(run: RunDirectory) -> RunOwnerRecord | None:
+    return RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
 
 
 # --- supervision ------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
         if run.record() is None and not run.submissions():
             continue
         known.append(run_id)
-        owner = RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
+        owner = _owner_of(run)
         if current.owns(run_id, owner):
             yield from _endless(run, owner)
         else:

@@ -306,7 +306,7 @@ class SparkStreamingOperator(DriverOperator):
         if self.on_clear == "resume":
             return first
         tries = int(context["ti"].max_tries)
-        execution = resolve_run(self.job_dir, first, tries, SystemClock())
+        execution = resolve_run(self.job_dir, first, tries)
         self._replays = execution.replays
         return execution.run_id
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.hooks.task_runs import RunChoice, current_run, resolve_run
-from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.runtime.storage.open import open_storage
@@ -40,7 +39,7 @@ def begin(job_dir: str, run_id: str, max_tries: int) -> None:
 
 
 def execute(job_dir: str, max_tries: int) -> RunChoice:
-    return resolve_run(job_dir, FIRST, max_tries, SystemClock())
+    return resolve_run(job_dir, FIRST, max_tries)
 
 
 def test_retries_are_of_the_same_run(job_dir: str) -> None:

@@ -16,7 +16,6 @@ from handmade import TI
 
 from airflow_provider.hooks.task_runs import resolve_run
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -105,7 +104,7 @@ class Task:
             dag_id="flights", dag_run_id="run_1", run_type="manual", slice=None, max_tries=0
         ).put(directory_at(job_dir).run(RUN).storage, RunOwnerRecord.NAME)
         self._ask(RUN, until="available", at_end="suspend", replayable_runs=1)
-        choice = resolve_run(job_dir, RUN, 1, SystemClock())
+        choice = resolve_run(job_dir, RUN, 1)
         self._ask(choice.run_id, replays=choice.replays, replayable_runs=1)
 
     def _begun(self) -> None:

@@ -38,7 +38,6 @@ from airflow_provider.runtime.jobdir.requests import (
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
-    ReplayRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import (
     ProcessRecord,
@@ -170,18 +169,16 @@ def _drained(bench: EpochBench, directory: JobDirectory) -> None:
 
 def _asked(bench: EpochBench, directory: JobDirectory) -> None:
     """Leave what Airflow and persons put down of runs; one run was undone, and has a successor."""
+    owner = RunOwnerRecord(dag_id="d", dag_run_id="x", run_type="backfill", slice="a", max_tries=1)
     for run_id in ("r1", "r2", "r3"):
         run = directory.run(run_id).storage
-        owner = RunOwnerRecord(
-            dag_id="d", dag_run_id="x", run_type="backfill", slice="a", max_tries=1
-        )
         owner.put(run, RunOwnerRecord.NAME)
         WatchClaimRecord(generation=1, nonce="n", trigger="t").put(run, "claims/1.json")
         PeriodRecord(run_id=run_id, began=NOW).put(run, "periods/task.1.json")
     first = directory.run("r0")
     first.put_record(a_run("r0", token=1, starting={"q": -1}))
     rewind_run(directory, "r0")
-    first.put_replay(ReplayRecord(run_id="r0", next_run_id="r1", at=NOW))
+    dataclasses.replace(owner, next_run_id="r1").put(first.storage, RunOwnerRecord.NAME)
     first.put_stop(dataclasses.replace(a_stop(), savepoint=None))
     first.put_lost("driver-r0", 3.0, NOW)
 

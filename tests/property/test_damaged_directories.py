@@ -283,7 +283,7 @@ WRITERS: dict[str, Call] = {
         lambda root: restore_job(f"{root}/new", f"{root}/apart/s3", clock=FakeClock()),
         ("new", "apart/s3/"),
     ),
-    "clear": Call(lambda root: resolve_run(f"{root}/job", "r1", 2, FakeClock()), ("job/runs",)),
+    "clear": Call(lambda root: resolve_run(f"{root}/job", "r1", 2), ("job/runs",)),
     "retire": Call(
         _retired,
         (

@@ -24,8 +24,9 @@ from airflow_provider.runtime.jobdir.requests import (
     read_reply,
     reply,
 )
-from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, ReplayRecord
+from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord
 from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.runtime.savepoints.rewind import runs_since
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
@@ -287,9 +288,14 @@ def test_the_first_answer_stands(storage, clock):
 def test_runs_that_take_each_others_place_are_damage(job, places):
     """Whoever asks which run stands for a task now does not turn in a circle for ever."""
     for run_id, other in places.items():
-        job.directory.run(run_id).put_replay(
-            ReplayRecord(run_id=run_id, next_run_id=other, at="now")
-        )
+        RunOwnerRecord(
+            dag_id="d",
+            dag_run_id="x",
+            run_type="manual",
+            slice=None,
+            max_tries=0,
+            next_run_id=other,
+        ).put(job.directory.run(run_id).storage, RunOwnerRecord.NAME)
 
     with pytest.raises(CorruptDocumentError, match="takes the place of itself"):
         current_run(job.directory.url, "r1")

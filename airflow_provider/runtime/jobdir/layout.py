@@ -24,7 +24,6 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     JobRecord,
     ProgressRecord,
-    ReplayRecord,
     RewoundRecord,
     RunRecord,
     StopRecord,
@@ -163,14 +162,6 @@ class RunDirectory:
     def put_rewound(self, record: RewoundRecord) -> None:
         """Store the record. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "rewound.json")
-
-    def replay(self) -> ReplayRecord | None:
-        return ReplayRecord.read(self.storage, "replay.json")
-
-    def put_replay(self, record: ReplayRecord) -> ReplayRecord:
-        """Put the intent, or return the one that is there."""
-        is_new = record.put_if_absent(self.storage, "replay.json")
-        return record if is_new else self.replay() or record
 
     def progress(self) -> ProgressRecord | None:
         return ProgressRecord.read(self.storage, "progress.json")

@@ -193,19 +193,6 @@ class RewoundRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplayRecord(Document):
-    """``replay.json``: the intent to rewind the run, which another one replaces."""
-
-    CONTENTS = Contents.FACTS
-    PLACES = ("runs/{run_id}/replay.json",)
-    WRITTEN = Written("once", "task, after a clear", "the task has not been cleared")
-
-    run_id: Name
-    next_run_id: Name
-    at: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
     """``requests/<driver id>/<number>.json``: a request to one driver.
 

@@ -50,6 +50,7 @@ class RunOwnerRecord(Document):
         run_type: Airflow's kind. A backfill that clears a run takes it over.
         max_tries: Airflow's number then, which only a clear raises; replaced by a clear before the
             run has begun.
+        next_run_id: after a clear, the run that replaces this one and rewinds it.
     """
 
     CONTENTS = Contents.FACTS
@@ -62,6 +63,7 @@ class RunOwnerRecord(Document):
     run_type: str
     slice: str | None
     max_tries: int
+    next_run_id: Name | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
