@@ -48,7 +48,7 @@ BUDGET: Final[dict[str, int]] = {
     "extensions/upgrades": 1300,
     "extensions/warm_drivers": 1260,
     "hooks": 1700,
-    "operators": 1745,
+    "operators": 1755,
     "plugins": 1940,
     "runtime/api": 400,
     "runtime": 425,

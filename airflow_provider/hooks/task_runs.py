@@ -29,6 +29,8 @@ from airflow_provider.slices import NoSliceError, find_slice
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
+
 BACKFILL: Final = "backfill"
 _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
@@ -88,6 +90,21 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int) -> RunChoice:
     return RunChoice(next_run_id, current.run_id)
 
 
+def is_about_old_run(
+    old: JobDirectory, upgrade: UpgradeRecord, run_id: str, max_tries: int, *, replays: bool
+) -> bool:
+    """Whether a task is about its run in a directory that an upgrade has left.
+
+    That run has its result there, and was not stopped for the upgrade; or it *replays* after a
+    clear, which is impossible elsewhere.
+    """
+    run = old.run(current_run(old.url, run_id).run_id)
+    owner, final = _owner_of(run), run.final()
+    if replays and owner is not None and max_tries > owner.max_tries and run.record() is not None:
+        return True
+    return final is not None and (final.outcome == FINISHED or run.run_id != upgrade.old_run_id)
+
+
 def _owner_of(run: RunDirectory) -> RunOwnerRecord | None:
     return RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
 
@@ -99,13 +116,15 @@ def _owner_of(run: RunDirectory) -> RunOwnerRecord | None:
 class PeriodRecord(Document):
     """``runs/<first run id>/periods/<task>.<max tries>.json``: one DAG run's time with the stream.
 
+    A task that supervises begins one, and a task that adopts the run of an upgrade.
+
     Attributes:
         began: by the clock of the machine that began it.
     """
 
     CONTENTS = Contents.FACTS
     PLACES = ("runs/<run id>/periods/<task>.<max tries>.json",)
-    WRITTEN = Written("once", "task that supervises", "its time has not begun")
+    WRITTEN = Written("once", "task, before it waits", "its time has not begun")
 
     run_id: Name
     began: IsoTime
@@ -122,6 +141,9 @@ class Period:
         self._storage = directory.run(first_run_id).storage
         self._path = f"periods/{task}.{max_tries}.json"
         self._clock = clock
+
+    def has_begun(self) -> bool:
+        return PeriodRecord.read(self._storage, self._path) is not None
 
     def run_id(self) -> str:
         record = PeriodRecord.read(self._storage, self._path)

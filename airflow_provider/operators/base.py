@@ -156,7 +156,7 @@ class DriverOperator(SubmittingOperator):
         """
         self._keep_credentials()
         with task_errors():
-            self._choose_version(None)
+            self._choose_version(None, context)
             JobMemory(self.job_dir).check(self._followed)
             push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
@@ -172,7 +172,7 @@ class DriverOperator(SubmittingOperator):
         """Continue when the trigger has fired; the job directory, read again, is the truth."""
         self._keep_credentials()
         with task_errors():
-            self._choose_version(version)
+            self._choose_version(version, context)
             run_id = self._current(context)
             shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))
             if shown is None:
@@ -219,7 +219,7 @@ class DriverOperator(SubmittingOperator):
     def _followed(self) -> Sequence[str]:
         return ()
 
-    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+    def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
         """Let the task be about the version of its job that is in force, if it follows upgrades."""
 
     def _deferred_with(self) -> dict[str, Any]:

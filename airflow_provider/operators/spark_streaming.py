@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider.hooks.job_memory import JobMemory
-from airflow_provider.hooks.task_runs import Period, current_run, resolve_run
+from airflow_provider.hooks.task_runs import Period, current_run, is_about_old_run, resolve_run
 from airflow_provider.operators.base import DriverOperator, check_interval, instance_id
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
@@ -91,9 +92,9 @@ class SparkStreamingOperator(DriverOperator):
             directory; see docs/storage.md.
         interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
             it has one (see docs/backfills.md); None for none.
-        follow_upgrades: each try follows accepted upgrades from *job*, *job_dir*, *run_id* and
-            *from_savepoint* to the version in force (:class:`.SparkUpgradeOperator`). A try whose
-            version is replaced ends with it.
+        follow_upgrades: each try follows accepted upgrades from *job*, *job_dir* and
+            *from_savepoint* to the version in force (:class:`.SparkUpgradeOperator`), and adopts
+            its first run until that has ended. A try whose version is replaced ends with it.
         on_clear: what a clear of the task means. ``resume``: an open run continues; ``replay``: the
             run's output is reverted, the job is rewound, and the run is executed again. Such runs
             begin with a savepoint; by default ``replayable_runs=3``. A retry always resumes.
@@ -181,7 +182,7 @@ class SparkStreamingOperator(DriverOperator):
         self.from_savepoint = from_savepoint
         self.state_partitions, self.replaces_job = state_partitions, replaces_job
         self.interval = interval
-        self.follow_upgrades = follow_upgrades
+        self.follow_upgrades, self._adopts = follow_upgrades, False
         self.on_clear = on_clear
         self.defer_after, self.end_from_trigger = defer_after, end_from_trigger
         self.max_runtime_s = parse_max_runtime(
@@ -232,14 +233,34 @@ class SparkStreamingOperator(DriverOperator):
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
         return tell(document, self.outlets, context)
 
-    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+    def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
         if not self.follow_upgrades:
             return
-        found = Version(**version) if version else version_in_force(self._version())
+        found = Version(**version) if version else self._find_version(context)
         if found.job_dir != self.job_dir:
             self.log.info("Upgrades have led from %s to %s", self.job_dir, found.job_dir)
+            self._adopts = found.run_id != (self.run_id or "")
             self.job_dir, self.job = found.job_dir, found.entry
-            self.run_id, self.from_savepoint = found.run_id, found.from_savepoint
+            self.run_id, self.from_savepoint = found.run_id or None, found.from_savepoint
+
+    def _find_version(self, context: Context) -> Version:
+        """Return the version in force, with the task's own run once that of the upgrade has ended.
+
+        A version that has the result of the task's own run is the task's.
+        """
+        first, tries = self._version(), int(context["ti"].max_tries)
+        if self.max_runtime_s is not None:  # each DAG run has its period of the same run
+            return version_in_force(first)
+        own, replays = self._run_id(context), self.on_clear == "replay"
+        found = version_in_force(
+            first, stays=partial(is_about_old_run, run_id=own, max_tries=tries, replays=replays)
+        )
+        if found.job_dir == first.job_dir:
+            return found
+        run = directory_at(found.job_dir).run(found.run_id)
+        if not run.has_ended() or self._period(context, found).has_begun():
+            return found
+        return dataclasses.replace(found, run_id=first.run_id)
 
     def _deferred_with(self) -> dict[str, Any]:
         return {"version": dataclasses.asdict(self._version())} if self.follow_upgrades else {}
@@ -264,19 +285,19 @@ class SparkStreamingOperator(DriverOperator):
         return self.end_from_trigger and self.do_xcom_push and not self.outlets
 
     def _supervise(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        ends = None
+        ends, period = None, self._period(context)
+        if self.max_runtime_s is not None or self._adopts:
+            period.put(run_id)  # a retry finds it, also when it has ended
         if self.max_runtime_s is not None:
-            period = self._period(context)
-            period.put(run_id)
             ends = period.ends(self.max_runtime_s)
         if ends is None and self.limits.allow_all:
             return None
         return Supervision(self.limits, ends).to_dict()
 
-    def _period(self, context: Context) -> Period:
+    def _period(self, context: Context, version: Version | None = None) -> Period:
         return Period(
-            directory_at(self.job_dir),
-            self._run_id(context),
+            directory_at(version.job_dir if version is not None else self.job_dir),
+            version.run_id if version is not None else self._run_id(context),
             instance_id(context),
             int(context["ti"].max_tries),
             SystemClock(),
@@ -300,15 +321,9 @@ class SparkStreamingOperator(DriverOperator):
         return self._spec(run_id, context)
 
     def _decide(self, context: Context) -> str:
-        first = self._run_id(context)
-        if self.max_runtime_s is not None:
-            return self._period(context).run_id()
-        if self.on_clear == "resume":
-            return first
-        tries = int(context["ti"].max_tries)
-        execution = resolve_run(self.job_dir, first, tries)
-        self._replays = execution.replays
-        return execution.run_id
+        if self.on_clear == "replay":
+            resolve_run(self.job_dir, self._run_id(context), int(context["ti"].max_tries))
+        return self._current(context)
 
     def _current(self, context: Context) -> str:
         first = self._run_id(context)

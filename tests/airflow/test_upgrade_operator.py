@@ -21,6 +21,7 @@ from airflow_provider.extensions.upgrades.upgrade_request import (
     assess_upgrade,
 )
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.task_runs import RunOwner
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
@@ -31,6 +32,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import is_leaving
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
@@ -42,7 +44,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     version_in_force,
 )
 from airflow_provider.runtime.observe.state import RunState
-from airflow_provider.runtime.testing.job_directories import a_submission, an_exit
+from airflow_provider.runtime.testing.job_directories import a_run, a_submission, an_exit
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.present import present
 from tests.unit.support import NEVER_S
@@ -412,6 +414,56 @@ def test_a_task_that_follows_upgrades_waits_for_the_version_in_force(old: Job) -
     assert new.url == fresh.resume(context, {}, before)["superseded_by"]
 
 
+def awaited(operator: SparkStreamingOperator, **ti: Any) -> SparkStreamingTrigger:
+    """Return the trigger for which a task waits."""
+    context: Any = {"ti": SimpleNamespace(**vars(TI) | ti)}
+    with pytest.raises(TaskDeferred) as raised:
+        operator.execute(context)
+    trigger: Any = raised.value.trigger
+    return trigger
+
+
+def test_later_dag_runs_have_runs_of_their_own_in_the_new_version(old: Job) -> None:
+    """
+    A task adopts the run with which the new version has begun, and stays with it; when that has
+    ended, the next DAG run continues the job, and does not take the upgrade's result for its own.
+    """
+    record = put(old, UpgradeStep.ACCEPTED)
+    begun = Job(Path(new_of(old)), record.id)
+    asked: dict[str, Any] = {"params": {}, "from_savepoint": record.savepoint}
+    begun.run.put_record(a_run(record.id, starting={}, **asked))
+    begun.submit("driver", process=identify_this())
+    with begun.lease("driver"):
+        assert record.id == awaited(stream_of(old.url, params={}, follow_upgrades=True)).run_id
+    begun.finish("SUSPENDED")
+
+    retried = stream_of(old.url, params={}, follow_upgrades=True).execute({"ti": TI})
+    later = Job(begun.root, "flights-daily-run_2")
+    later.submit("driver_2", process=identify_this())
+    with later.lease("driver_2"):
+        trigger = awaited(stream_of(old.url, params={}, follow_upgrades=True), run_id="run_2")
+
+    assert record.id == retried["run_id"]
+    assert (begun.url, later.run_id) == (trigger.job_dir, trigger.run_id)
+
+
+def test_a_result_of_before_the_upgrade_stays_the_tasks(old: Job) -> None:
+    """
+    A DAG run that is cleared months later is green with it; to be replayed it is too late, and
+    that is said instead of a run of the new version.
+    """
+    put(old, UpgradeStep.ACCEPTED, old_run_id="another")
+    own = RunOwner.of({"ti": TI}).record
+    own.put(old.run.storage, RunOwnerRecord.NAME)
+    cleared: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 1})}
+
+    resumed = stream_of(old.url, params={}, follow_upgrades=True).execute(cleared)
+
+    assert old.run_id == resumed["run_id"]
+    with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
+        stream_of(old.url, params={}, follow_upgrades=True, on_clear="replay").execute(cleared)
+
+
 def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
     old: Job, entry: str
 ) -> None:
@@ -423,7 +475,7 @@ def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
     third = f"{new_of(old)}-3"
     for tried, runs in [(new_of(old), old.url), (third, new_of(old))]:
         operator = operator_of(old, new_job_dir=tried, follow_upgrades=True)
-        operator._choose_version(None)
+        operator._choose_version(None, {"ti": TI})
         assert runs == operator._spec().job_dir
     with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
         operator_of(old, job=entry, new_job_dir=third).execute({"ti": TI})

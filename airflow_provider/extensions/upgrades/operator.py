@@ -128,7 +128,7 @@ class SparkUpgradeOperator(DriverOperator):
         }
         self.run_options = UpgradeSpec.read_arguments(options)
 
-    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+    def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
         if self.follow_upgrades:
             first = Version(self.job_dir, self.job, "")
             self.job_dir = version_in_force(first, before=self.new_job_dir).job_dir

@@ -150,7 +150,7 @@ class Upgrade(UpgradeSteps):
     def _check_not_draining(self) -> None:
         """Refuse a job that was asked to end: the new version would not end it."""
         last = self._directory.run(last_run(self._directory).run_id)
-        is_promised = last.stop() is not None and last.final() is None and last.rewound() is None
+        is_promised = last.stop() is not None and not last.has_ended()
         run_id = draining_run(self._directory) or (last.run_id if is_promised else None)
         if run_id is not None:
             msg = (

@@ -99,9 +99,8 @@ def _retire_lease(directory: JobDirectory, token: int, newest: int) -> None:
 
 
 def _retire_driver(run: RunDirectory, lease: LeaseRecord, newest: int) -> list[str]:
-    has_ended = run.final() is not None or run.rewound() is not None
     last = run.last_attempt()
-    is_over = has_ended and (last is None or last.token <= newest)
+    is_over = run.has_ended() and (last is None or last.token <= newest)
     submissions = run.submissions()
     old = [
         record.driver_id

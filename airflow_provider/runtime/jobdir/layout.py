@@ -163,6 +163,9 @@ class RunDirectory:
         """Store the record. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "rewound.json")
 
+    def has_ended(self) -> bool:
+        return self.final() is not None or self.rewound() is not None
+
     def progress(self) -> ProgressRecord | None:
         return ProgressRecord.read(self.storage, "progress.json")
 

@@ -36,7 +36,7 @@ from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord, Submissi
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
@@ -218,13 +218,19 @@ class Version:
     from_savepoint: str = ""
 
 
-def version_in_force(first: Version, *, before: str | None = None) -> Version:
+def version_in_force(
+    first: Version,
+    *,
+    before: str | None = None,
+    stays: Callable[[JobDirectory, UpgradeRecord], bool] = lambda *_: False,
+) -> Version:
     """Return the version that accepted upgrades have led to; during an upgrade, the old one.
 
     Args:
         first: the version that the job began with.
         before: the directory of a version, for the version that it replaces; None for the newest
             one.
+        stays: whether the caller is about a version although that upgrade has replaced it.
 
     Raises:
         CorruptDocumentError: accepted upgrades form a cycle.
@@ -234,7 +240,9 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
     while True:
         directory = directory_at(version.job_dir)
         upgrade = upgrade_in_force(directory)
-        if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED or upgrade.to == last:
+        if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED:
+            return version
+        if upgrade.to == last or stays(directory, upgrade):
             return version
         visited.add(directory.url)
         if directory_at(upgrade.to).url in visited:
