@@ -42,7 +42,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
     describe_version,
     upgrade_from,
-    upgrade_in_force,
+    upgrade_over,
     version_in_force,
 )
 from airflow_provider.runtime.observe.state import RunState
@@ -306,10 +306,10 @@ class SparkStreamingOperator(DriverOperator):
     def _check(self, hook: DriverHook, context: Context) -> None:
         self._interval(context)  # its configuration may contradict itself
         directory = directory_at(self.job_dir)
-        if (upgrade := upgrade_in_force(directory)) is not None:
-            standing = describe_version(directory, upgrade)
+        if (found := upgrade_over(directory, self._run_id(context))) is not None:
+            standing, is_accepted = describe_version(*found), found[1].is_accepted
             # A retry looks again, and may be of another version by then.
-            raise ConfigError(standing) if upgrade.is_accepted else SparkRunFailedError(standing)
+            raise ConfigError(standing) if is_accepted else SparkRunFailedError(standing)
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:

@@ -119,7 +119,12 @@ class World:
     def drain(self) -> None:
         self._drained.add(self._files)
         self._run(
-            self.job_dir, until="end", at_end="drain", run_id=self._name("drain"), replayable_runs=3
+            self.job_dir,
+            run_id=self._name("drain"),
+            mode=self._random.choice(("streaming", "automatic")),  # of a new job BATCH
+            until="end",
+            at_end="drain",
+            replayable_runs=3,
         )
 
     def run_named(self) -> None:
@@ -195,12 +200,12 @@ class World:
         timer = threading.Timer(self._random.choice((1.0, 8.0)), stop.set)
         timer.start()
         try:
-            self._upgrade(stop)
+            self._upgrade(stop, self._where())
         finally:
             timer.cancel()
 
-    def _upgrade(self, stop: threading.Event) -> None:
-        spec, here = self._place.ask(self._job, **SUSPEND), self._where()
+    def _upgrade(self, stop: threading.Event, here: str) -> None:
+        spec = self._place.ask(self._job, **SUSPEND)
         Upgrade(
             here,
             dataclasses.replace(spec, job_dir=self._next_version(here)),
@@ -213,11 +218,11 @@ class World:
         ).run()
 
     def begin(self) -> None:
-        """Let the job read three files, and save it."""
+        """Let the job read three files, and save it; or drain it."""
         for _ in range(3):
             self.feed()
-        self.run()
-        self.save()
+        self._random.choice((self.run, self.run, self.drain))()
+        self.done.append(f"begun, save: {self._outcome(self.save)}")  # BATCH keeps no state
 
     # --- what is true ---------------------------------------------------------------------------
 
@@ -319,7 +324,8 @@ class World:
                 code = self._drivers.command(*shlex.split(named)).wait()
                 self.done.append(f"named: {named}: {code}")
             elif "upgrade" in said:
-                self.done.append(f"upgrade again: {self._outcome(self.upgrade)}")
+                again = partial(self._upgrade, threading.Event(), self.job_dir)
+                self.done.append(f"upgrade again: {self._outcome(again)}")
         else:
             raise AssertionError(f"the job cannot go on: {error}")
         # A drain ends the job: files that come after it are not read.

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     check_may_begin,
     put_upgrade,
+    read_upgrade,
     upgrade_id,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -33,6 +35,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run
+from tests.present import present
 from tests.unit.support import EpochBench, FakeSink
 
 TASK = "the task of DAG 'flights', run 'manual__1',"
@@ -240,3 +243,45 @@ def test_nobody_removes_the_savepoint_of_an_upgrade_that_has_not_ended(tmp_path,
     else:
         dispose(saved, clock=job.clock)
         assert not job.storage.exists("savepoints/s1")
+
+
+def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path):
+    """
+    What others would begin in its directory could neither stay nor be reverted if it is rejected:
+    runs, upgrades, restores, and the removal of the savepoint to which it is reverted.
+    """
+    old = Upgraded(tmp_path, by_task=False)
+    job = EpochBench(tmp_path / "new", FakeSink()).begun().published(2)
+    begun = a_run(old.id, from_savepoint=f"{old.url}/savepoints/{old.id}")
+    directory = JobDirectory(job.storage)
+    directory.run(old.id).put_record(begun)
+    source, saved = job_source(old.new, job.clock), f"{old.new}/savepoints/rewind-{old.id}"
+    take_savepoint(source, saved, origin="rewind", clock=job.clock)
+    newer = JobDirectory(directory.storage.at("newer"))
+    refused = [
+        lambda: check_preconditions(directory, "r2"),
+        lambda: check_may_begin(directory, newer),
+        lambda: restore_job(old.new, saved, clock=job.clock),
+        lambda: dispose(saved, clock=job.clock),
+    ]
+
+    for begin in refused:
+        with pytest.raises(ConfigError, match=f"old: its upgrade to .*new has not ended .*{AGAIN}"):
+            begin()
+    assert Restores(directory).last() is None
+    check_preconditions(directory, old.id)  # its own driver
+    last = present(read_upgrade(old.directory, old.id))
+    put_upgrade(old.directory, last.after(UpgradeStep.ACCEPTED))
+    for begin in refused:
+        begin()
+
+
+def test_a_version_needs_the_directory_of_its_predecessor_no_more(tmp_path):
+    """It may have been removed once the version had taken over."""
+    old = Upgraded(tmp_path, by_task=False)
+    directory = JobDirectoryBuilder(tmp_path / "new").begin().directory
+    begun = a_run(old.id, from_savepoint=f"{old.url}/savepoints/{old.id}")
+    directory.run(old.id).put_record(begun)
+    shutil.rmtree(tmp_path / "old")
+
+    check_preconditions(directory, "r2")

@@ -40,7 +40,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import STOP_REQUEST
 from airflow_provider.runtime.jobdir.run_spec import read_secrets
 from airflow_provider.runtime.jobdir.runs import last_run, request_of
-from airflow_provider.runtime.jobdir.upgrade_record import rejection_of, upgrade_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -219,22 +219,12 @@ class Upgrade(UpgradeSteps):
     # --- the new version ------------------------------------------------------------------------
 
     def drive_new(self) -> FinalCheckpoint | str:
-        rejected = None if self.has_accepted() else self._judge_by_people()
-        if rejected is not None:
-            return rejected
+        if not self.has_accepted() and self._new.run(self._id).rewound() is not None:
+            return "its run was rewound"  # by a person, who can do nothing else with it
         # A driver that its cluster starts again says nothing about the version.
         check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
         spec = dataclasses.replace(self._spec, from_savepoint=str(self.record.savepoint))
         return self._drive(spec, self._on_progress) if self.has_accepted() else self._try_new(spec)
-
-    def _judge_by_people(self) -> str | None:
-        """Return why a version is rejected that was rewound, and accept one that was upgraded."""
-        if self._new.run(self._id).rewound() is not None:
-            return "its run was rewound"
-        newer = upgrade_in_force(self._new)
-        if newer is not None and newer.is_accepted:
-            self.accept()
-        return None
 
     def _try_new(self, spec: RunSpec) -> FinalCheckpoint | str:
         log.info("%s: trying the version in %s", self._directory.url, self._new.url)

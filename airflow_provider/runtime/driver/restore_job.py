@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_over
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
@@ -176,7 +176,7 @@ def rewind_job(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
-    _check_in_force(directory)
+    _check_in_force(directory, run_id)
     later = runs_since(directory, run_id)
     _check_whole(directory, run_id)
     if not with_later:
@@ -184,7 +184,8 @@ def rewind_job(
     observer = wait_for_free_lease(directory.storage, clock)
     with using_spark(spark, f"spark-stream rewind {directory.url}", None, conf) as session:
         queries = _declare(directory, entry, conf, session)
-        with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
+        name = f"rewind-{run_id}"
+        with _leased(directory, name, session, observer, clock, rewinds=run_id) as lease:
             rewound = [
                 _rewind_one(directory, each, Rewind(directory, each, queries, lease, clock))
                 for each in _to_rewind(directory, run_id, later, with_later=with_later)
@@ -279,6 +280,8 @@ def _leased(
     session: SparkSession | None,
     observer: LeaseObserver,
     clock: Clock,
+    *,
+    rewinds: str | None = None,
 ) -> Iterator[Fence]:
     with refusing(directory.url, "written"):
         begin_identity(directory.storage, clock)
@@ -291,16 +294,16 @@ def _leased(
             observer=observer,
         )
     with lease:
-        _check_in_force(directory)
+        _check_in_force(directory, rewinds)
         relocate(directory, lease, clock)
         yield lease
 
 
-def _check_in_force(directory: JobDirectory) -> None:
-    """Refuse to set a version back if another one continues from its rows, or may."""
-    upgrade = upgrade_in_force(directory)
+def _check_in_force(directory: JobDirectory, rewinds: str | None = None) -> None:
+    """Refuse to set back a version on probation, or one from whose rows another continues."""
+    upgrade = upgrade_over(directory, rewinds)
     if upgrade is not None:
-        raise ConfigError(describe_version(directory, upgrade))
+        raise ConfigError(describe_version(*upgrade))
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> OperationRecord | None:

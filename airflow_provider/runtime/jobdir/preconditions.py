@@ -19,7 +19,7 @@ from airflow_provider.runtime.errors.ways_out import set_option
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
 from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
-from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class Situation:
         cls, directory: JobDirectory, run_id: str, driver_id: str | None, replays: str | None
     ) -> Situation:
         run = directory.run(run_id)
-        upgrade = upgrade_in_force(directory)
+        upgrade = upgrade_over(directory, run_id)
         drained_by = draining_run(directory) or committed_batch_run(directory)
         return cls(
             url=directory.url,
@@ -74,7 +74,7 @@ class Situation:
             has_drain_ended=drained_by is not None
             and directory.run(drained_by).final() is not None,
             unintended_drain=_unintended_drain(directory) if replays is None else None,
-            replaced=describe_version(directory, upgrade) if upgrade is not None else None,
+            replaced=describe_version(*upgrade) if upgrade is not None else None,
         )
 
 

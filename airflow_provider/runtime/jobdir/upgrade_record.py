@@ -32,6 +32,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import check_format, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord, SubmissionRecord
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
@@ -190,6 +191,26 @@ def upgrade_in_force(directory: JobDirectory) -> UpgradeRecord | None:
     """Return the upgrade for which the version in a directory is not started; None for none."""
     newest = newest_upgrade(directory)
     return newest if newest is not None and newest.forbids_old else None
+
+
+def upgrade_over(
+    directory: JobDirectory, run_id: str | None = None
+) -> tuple[JobDirectory, UpgradeRecord] | None:
+    """Return the upgrade that forbids to start a version or to set it back, and its directory.
+
+    It is one from this version that was not rejected, or an open one to it, which alone starts its
+    own run *run_id*.
+    """
+    upgrade, trial = upgrade_in_force(directory), upgrade_id(directory.url)
+    if upgrade is not None:
+        return directory, upgrade
+    run = directory.run(trial).record() if run_id != trial else None
+    # After a later run the upgrade has ended, and the old directory may be gone.
+    if run is None or run.from_savepoint is None or last_run(directory).run_id != trial:
+        return None
+    old = directory_at(run.from_savepoint.rpartition("/savepoints/")[0])
+    tried = read_upgrade(old, trial)
+    return (old, tried) if tried is not None and tried.is_open else None
 
 
 def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
@@ -393,9 +414,8 @@ def describe_version(directory: JobDirectory, upgrade: UpgradeRecord) -> str:
 def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
     """Refuse an upgrade that the two directories forbid; return the number of its first step."""
     steps = [*steps_newest_first(directory)]  # one read: a later step has the number of the first
-    newest = steps[0] if steps else None
-    if newest is not None and newest.forbids_old:
-        raise ConfigError(describe_version(directory, newest))
+    if (found := upgrade_over(directory)) is not None:
+        raise ConfigError(describe_version(*found))
     before = next((step for step in steps if step.id == upgrade_id(new.url)), None)
     if before is not None:
         msg = f"{rejection_of(before)}; to try it again, give it another new directory"
@@ -403,4 +423,4 @@ def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
     if new.job() is not None or new.query_names():
         msg = f"{new.url}: there is a job already; a new version needs a new directory"
         raise ConfigError(msg)
-    return newest.number + 1 if newest is not None else 1
+    return steps[0].number + 1 if steps else 1

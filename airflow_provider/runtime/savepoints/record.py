@@ -236,6 +236,10 @@ class SavepointRecord(Document):
     def bytes(self) -> int:
         return sum(query.bytes for query in self.queries.values())
 
+    def is_start_of(self, run_id: str) -> bool:
+        """Whether a run began with it, and goes back to it when it is rewound."""
+        return (self.origin, self.run_id) == ("rewind", run_id)
+
     def files(self) -> Iterator[tuple[str, SavedFile]]:
         for name, query in self.queries.items():
             for file in query.files:

@@ -32,7 +32,7 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.upgrade_record import describe_version, newest_upgrade
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_over
 from airflow_provider.runtime.savepoints.catalog import (
     IncompleteSavepoint,
     Savepoint,
@@ -230,11 +230,12 @@ def _check_not_needed(savepoint: Savepoint) -> None:
         return
     directory = directory_at(record.source)
     try:
-        last, upgrade = Restores(directory).last(), newest_upgrade(directory)
+        last, found = Restores(directory).last(), upgrade_over(directory)
         if last is not None and last.is_open and is_of(last, savepoint):
             needs = str(open_restore(directory, last))  # the rows after it are gone
-        if upgrade is not None and upgrade.is_open and upgrade.savepoint == savepoint.url:
-            needs = describe_version(directory, upgrade)  # the new version begins and ends with it
+        if found is not None and found[1].is_open:
+            begins, reverts = found[1].savepoint == savepoint.url, record.is_start_of(found[1].id)
+            needs = describe_version(*found) if begins or reverts else needs
     except OSError as error:  # where it was taken says nothing against its removal
         log.info("%s: not known whether its job needs it: %s", savepoint.url, error)
     if needs:

@@ -59,7 +59,7 @@ def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None
     """Return the savepoint that a run began with, or None."""
     root = directory.storage.at("savepoints")
     named = [_find(root.at(name).url) for name in root.list("") if _is_of(name, run_id)]
-    found = [s for s in named if s is not None and _is_start(s, run_id)]
+    found = [s for s in named if s is not None and s.record.is_start_of(run_id)]
     # A driver presumed dead may have completed its own later: the earlier one is right.
     return min(found, key=lambda s: sum(q.batch for q in s.record.queries.values()), default=None)
 
@@ -282,10 +282,6 @@ def _begins_without_state(record: RunRecord) -> bool:
 def _is_of(folder: str, run_id: str) -> bool:
     name = _folder(run_id)
     return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
-
-
-def _is_start(savepoint: Savepoint, run_id: str) -> bool:
-    return (savepoint.record.origin, savepoint.record.run_id) == (_ORIGIN, run_id)
 
 
 def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:

@@ -31,7 +31,6 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     check_may_begin,
-    directory_in_force,
     put_upgrade,
     upgrade_id,
 )
@@ -171,25 +170,6 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
     storage.is_away = False
     look(a_progress())
     assert upgrade.has_accepted()
-
-
-def test_a_version_that_a_newer_one_has_replaced_meanwhile_is_accepted(tmp_path: Path) -> None:
-    """
-    A person has upgraded the new version further while it was tried: from its rows another one goes
-    on, so nothing may reject it any more, and the job's first address leads to the newest version.
-    """
-    old = JobDirectoryBuilder(tmp_path / "old").begin().directory
-    new = JobDirectoryBuilder(tmp_path / "new").begin().directory
-    newest = JobDirectoryBuilder(tmp_path / "newest").begin().directory
-    for one, other, step in [
-        (old, new, UpgradeStep.TRIAL),
-        (new, newest, UpgradeStep.ACCEPTED),
-    ]:
-        put_upgrade(one, an_upgrade(other, step))
-
-    with pytest.raises(ConfigError, match=f"{newest.url} has taken over; run that one"):
-        upgrade_in(tmp_path).run()
-    assert newest.url == directory_in_force(old.url)
 
 
 def test_a_signal_while_a_version_is_rejected_stops_the_old_one_too(tmp_path, monkeypatch):
