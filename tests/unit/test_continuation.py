@@ -348,6 +348,18 @@ def test_a_savepoint_whose_rows_were_reverted_is_not_restored(job, sink):
     restore_job(f"{job.storage.url}-another", late.url, clock=job.clock)
 
 
+def test_rows_that_were_reverted_after_a_restore_are_missed_by_their_savepoint(job, sink):
+    """They are of the query's former id: after the restore it has written nothing under its new one."""
+    early, late = write_on(job, 3), write_on(job, 5)
+    restore_job(job.storage.url, late.url, clock=job.clock)
+    set_back(job, early)
+    assert [0, 1, 2] == sorted(sink.published)
+
+    said = "after-5 cannot be .*'q' was set back since then, by operation 2, so its epochs from 3"
+    with pytest.raises(ConfigError, match=said):
+        restore_job(job.storage.url, late.url, clock=job.clock)
+
+
 def test_a_restore_that_has_reverted_nothing_yet_gives_way_to_a_later_savepoint(job):
     """Its own savepoint may be gone; from the first row that it reverts on it does not."""
     early, late = write_on(job, 3), write_on(job, 5)

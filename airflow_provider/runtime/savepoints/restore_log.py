@@ -266,15 +266,17 @@ def check_same_history(
 def _why_reverted(
     directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
 ) -> str:
-    for operation in changes:
-        query = operation.plan.queries[name]
-        if query["replaces"] is None or query["batch"] >= epoch:
-            continue
-        records = EpochRecords(directory.committables(name), query["replaces"])
+    back = next((each for each in changes if each.plan.queries[name]["batch"] < epoch), None)
+    if back is None:
+        return ""
+    storage = directory.committables(name)
+    # The rows may be of any earlier id: a query need not write between two restores.
+    for query_id in query_ids(storage):
+        records = EpochRecords(storage, query_id)
         taken = records.revert()
         if taken is not None and taken.first_epoch <= epoch and records.has_own():
             return (
-                f"was set back since then, by operation {operation.number}, so its epochs from "
+                f"was set back since then, by operation {back.number}, so its epochs from "
                 f"{taken.first_epoch} on were reverted, and the savepoint has read them"
             )
     return ""
