@@ -1,0 +1,242 @@
+"""Restores, rewinds and savepoints in any order, some of which die, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider.runtime.api.sinks import Committable, Fence
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.driver import restore_job as restore_job_module
+from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.runs import runs_newest_first
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.retention import dispose
+from airflow_provider.runtime.savepoints.rewind import (
+    begin_rewindable,
+    forget_older,
+    replayable_runs,
+)
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import a_run
+from tests.dying import DeathError
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
+
+pytestmark = pytest.mark.slow
+
+STEPS = 40
+
+
+class Sink(FakeSink):
+    """A sink that has the rows of each query id and attempt apart, as folders have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, list[str]] = {}
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        fence.check()
+        rows = self.staged.pop(committable.data["key"], None)
+        if rows is not None:
+            self.kept[committable.data["key"]] = rows
+
+    def revert(self, committables: Any, fence: Fence) -> None:
+        for committable in committables:
+            fence.check()
+            for rows in (self.staged, self.kept):
+                rows.pop(committable.data["key"], None)
+
+
+class Job:
+    """A job of one query; what its state has read is the number of its history in Spark's offsets."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._sink = Sink()
+        self._bench = EpochBench(root, self._sink).begun()
+        self._directory = JobDirectory(self._bench.storage)
+        self._url, self._clock = self._directory.url, self._bench.clock
+        self._numbers = itertools.count(1)
+        self._histories: list[tuple[str, ...]] = [()]
+        self.done: list[str] = []
+
+    # --- what is done -----------------------------------------------------------------------------
+
+    def run(self, at_least: int = 0) -> None:
+        """Let a driver begin a run, execute the batch in flight again, and write further ones."""
+        run_id = f"r{next(self._numbers)}"
+        check_no_open_restore(self._directory)
+        committer = self._bench.recovered(run_id)
+        try:
+            check_no_open_restore(self._directory)
+            keep = self._random.choice((0, 1, 3))
+            logs = self._bench.spark.logs
+            record = a_run(
+                run_id,
+                at_end="suspend",
+                starting={"q": logs.position().last_commit},
+                started=f"{int(run_id[1:]):09}",
+                token=len(self._bench._leases),
+                replayable=keep > 0,
+            )
+            self._directory.run(run_id).put_record(record)
+            if keep:
+                begin_rewindable(self._directory, record, self._clock)
+            forget_older(
+                self._directory, replayable_runs(self._directory, run_id, keep), self._clock
+            )
+            if logs.query_id() is None:
+                self._bench.spark.begin(f"7d0f2a34-5f5e-4c0e-9f0a-{run_id:0>12}")
+                self._bench.spark.storage.put("sources/0/0", b"v1")
+            for _ in range(self._random.randint(at_least, 3)):
+                epoch, number = self._plan()
+                committer.pre_commit(FakeFrame(self._histories[number][-1]), epoch, counted(1))
+                self._bench.spark.commit(epoch)
+                committer.commit_ready()
+        finally:
+            self._bench.close()
+
+    def _plan(self) -> tuple[int, int]:
+        """Plan the next batch, of one new row, unless one is planned."""
+        position = self._bench.spark.logs.position()
+        epoch = position.last_commit + 1
+        if position.last_offsets > position.last_commit:
+            return epoch, self._history(epoch)
+        before = self._histories[self._history(position.last_commit)]
+        self._histories.append((*before, f"row {next(self._numbers)}"))
+        number = len(self._histories) - 1
+        self._bench.spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
+        return epoch, number
+
+    def save(self) -> None:
+        url = f"{self._url}/savepoints/s{next(self._numbers)}"
+        take_savepoint(job_source(self._url, self._clock), url, clock=self._clock)
+
+    def restore(self) -> None:
+        restore_job(
+            self._url,
+            self._some_savepoint(),
+            revert=self._random.random() < 0.8,
+            claim_mode=self._random.choice(("no_claim", "no_claim", "claim")),
+            clock=self._clock,
+        )
+
+    def rewind(self) -> None:
+        known = [record.run_id for record in runs_newest_first(self._directory)][:4]
+        run_id = self._random.choice(known or ["nobody"])
+        later = self._random.random() < 0.5
+        rewind_job(self._url, run_id, with_later=later, clock=self._clock)
+
+    def dispose(self) -> None:
+        dispose(self._some_savepoint(), clock=self._clock)
+
+    def _some_savepoint(self) -> str:
+        folders = sorted(self._bench.storage.list("savepoints"), key=lambda name: name[-3:])
+        known = [*folders, *folders[-3:] * 2]
+        return f"{self._url}/savepoints/{self._random.choice(known or ['none'])}"
+
+    # --- what is true -----------------------------------------------------------------------------
+
+    def take_a_step(self) -> None:
+        chances = {self.run: 4, self.save: 2, self.restore: 4, self.rewind: 2, self.dispose: 1}
+        (command,) = self._random.choices([*chances], [*chances.values()])
+        after = self._random.choice((None, None, self._random.randint(1, 12)))
+        error = self._random.choice((DeathError, OSError))
+        with _failing(after, error):
+            self._do(command)
+
+    def check(self) -> None:
+        """End what is open, publish what is committed, and compare state and output."""
+        for _ in range(9):
+            last = Restores(self._directory).last()
+            if last is None or not last.is_open:
+                break
+            plan = last.plan
+            if plan.savepoint is None or last.by:
+                self._do(lambda: rewind_job(self._url, last.rewinds[-1], clock=self._clock))
+            else:
+                self._do(
+                    lambda: restore_job(
+                        self._url,
+                        str(plan.savepoint),
+                        revert=plan.reverts,
+                        claim_mode=plan.claim_mode,
+                        clock=self._clock,
+                    )
+                )
+        else:
+            raise AssertionError("the restore cannot be ended")
+        self._bench.recovered(f"look{next(self._numbers)}")
+        self._bench.close()
+        read = self._histories[self._history(self._bench.spark.logs.position().last_commit)]
+        assert sorted(read) == sorted(itertools.chain.from_iterable(self._sink.kept.values()))
+
+    def _history(self, batch: int) -> int:
+        if batch < 0:
+            return 0
+        offsets = self._bench.spark.storage.read(f"offsets/{batch}").decode()
+        return int(json.loads(offsets.splitlines()[2])["logOffset"])
+
+    def _do(self, command: Callable[[], Any]) -> None:
+        try:
+            command()
+        except (SparkStreamError, DeathError, OSError) as error:
+            self.done.append(f"{command.__name__}: {type(error).__name__}: {error}")
+        else:
+            self.done.append(f"{command.__name__}: done")
+
+
+@contextlib.contextmanager
+def _failing(hits: int | None, error: type[BaseException]) -> Iterator[None]:
+    left = itertools.count(1)
+
+    def hit(name: str) -> None:
+        if next(left) == hits:
+            raise error(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "hit", hit)
+        yield
+
+
+def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(root, seed)
+    query = SimpleNamespace(name="q", sinks=job._bench.sinks, native=None)
+    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: [query])
+    monkeypatch.setattr(
+        restore_job_module, "using_spark", lambda *_: contextlib.nullcontext(object())
+    )
+    monkeypatch.setattr(restore_job_module, "jvm_pid", lambda _: 1)
+    try:
+        job.run(at_least=1)
+        job.save()
+        for _ in range(STEPS // 4):
+            for _ in range(4):
+                job.take_a_step()
+            job.check()
+    except BaseException:
+        print(f"seed {seed}", *job.done, sep="\n")
+        raise
+
+
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 300), marks=pytest.mark.soak)])
+def test_the_output_has_what_the_state_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
+) -> None:
+    """
+    Whatever was restored, rewound, removed and cut short: each row that the state has read is
+    published once, and no other, as soon as what is open has ended.
+    """
+    for seed in seeds:
+        play(tmp_path / str(seed), seed, monkeypatch)
