@@ -386,6 +386,27 @@ def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(
         restore_job(f"{job.storage.url}-another", theirs.url, clock=job.clock)
 
 
+def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp_path):
+    """
+    As after an upgrade: both versions write to one output, and only the old one's directory knows
+    what it has written there since that savepoint.
+    """
+    early, start = write_on(job, 3), write_on(job, 5)
+    new = EpochBench(tmp_path / "new", sink)
+    for chosen in (early, start):  # it has written nothing yet
+        restore_job(new.storage.url, chosen.url, clock=job.clock)
+    write_on(new, 7)
+
+    said = "'q' has begun here after epoch 4 of another job directory, .* written after epoch 2,"
+    with pytest.raises(ConfigError, match=said):
+        restore_job(new.storage.url, early.url, clock=job.clock)
+    set_back(new, save(new, "own"))
+    write_on(new, 8)
+    set_back(new, start)
+    restore_job(new.storage.url, start.url, clock=job.clock)
+    assert [0, 1, 2, 3, 4] == sorted(sink.published)
+
+
 def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
     """What the run had written before has stayed."""
     begin_anew(job)

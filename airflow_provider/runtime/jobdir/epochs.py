@@ -252,9 +252,9 @@ class EpochRecords:
         taken = self.revert()
         return taken is not None and taken.keep_outputs
 
-    def is_copy(self) -> bool:
-        """Whether the query is a restored copy, which continues from epochs of another id."""
-        return any(not run_id for *_, run_id in self.history().ranges)
+    def copied(self) -> int:
+        """Return the last epoch of another id from which a restored copy continues; -1 for none."""
+        return max((last for _, last, _, run in self.history().ranges if not run), default=-1)
 
     def ensure_not_rewound(self) -> None:
         """Refuse to continue under this id when epochs of it were reverted, or are about to be."""

@@ -155,7 +155,7 @@ def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: Commit
         last = Journal(directory.storage).last_restore()
         plan = last.restore if last is not None and last.is_open else None
         return plan is not None and plan.queries.get(name, {}).get("replaces") == query_id
-    return now != query_id and EpochRecords(committables, now).is_copy()
+    return now != query_id and EpochRecords(committables, now).copied() >= 0
 
 
 def _verify_epochs(

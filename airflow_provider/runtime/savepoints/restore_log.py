@@ -284,13 +284,19 @@ def _why_reverted(
 
 def _why_foreign(directory: JobDirectory, name: str, epoch: int) -> str:
     storage = directory.committables(name)
-    for query_id in query_ids(storage):
-        there = EpochRecords(storage, query_id).active_epochs_after(-1)
-        if there and there[0] <= epoch:
-            return (
-                f"has written epoch {there[0]} here, and the savepoint, which is of another job "
-                f"directory, has read other rows up to epoch {epoch}"
-            )
+    ids = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
+    written = min((each[0] for r in ids if (each := r.active_epochs_after(-1))), default=epoch + 1)
+    if written <= epoch:
+        return (
+            f"has written epoch {written} here, and the savepoint, which is of another job "
+            f"directory, has read other rows up to epoch {epoch}"
+        )
+    begun = min((records.copied() for records in ids if records.has_own()), default=-1)
+    if epoch < begun:  # the output may be the same, as after an upgrade
+        return (
+            f"has begun here after epoch {begun} of another job directory, so nothing here could "
+            f"revert what that one has written after epoch {epoch}, with which the savepoint ends"
+        )
     return ""
 
 
