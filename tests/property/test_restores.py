@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.api.sinks import Committable, Fence
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
@@ -45,6 +45,17 @@ class Sink(FakeSink):
         super().__init__()
         self.kept: dict[str, list[str]] = {}
 
+    def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
+        for key in [key for key in self.staged if key.startswith(query_id)]:
+            epoch, token = key.removeprefix(query_id).split("/")[1:]
+            if is_garbage(int(epoch), int(token)):
+                del self.staged[key]
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        key = f"{epoch.query_id}/{epoch.epoch}/{epoch.token}"
+        self.staged[key] = list(df.rows)
+        return Staged({"key": key}, len(df.rows))
+
     def commit(self, committable: Committable, fence: Fence) -> None:
         fence.check()
         rows = self.staged.pop(committable.data["key"], None)
@@ -62,14 +73,17 @@ class Job:
     """A job of one query; what its state has read is the number of its history in Spark's offsets."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self._random = random.Random(seed)
+        self._random, self._root = random.Random(seed), root
         self._sink = Sink()
-        self._bench = EpochBench(root, self._sink).begun()
-        self._directory = JobDirectory(self._bench.storage)
-        self._url, self._clock = self._directory.url, self._bench.clock
         self._numbers = itertools.count(1)
         self._histories: list[tuple[str, ...]] = [()]
+        self._savepoints: list[str] = []
         self.done: list[str] = []
+        self._move(EpochBench(root / "0", self._sink).begun())
+
+    def _move(self, bench: EpochBench) -> None:
+        self._bench, self._directory = bench, JobDirectory(bench.storage)
+        self._url, self._clock = self._directory.url, bench.clock
 
     # --- what is done -----------------------------------------------------------------------------
 
@@ -87,7 +101,7 @@ class Job:
                 at_end="suspend",
                 starting={"q": logs.position().last_commit},
                 started=f"{int(run_id[1:]):09}",
-                token=len(self._bench._leases),
+                token=self._bench._leases[-1].token,
                 replayable=keep > 0,
             )
             self._directory.run(run_id).put_record(record)
@@ -121,6 +135,7 @@ class Job:
 
     def save(self) -> None:
         url = f"{self._url}/savepoints/s{next(self._numbers)}"
+        self._savepoints.append(url)
         take_savepoint(job_source(self._url, self._clock), url, clock=self._clock)
 
     def restore(self) -> None:
@@ -138,18 +153,40 @@ class Job:
         later = self._random.random() < 0.5
         rewind_job(self._url, run_id, with_later=later, clock=self._clock)
 
+    def move(self) -> None:
+        """Let the job continue in another directory with the same output, as an upgrade does."""
+        check_no_open_restore(self._directory)
+        self._publish()
+        self.save()
+        new = EpochBench(self._root / f"{next(self._numbers)}", self._sink)
+        restore_job(new.storage.url, self._savepoints[-1], clock=new.clock)
+        self._move(new)
+        with _failing(None, OSError):  # an upgrade is accepted when the new version has written
+            self.run(at_least=1)
+
+    def _publish(self) -> None:
+        self._bench.recovered(f"look{next(self._numbers)}")
+        self._bench.close()
+
     def dispose(self) -> None:
         dispose(self._some_savepoint(), clock=self._clock)
 
     def _some_savepoint(self) -> str:
         folders = sorted(self._bench.storage.list("savepoints"), key=lambda name: name[-3:])
-        known = [*folders, *folders[-3:] * 2]
-        return f"{self._url}/savepoints/{self._random.choice(known or ['none'])}"
+        known = [f"{self._url}/savepoints/{name}" for name in [*folders, *folders[-3:] * 2]]
+        return self._random.choice([*known, *self._savepoints[-5:]] or ["/nowhere"])
 
     # --- what is true -----------------------------------------------------------------------------
 
     def take_a_step(self) -> None:
-        chances = {self.run: 4, self.save: 2, self.restore: 4, self.rewind: 2, self.dispose: 1}
+        chances = {
+            self.run: 8,
+            self.save: 4,
+            self.restore: 8,
+            self.rewind: 4,
+            self.dispose: 2,
+            self.move: 1,
+        }
         (command,) = self._random.choices([*chances], [*chances.values()])
         after = self._random.choice((None, None, self._random.randint(1, 12)))
         error = self._random.choice((DeathError, OSError))
@@ -177,8 +214,7 @@ class Job:
                 )
         else:
             raise AssertionError("the restore cannot be ended")
-        self._bench.recovered(f"look{next(self._numbers)}")
-        self._bench.close()
+        self._publish()
         read = self._histories[self._history(self._bench.spark.logs.position().last_commit)]
         assert sorted(read) == sorted(itertools.chain.from_iterable(self._sink.kept.values()))
 
