@@ -195,12 +195,12 @@ class World:
     def clean_up(self) -> None:
         clean_up(self._where(), spark=self._spark)
 
-    def upgrade(self) -> None:
-        stop = threading.Event()
+    def upgrade(self, here: str | None = None) -> None:
+        stop = threading.Event()  # whichever version goes on may be one without an end
         timer = threading.Timer(self._random.choice((1.0, 8.0)), stop.set)
         timer.start()
         try:
-            self._upgrade(stop, self._where())
+            self._upgrade(stop, here or self._where())
         finally:
             timer.cancel()
 
@@ -324,7 +324,7 @@ class World:
                 code = self._drivers.command(*shlex.split(named)).wait()
                 self.done.append(f"named: {named}: {code}")
             elif "upgrade" in said:
-                again = partial(self._upgrade, threading.Event(), self.job_dir)
+                again = partial(self.upgrade, self.job_dir)
                 self.done.append(f"upgrade again: {self._outcome(again)}")
         else:
             raise AssertionError(f"the job cannot go on: {error}")
