@@ -389,19 +389,22 @@ def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(
 def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp_path):
     """
     As after an upgrade: both versions write to one output, and only the old one's directory knows
-    what it has written there since that savepoint.
+    what it has written there since that savepoint, or has reverted.
     """
-    early, start = write_on(job, 3), write_on(job, 5)
+    early, start, late = write_on(job, 3), write_on(job, 5), write_on(job, 6)
+    set_back(job, start)
     new = EpochBench(tmp_path / "new", sink)
     for chosen in (early, start):  # it has written nothing yet
         restore_job(new.storage.url, chosen.url, clock=job.clock)
     write_on(new, 7)
+    set_back(new, start)
 
-    said = "'q' has begun here after epoch 4 of another job directory, .* written after epoch 2,"
-    with pytest.raises(ConfigError, match=said):
-        restore_job(new.storage.url, early.url, clock=job.clock)
-    set_back(new, save(new, "own"))
-    write_on(new, 8)
+    for other, epoch in ((early, 2), (late, 5)):
+        said = f"'q' has begun here after epoch 4 of another job directory, .* up to {epoch} in"
+        with pytest.raises(ConfigError, match=said):
+            restore_job(new.storage.url, other.url, clock=job.clock)
+    set_back(new, write_on(new, 8))
+    write_on(new, 9)
     set_back(new, start)
     restore_job(new.storage.url, start.url, clock=job.clock)
     assert [0, 1, 2, 3, 4] == sorted(sink.published)

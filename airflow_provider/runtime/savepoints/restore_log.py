@@ -254,7 +254,7 @@ def check_same_history(
         elif is_own:
             why = _why_reverted(directory, name, saved.epoch, changes)
         else:
-            why = _why_foreign(directory, name, saved.epoch)
+            why = _why_foreign(directory, name, saved.epoch, savepoint)
         if why:
             msg = (
                 f"{directory.url}: the savepoint {savepoint.url} cannot be restored here: query "
@@ -282,7 +282,7 @@ def _why_reverted(
     return ""
 
 
-def _why_foreign(directory: JobDirectory, name: str, epoch: int) -> str:
+def _why_foreign(directory: JobDirectory, name: str, epoch: int, savepoint: Savepoint) -> str:
     storage = directory.committables(name)
     ids = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
     written = min((each[0] for r in ids if (each := r.active_epochs_after(-1))), default=epoch + 1)
@@ -292,10 +292,12 @@ def _why_foreign(directory: JobDirectory, name: str, epoch: int) -> str:
             f"directory, has read other rows up to epoch {epoch}"
         )
     begun = min((records.copied() for records in ids if records.has_own()), default=-1)
-    if epoch < begun:  # the output may be the same, as after an upgrade
+    starts = Restores(directory).starts()
+    is_start = begun == epoch and any(is_of(start, savepoint) for start in starts)
+    if begun >= 0 and not is_start:  # the output may be the same, as after an upgrade
         return (
-            f"has begun here after epoch {begun} of another job directory, so nothing here could "
-            f"revert what that one has written after epoch {epoch}, with which the savepoint ends"
+            f"has begun here after epoch {begun} of another job directory, and nothing here knows "
+            f"what that one has written, or reverted, of the epochs up to {epoch} in the savepoint"
         )
     return ""
 
