@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import SparkStreamError
@@ -30,7 +29,7 @@ from airflow_provider.runtime.savepoints.rewind import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import a_run
-from tests.dying import DeathError
+from tests.dying import DeathError, failing_after
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 pytestmark = pytest.mark.slow
@@ -161,7 +160,9 @@ class Job:
         new = EpochBench(self._root / f"{next(self._numbers)}", self._sink)
         restore_job(new.storage.url, self._savepoints[-1], clock=new.clock)
         self._move(new)
-        with _failing(None, OSError):  # an upgrade is accepted when the new version has written
+        with failing_after(
+            None, OSError
+        ):  # an upgrade is accepted when the new version has written
             self.run(at_least=1)
 
     def _publish(self) -> None:
@@ -190,7 +191,7 @@ class Job:
         (command,) = self._random.choices([*chances], [*chances.values()])
         after = self._random.choice((None, None, self._random.randint(1, 12)))
         error = self._random.choice((DeathError, OSError))
-        with _failing(after, error):
+        with failing_after(after, error):
             self._do(command)
 
     def check(self) -> None:
@@ -231,19 +232,6 @@ class Job:
             self.done.append(f"{command.__name__}: {type(error).__name__}: {error}")
         else:
             self.done.append(f"{command.__name__}: done")
-
-
-@contextlib.contextmanager
-def _failing(hits: int | None, error: type[BaseException]) -> Iterator[None]:
-    left = itertools.count(1)
-
-    def hit(name: str) -> None:
-        if next(left) == hits:
-            raise error(name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failpoints, "hit", hit)
-        yield
 
 
 def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

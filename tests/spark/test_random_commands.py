@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import os
 import random
 import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from streams import (
 
 from airflow_provider.extensions.upgrades.upgrade_steps import Trial
 from airflow_provider.extensions.upgrades.upgrading import Upgrade
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.restore_job import clean_up, restore_job, rewind_job
@@ -49,7 +46,7 @@ from airflow_provider.runtime.savepoints.retention import Retention, dispose, re
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 from tests.crash.drivers import Drivers, await_that
-from tests.dying import DeathError
+from tests.dying import DeathError, failing_after
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(0)]
 
@@ -196,7 +193,7 @@ class World:
         clean_up(self._where(), spark=self._spark)
 
     def upgrade(self, here: str | None = None) -> None:
-        stop = threading.Event()  # whichever version goes on may be one without an end
+        stop = threading.Event()  # whichever version continues may have no end
         timer = threading.Timer(self._random.choice((1.0, 8.0)), stop.set)
         timer.start()
         try:
@@ -270,7 +267,7 @@ class World:
         )
         error = self._random.choice((DeathError, DeathError, OSError))
         before = self.output()
-        with self._failing(after, error):
+        with failing_after(after, error, self._passed):
             said = self._outcome(command)
         self.done.append(f"{command.__name__} ({error.__name__} after {after}): {said}")
         undoes = {self.restore, self.rewind, self.replay, self.upgrade, self.live}
@@ -386,23 +383,6 @@ class World:
         except (DeathError, OSError) as error:
             return f"{type(error).__name__} at {error}"
         return "done"
-
-    @contextlib.contextmanager
-    def _failing(self, hits: int | None, error: type[BaseException]) -> Iterator[None]:
-        """Raise *error* at a failpoint, after so many: a death, or a storage that is away once."""
-        left = itertools.count(1)
-        main_thread = threading.current_thread()
-
-        def hit(name: str) -> None:
-            self._passed.add(name)
-            if next(left) == hits:
-                if threading.current_thread() is main_thread:
-                    raise error(name)
-                raise OSError(name)  # only the main thread can die alone
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(failpoints, "hit", hit)
-            yield
 
 
 SEEDS = [pytest.param(0, marks=pytest.mark.whole)]

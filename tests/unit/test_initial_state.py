@@ -221,34 +221,14 @@ def test_a_query_that_does_not_fit(directory, url, clock, caplog):
     assert "it starts over, without its state" in caplog.text
 
 
-def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
-    """
-    The run in the place of another one asks for the savepoint that the job began from: it goes on
-    from where the rewind has set it; one that was cut short is ended first.
+def set_to_its_own(directory, url, clock, name):
+    """Set a job that began with *url* to a savepoint of its own; it has begun all the same.
+
+    While that is cut short, it is refused with the command that ends it.
     """
     begin(directory, url, clock)
     own = checkpoint_source(directory.checkpoint("q").url, "q")
-    rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
-    begun = Restore(directory, OpenFence(), clock).begin(RestoreSettings(rewind, {"q": "q"}))
-
-    with pytest.raises(CheckpointError, match="did not end"):
-        start(directory, url).check()
-    Restore(directory, OpenFence(), clock).finish(begun, rewind)
-    query_id = logs_of(directory).query_id()
-    begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
-
-    assert query_id == logs_of(directory).query_id()
-    with pytest.raises(ConfigError, match="partitions=None, and 5 are requested now"):
-        start(directory, url, partitions=5).check()
-    with pytest.raises(ConfigError, match="was set to .*saved before, not to .*rewind-r1"):
-        start(directory, rewind.url).check()
-
-
-def test_a_job_that_a_person_has_set_to_another_savepoint_goes_on_from_there(directory, url, clock):
-    """A task's from_savepoint is where its job has begun; each scheduled run names it again."""
-    begin(directory, url, clock)
-    own = checkpoint_source(directory.checkpoint("q").url, "q")
-    chosen = take_savepoint(own, f"{directory.url}/savepoints/chosen", clock=clock)
+    chosen = take_savepoint(own, f"{directory.url}/savepoints/{name}", clock=clock)
     begun = Restore(directory, OpenFence(), clock).begin(RestoreSettings(chosen, {"q": "q"}))
 
     with pytest.raises(CheckpointError, match="did not end; to end it: .*savepoint restore"):
@@ -258,3 +238,22 @@ def test_a_job_that_a_person_has_set_to_another_savepoint_goes_on_from_there(dir
     begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 
     assert query_id == logs_of(directory).query_id()
+    return chosen
+
+
+def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
+    """
+    The run in the place of another one asks for the savepoint that the job began from: it continues
+    from where the rewind has set it; one that was cut short is ended first.
+    """
+    rewind = set_to_its_own(directory, url, clock, "rewind-r1")
+
+    with pytest.raises(ConfigError, match="partitions=None, and 5 are requested now"):
+        start(directory, url, partitions=5).check()
+    with pytest.raises(ConfigError, match="was set to .*saved before, not to .*rewind-r1"):
+        start(directory, rewind.url).check()
+
+
+def test_a_job_that_a_person_has_set_to_another_savepoint_goes_on_from_there(directory, url, clock):
+    """A task's from_savepoint is where its job has begun; each scheduled run names it again."""
+    set_to_its_own(directory, url, clock, "chosen")
