@@ -285,11 +285,11 @@ class SparkStreamingOperator(DriverOperator):
         return self.end_from_trigger and self.do_xcom_push and not self.outlets
 
     def _supervise(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        ends, period = None, self._period(context)
+        ends = None
         if self.max_runtime_s is not None or self._adopts:
+            period = self._period(context)
             period.put(run_id)  # a retry finds it, also when it has ended
-        if self.max_runtime_s is not None:
-            ends = period.ends(self.max_runtime_s)
+            ends = period.ends(self.max_runtime_s) if self.max_runtime_s is not None else None
         if ends is None and self.limits.allow_all:
             return None
         return Supervision(self.limits, ends).to_dict()
@@ -321,9 +321,12 @@ class SparkStreamingOperator(DriverOperator):
         return self._spec(run_id, context)
 
     def _decide(self, context: Context) -> str:
-        if self.on_clear == "replay":
-            resolve_run(self.job_dir, self._run_id(context), int(context["ti"].max_tries))
-        return self._current(context)
+        if self.on_clear == "resume":
+            return self._current(context)
+        tries = int(context["ti"].max_tries)
+        execution = resolve_run(self.job_dir, self._run_id(context), tries)
+        self._replays = execution.replays
+        return execution.run_id
 
     def _current(self, context: Context) -> str:
         first = self._run_id(context)

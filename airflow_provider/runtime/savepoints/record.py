@@ -58,9 +58,10 @@ if TYPE_CHECKING:
 MANIFEST: Final = "savepoint.json"
 SERIES: Final = "series"
 """The label that separates the savepoints of one purpose from a job's others."""
-REWIND_PREFIX: Final = "rewind-"
+REWIND: Final = "rewind"
+REWIND_PREFIX: Final = f"{REWIND}-"
 """How the folders of those savepoints begin that runs begin with; the run's id follows."""
-ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind", "bootstrap", "rewrite")
+ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", REWIND, "bootstrap", "rewrite")
 
 
 class SavedFile(NamedTuple):
@@ -238,7 +239,7 @@ class SavepointRecord(Document):
 
     def is_start_of(self, run_id: str) -> bool:
         """Whether a run began with it, and goes back to it when it is rewound."""
-        return (self.origin, self.run_id) == ("rewind", run_id)
+        return (self.origin, self.run_id) == (REWIND, run_id)
 
     def files(self) -> Iterator[tuple[str, SavedFile]]:
         for name, query in self.queries.items():

@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
+from airflow_provider.runtime.savepoints.record import REWIND, REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ORIGIN: Final = "rewind"
 _TRIES: Final = 5  # machines that were lost while a driver of the same run took its savepoint
 _FURTHER: Final = re.compile(r"(\+\d+)?")
 
@@ -120,7 +119,7 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
         try:
             if place.list(""):
                 collect_leftover(place.url, clock=clock)
-            take_savepoint(source, place.url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
+            take_savepoint(source, place.url, origin=REWIND, aligned_timeout_s=0, clock=clock)
         except SavepointBusyError as error:
             if number == _TRIES:
                 raise
@@ -152,7 +151,7 @@ class _Older:
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
         del now
-        return [s for s in savepoints if s.record.origin == _ORIGIN and self.is_about(s.folder)]
+        return [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
 
 
 def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
