@@ -46,7 +46,7 @@ pytestmark = [
 FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
 LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
 RUN = "flights-daily-run_1"
-REVERTS = ("revert.intended", "files.reverted_one", "revert.removed_one", "revert.done")
+REVERTS = ("files.reverted_one", "revert.removed_one", "revert.done")
 COPIES = ("restore.copied", "restore.numbered")
 STEPS = {
     "replay": ("restore.begun", *REVERTS, *COPIES, "restore.restored_one"),

@@ -19,7 +19,6 @@ PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.f
 STEPS = ("lease.acquired", "sink.staged", "sink.kept", "sink.precommitted", *PUBLISHING)
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 REVERTING = (
-    "revert.intended",
     "files.reverted_one",
     "revert.removed_one",
     "revert.done",

@@ -28,7 +28,6 @@ SINKS = ("files", "delta", "iceberg", "sql")
 # In the order in which one rewind comes by.
 DEATHS = (
     "restore.begun",
-    "revert.intended",
     "files.reverted_one",
     "revert.removed_one",
     "delta.reverting",

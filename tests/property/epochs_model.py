@@ -43,7 +43,6 @@ IN_A_BATCH = ("sink.staged", "sink.precommitted", *IN_SPARK)
 PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.forgotten")
 RECOVERING = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 REVERTING = (
-    "revert.intended",
     "files.reverted_one",
     "revert.removed_one",
     "revert.done",

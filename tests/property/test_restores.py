@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,14 @@ from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_no_open_restore,
+    relocate,
+)
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import (
     begin_rewindable,
@@ -28,13 +34,16 @@ from airflow_provider.runtime.savepoints.rewind import (
     replayable_runs,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.testing.job_directories import a_run
+from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_run
 from tests.dying import DeathError, failing_after
+from tests.property.turns import Actor, Died, ScriptThread, step_by_step
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 pytestmark = pytest.mark.slow
 
 STEPS = 40
+ALL = 10_000
 
 
 class Sink(FakeSink):
@@ -68,12 +77,19 @@ class Sink(FakeSink):
                 rows.pop(committable.data["key"], None)
 
 
+def history_of(spark: CheckpointBuilder, batch: int) -> int:
+    if batch < 0:
+        return 0
+    offsets = spark.storage.read(f"offsets/{batch}").decode()
+    return int(json.loads(offsets.splitlines()[2])["logOffset"])
+
+
 class Job:
     """A job of one query; what its state has read is the number of its history in Spark's offsets."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self._random, self._root = random.Random(seed), root
-        self._sink = Sink()
+        self._sink, self.turns = Sink(), ScriptThread()
         self._numbers = itertools.count(1)
         self._histories: list[tuple[str, ...]] = [()]
         self._savepoints: list[str] = []
@@ -90,17 +106,14 @@ class Job:
         """Let a driver begin a run, execute the batch in flight again, and write further ones."""
         run_id = f"r{next(self._numbers)}"
         check_no_open_restore(self._directory)
-        committer = self._bench.recovered(run_id)
-        try:
-            check_no_open_restore(self._directory)
+        with self._driving(run_id) as (lease, committer, spark):
             keep = self._random.choice((0, 1, 3))
-            logs = self._bench.spark.logs
             record = a_run(
                 run_id,
                 at_end="suspend",
-                starting={"q": logs.position().last_commit},
+                starting={"q": spark.logs.position().last_commit},
                 started=f"{int(run_id[1:]):09}",
-                token=self._bench._leases[-1].token,
+                token=lease.token,
                 replayable=keep > 0,
             )
             self._directory.run(run_id).put_record(record)
@@ -109,27 +122,35 @@ class Job:
             forget_older(
                 self._directory, replayable_runs(self._directory, run_id, keep), self._clock
             )
-            if logs.query_id() is None:
-                self._bench.spark.begin(f"7d0f2a34-5f5e-4c0e-9f0a-{run_id:0>12}")
-                self._bench.spark.storage.put("sources/0/0", b"v1")
+            if spark.logs.query_id() is None:
+                spark.begin(f"7d0f2a34-5f5e-4c0e-9f0a-{run_id:0>12}")
+                spark.storage.put("sources/0/0", b"v1")
             for _ in range(self._random.randint(at_least, 3)):
-                epoch, number = self._plan()
+                epoch, number = self._plan(spark)
                 committer.pre_commit(FakeFrame(self._histories[number][-1]), epoch, counted(1))
-                self._bench.spark.commit(epoch)
+                spark.commit(epoch)
                 committer.commit_ready()
-        finally:
-            self._bench.close()
 
-    def _plan(self) -> tuple[int, int]:
+    @contextlib.contextmanager
+    def _driving(self, run_id: str) -> Iterator[tuple[Lease, EpochCommitter, CheckpointBuilder]]:
+        """Hold the lease, with the checkpoint as it is when it begins, as Spark does."""
+        with self._bench.lease(run_id) as lease:
+            relocate(self._directory, lease, self._clock, ["q"])
+            check_no_open_restore(self._directory)
+            committer, spark = self._bench.committer(lease, run_id), self._bench.spark
+            committer.recover()
+            yield lease, committer, spark
+
+    def _plan(self, spark: CheckpointBuilder) -> tuple[int, int]:
         """Plan the next batch, of one new row, unless one is planned."""
-        position = self._bench.spark.logs.position()
+        position = spark.logs.position()
         epoch = position.last_commit + 1
         if position.last_offsets > position.last_commit:
-            return epoch, self._history(epoch)
-        before = self._histories[self._history(position.last_commit)]
+            return epoch, history_of(spark, epoch)
+        before = self._histories[history_of(spark, position.last_commit)]
         self._histories.append((*before, f"row {next(self._numbers)}"))
         number = len(self._histories) - 1
-        self._bench.spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
+        spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
         return epoch, number
 
     def save(self) -> None:
@@ -166,8 +187,8 @@ class Job:
             self.run(at_least=1)
 
     def _publish(self) -> None:
-        self._bench.recovered(f"look{next(self._numbers)}")
-        self._bench.close()
+        with self._driving(f"look{next(self._numbers)}"):
+            pass
 
     def dispose(self) -> None:
         dispose(self._some_savepoint(), clock=self._clock)
@@ -194,6 +215,23 @@ class Job:
         with failing_after(after, error):
             self._do(command)
 
+    def take_two_steps(self) -> None:
+        """Let two processes act in turns; each is paused while the other one takes it for dead."""
+        chances = {self.run: 2, self.save: 1, self.restore: 3, self.rewind: 2, self.dispose: 1}
+        commands = self._random.choices([*chances], [*chances.values()], k=2)
+        first, second = (Actor(self.turns, partial(self._do, command)) for command in commands)
+        pauses = [self._random.randint(1, 100) for _ in range(3)]
+        self.done.append(f"{commands[0].__name__} and {commands[1].__name__}, paused by {pauses}:")
+        fails = self._random.choice((None, None, self._random.randint(1, 12)))
+        with failing_after(fails, OSError):
+            first.advance(pauses[0])
+            second.advance(self._random.choice((pauses[1], ALL)))
+            first.advance(pauses[2], dies=self._random.random() < 0.2)
+            second.advance(ALL)
+            first.advance(ALL)
+        for actor in (first, second):
+            assert actor.error is None or isinstance(actor.error, Died), repr(actor.error)
+
     def check(self) -> None:
         """End what is open, publish what is committed, and compare state and output."""
         for _ in range(9):
@@ -216,14 +254,9 @@ class Job:
         else:
             raise AssertionError("the restore cannot be ended")
         self._publish()
-        read = self._histories[self._history(self._bench.spark.logs.position().last_commit)]
+        spark = self._bench.spark
+        read = self._histories[history_of(spark, spark.logs.position().last_commit)]
         assert sorted(read) == sorted(itertools.chain.from_iterable(self._sink.kept.values()))
-
-    def _history(self, batch: int) -> int:
-        if batch < 0:
-            return 0
-        offsets = self._bench.spark.storage.read(f"offsets/{batch}").decode()
-        return int(json.loads(offsets.splitlines()[2])["logOffset"])
 
     def _do(self, command: Callable[[], Any]) -> None:
         try:
@@ -242,12 +275,16 @@ def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         restore_job_module, "using_spark", lambda *_: contextlib.nullcontext(object())
     )
     monkeypatch.setattr(restore_job_module, "jvm_pid", lambda _: 1)
+    step_by_step(monkeypatch, job.turns)
     try:
         job.run(at_least=1)
         job.save()
         for _ in range(STEPS // 4):
             for _ in range(4):
                 job.take_a_step()
+            job.check()
+            for _ in range(3):
+                job.take_two_steps()
             job.check()
     except BaseException:
         print(f"seed {seed}", *job.done, sep="\n")

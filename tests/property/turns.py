@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
 
 from airflow_provider.runtime.storage.local import LocalStorage
 
@@ -64,6 +68,21 @@ class TurnedStorage(LocalStorage):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self.turns.step()
         return super().put_if_absent(path, data)
+
+
+def step_by_step(patch: pytest.MonkeyPatch, turns: ScriptThread) -> None:
+    """Make each read and write of every local storage a step."""
+
+    def taking_a_step(act: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(act)
+        def wrapped(*args: Any, **options: Any) -> Any:
+            turns.step()
+            return act(*args, **options)
+
+        return wrapped
+
+    for name in ("read", "exists", "list", "put", "put_if_absent", "delete", "delete_all"):
+        patch.setattr(LocalStorage, name, taking_a_step(getattr(LocalStorage, name)))
 
 
 class Actor:

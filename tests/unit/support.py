@@ -254,7 +254,9 @@ class EpochBench:
 
     def driver(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
         """Take the lease, waiting out any holder, and return a committer under it."""
-        lease = self.lease(run_id)
+        return self.committer(self.lease(run_id), run_id, *sinks)
+
+    def committer(self, lease: Lease, run_id: str, *sinks: Sink) -> EpochCommitter:
         return EpochCommitter(
             "q",
             storage=self.committables,

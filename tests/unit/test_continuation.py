@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
+from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
@@ -29,6 +30,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.identity import IdentityRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, wait_for_free_lease
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
@@ -360,17 +362,32 @@ def test_rows_that_were_reverted_after_a_restore_are_missed_by_their_savepoint(j
         restore_job(job.storage.url, late.url, clock=job.clock)
 
 
-def test_a_restore_that_has_reverted_nothing_yet_gives_way_to_a_later_savepoint(job):
-    """Its own savepoint may be gone; from the first row that it reverts on it does not."""
+def test_a_restore_that_reverts_gives_way_to_no_later_savepoint(job):
+    """Some sinks may have reverted rows that the later one has read, others not."""
     early, late = write_on(job, 3), write_on(job, 5)
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
     settings = RestoreSettings(early, {"q": "q"})
     Restore(directory_of(job), job.lease("r"), job.clock, [query]).begin(settings)
     job.close()
 
-    done = restore_job(job.storage.url, late.url, clock=job.clock)
+    with pytest.raises(CheckpointError, match="did not end; to end it: .* --revert, or a retry"):
+        restore_job(job.storage.url, late.url, clock=job.clock)
 
-    assert (4, False) == (done.plan.queries["q"]["batch"], done.is_open)
+
+def test_a_restore_after_the_look_of_another_one_is_seen_by_it(job, sink, monkeypatch):
+    """Spark takes seconds to start; meanwhile another command sets the job back further."""
+    early, late = write_on(job, 3), write_on(job, 5)
+    set_back(job, late)
+
+    def set_back_now(*_: object) -> LeaseObserver:
+        monkeypatch.undo()
+        set_back(job, early)
+        return wait_for_free_lease(job.storage, job.clock)
+
+    monkeypatch.setattr(restore_job_module, "wait_for_free_lease", set_back_now)
+    with pytest.raises(ConfigError, match="'q' was set back since then, by operation 2"):
+        restore_job(job.storage.url, late.url, clock=job.clock)
+    assert [0, 1, 2] == sorted(sink.published)
 
 
 def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(job, tmp_path):

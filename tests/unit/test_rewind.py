@@ -46,6 +46,7 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import output_of, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
+from tests.dying import dies_at
 from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
@@ -228,13 +229,9 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
     lost = SimpleNamespace(token=9, check=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         Rewind(half.directory, "r1", half.queries, lost, job.clock).rewind()
-    assert job.records.revert() is None  # stopped before the first step
-
-    calls = iter([None, None, None])
-    dies_later = SimpleNamespace(token=9, check=lambda: next(calls))
-    with pytest.raises(StopIteration):
-        Rewind(half.directory, "r1", half.queries, dies_later, job.clock).rewind()
-    assert present(job.records.revert()).done is None
+    with dies_at("revert.removed_one"):
+        half.rewind()
+    assert job.records.revert() is None
     with pytest.raises(CheckpointError, match="to end it: spark-stream rewind .*job r1, or"):
         check_no_open_restore(half.directory)
 
@@ -513,7 +510,7 @@ def test_long_stretches_of_folded_epochs_are_counted_without_a_walk(job):
     job.records.put_folded(
         HistoryRecord(query_id=QUERY_ID, ranges=[(0, long, 1, "r1"), (long + 1, long + 9, 2, "r2")])
     )
-    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=7, began="then", done="now"))
+    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=7, at="then"))
 
     output = output_of([job.committables], "r1")
 

@@ -143,14 +143,11 @@ ALL: Final = (
     #: no driver runs the job: the same command, which `status` names, takes number n+1 and does
     #: what is left.
     "restore.begun",
-    #: The same, with `revert.json`, and nothing removed: the same command, which `status` names,
-    #: takes number n+1 and does what is left.
-    "revert.intended",
     #: The same, with one sink of the query reverted, others not: the same command, which `status`
     #: names, takes number n+1 and does what is left.
     "revert.removed_one",
-    #: The same, with `revert.json`, done: the same command, which `status` names, takes number n+1
-    #: and does what is left.
+    #: The same, with `reverted-<epoch>.json`: the same command, which `status` names, takes number
+    #: n+1 and does what is left.
     "revert.done",
     #: The same, with a copy without `metadata`: the same command, which `status` names, takes
     #: number n+1 and does what is left.

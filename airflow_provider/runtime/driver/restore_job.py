@@ -112,8 +112,7 @@ def restore_job(
         return before
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
-    names = _names(directory, savepoint)
-    check_same_history(directory, savepoint, names)
+    names = _names(directory, savepoint)  # now, before Spark starts, and under the lease
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     observer = wait_for_free_lease(directory.storage, clock)
@@ -126,6 +125,7 @@ def restore_job(
         queries = _declare(directory, entry, conf, session) if revert and session else ()
         spread = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
+            names = _names(directory, savepoint)
             settings = RestoreSettings(
                 savepoint,
                 names,
@@ -344,20 +344,22 @@ def _batch_of(savepoint: Savepoint, name: str) -> int:
 
 
 def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
+    """Return for each query the savepoint's that it continues from; refuse another history."""
     job, there = directory.job(), directory.query_names()
-    theirs = savepoint.record.job
+    theirs, saved = savepoint.record.job, savepoint.record.queries
     if job is not None and theirs is not None and job.name != theirs:
         msg = (
             f"{directory.url} holds the job {job.name!r}, and the savepoint {savepoint.url} is of "
             f"{theirs!r}; restore it into a job directory of its own"
         )
         raise ConfigError(msg)
-    if not there:
-        return {name: name for name in savepoint.record.queries}
-    declared = [*there, *(name for name in savepoint.record.queries if name not in there)]
-    if theirs is None:
-        return match_queries(savepoint, there)
-    return match_queries(savepoint, declared, allow_non_restored=True)
+    if theirs is None and there:
+        names = match_queries(savepoint, there)
+    else:
+        declared = [*there, *(name for name in saved if name not in there)]
+        names = match_queries(savepoint, declared, allow_non_restored=True)
+    check_same_history(directory, savepoint, names)
+    return names
 
 
 def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> None:

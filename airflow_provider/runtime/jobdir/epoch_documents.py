@@ -177,22 +177,22 @@ class PackRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RevertRecord(Document):
-    """``revert.json``: the epochs from ``first_epoch`` on are reverted, or are about to be.
+    """``reverted-<epoch>.json``: all sinks have removed the epochs from this one on.
+
+    It stays true, so of several the lowest counts, whoever was late.
 
     Attributes:
-        done: when all sinks had removed them; None before.
         keep_outputs: whether the earlier epochs stay permanently, beside those of a query that
             started over.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/committables/{query_id}/revert.json",)
-    WRITTEN = Written("completed", "rewind or restore", "nothing was reverted")
+    PLACES = ("queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",)
+    WRITTEN = Written("once", "rewind or restore", "nothing was reverted")
 
     query_id: Name
     first_epoch: NonNegative
-    began: str
-    done: str | None = None
+    at: str
     keep_outputs: bool = False
 
 

@@ -3,9 +3,9 @@
 ``<epoch>.<token>.json`` is put once when a driver has pre-committed an epoch in all sinks,
 ``<epoch>.json`` once when all sinks have published it. :func:`fold` replaces older ones by
 ``<first>-<last>.json`` (whose staging was published) and ``<first>-<last>.packed.json`` (their
-records, for reverts); neither ever changes. ``revert.json`` says from which epoch on everything was
-reverted. The folder carries the query's id because a new id numbers epochs from 0, and a driver
-presumed dead may still write under the old one.
+records, for reverts); neither ever changes. ``reverted-<epoch>.json`` says from which epoch on
+everything was reverted. The folder carries the query's id because a new id numbers epochs from 0,
+and a driver presumed dead may still write under the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PUBLISHED = re.compile(rf"({NUMBER})\.json")
 _PRECOMMITTED = re.compile(rf"({NUMBER})\.({NUMBER})\.json")
 _FOLDED = re.compile(rf"({NUMBER})-({NUMBER})\.json")
 _PACKED = re.compile(rf"({NUMBER})-({NUMBER})\.packed\.json")
-_REVERT = "revert.json"
+_REVERTED = re.compile(rf"reverted-({NUMBER})\.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ class EpochRecords:
         found, taken = self.find(), self.revert()
         if taken is not None and taken.keep_outputs:
             return []
-        upto = taken.first_epoch if taken is not None and taken.done is not None else None
+        upto = taken.first_epoch if taken is not None else None
         packed = {max(end, epoch + 1) for span in found.packed if span[1] > epoch for end in span}
         history = self.history(found).own_epochs_after(epoch)
         epochs = {*found.published, *found.precommitted, *packed, *history}
@@ -245,7 +245,9 @@ class EpochRecords:
             self.put_folded(HistoryRecord(ranges=[(0, epoch, 0, "")]))
 
     def revert(self) -> RevertRecord | None:
-        return RevertRecord.read(self._storage, _REVERT)
+        """Return the record with the lowest epoch; None when nothing was reverted."""
+        names = {int(m[1]): m[0] for m in map(_REVERTED.fullmatch, self._storage.list("")) if m}
+        return RevertRecord.read(self._storage, names[min(names)]) if names else None
 
     def is_abandoned(self) -> bool:
         """Whether the query started over under another id while its output was kept."""
@@ -257,7 +259,7 @@ class EpochRecords:
         return max((last for _, last, _, run in self.history().ranges if not run), default=-1)
 
     def ensure_not_rewound(self) -> None:
-        """Refuse to continue under this id when epochs of it were reverted, or are about to be."""
+        """Refuse to continue under this id when epochs of it were reverted."""
         taken = self.revert()
         if taken is not None:
             msg = (
@@ -268,7 +270,7 @@ class EpochRecords:
             raise CheckpointError(msg)
 
     def put_revert(self, record: RevertRecord) -> None:
-        record.put(self._storage, _REVERT)
+        record.put_if_absent(self._storage, f"reverted-{record.first_epoch}.json")
 
 
 def query_ids(storage: Storage) -> list[str]:

@@ -382,14 +382,12 @@ def _retire(directory: JobDirectory, name: str, plan: RestorePlan, clock: Clock)
         return
     records = EpochRecords(directory.committables(name), query["replaces"])
     if records.revert() is None:
-        now = to_iso(clock.now())
         records.put_revert(
             RevertRecord(
                 query_id=query["replaces"],
                 first_epoch=(query["stays"] if "stays" in query else query["batch"]) + 1,
+                at=to_iso(clock.now()),
                 keep_outputs=plan.keep_outputs,
-                began=now,
-                done=now,
             )
         )
 

@@ -273,6 +273,9 @@ def _why_reverted(
     # The rows may be of any earlier id: a query need not write between two restores.
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
+        standing = records.active_epochs_after(back.plan.queries[name]["batch"])
+        if back.is_open and standing and standing[0] <= epoch:
+            raise open_restore(directory, back)  # perhaps not in all sinks any more
         taken = records.revert()
         if taken is not None and taken.first_epoch <= epoch and records.has_own():
             return (

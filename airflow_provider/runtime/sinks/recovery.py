@@ -79,9 +79,7 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
     """Refuse a checkpoint of another query than the one whose epochs are published."""
     for other in query_ids(storage):
         records = EpochRecords(storage, other)
-        taken = records.revert()
-        settled = taken is not None and taken.done is not None
-        if other == query_id or settled or not records.find().published:
+        if other == query_id or records.revert() is not None or not records.find().published:
             continue
         msg = (
             f"{records.url}: epochs of query id {other} are published, but the checkpoint {log} is "

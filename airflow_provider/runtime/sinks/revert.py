@@ -1,8 +1,9 @@
 """Revert of published epochs, those at the end of a query's history, in every sink.
 
-The intent is put before the first row is removed, so the next call continues instead of running the
-query on half-reverted outputs. The query's id has ended with it: the restored checkpoint gets a new
-one, and a driver of the old one that wakes up later finds its epochs reverted in every sink.
+The operation that reverts them is in the journal before the first row is removed, so the next call
+continues instead of running the query on half-reverted outputs. The query's id has ended with it:
+the restored checkpoint gets a new one, and a driver of the old one that wakes up later finds its
+epochs reverted in every sink.
 """
 
 from __future__ import annotations
@@ -122,40 +123,27 @@ class Revert:
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
         """
-        begun = self.records.revert()
-        if begun is not None and begun.done and begun.first_epoch <= self.first_epoch:
+        taken = self.records.revert()
+        if taken is not None and taken.first_epoch <= self.first_epoch:
             return
         first, work = self._plan()
         if not work:
             return
-        self.fence.check()
-        intent = RevertRecord(
-            query_id=self.records.query_id,
-            first_epoch=first,
-            began=to_iso(self.clock.now()),
-        )
-        self.records.put_revert(intent)
-        failpoints.hit("revert.intended")
         for sink, committables in work:
             sink.revert(committables, self.fence)
             failpoints.hit("revert.removed_one")
         self.fence.check()
-        self.records.put_revert(dataclasses.replace(intent, done=to_iso(self.clock.now())))
+        self.records.put_revert(
+            RevertRecord(
+                query_id=self.records.query_id, first_epoch=first, at=to_iso(self.clock.now())
+            )
+        )
         failpoints.hit("revert.done")
 
     def _plan(self) -> tuple[int, list[tuple[RevertibleSink, list[Committable]]]]:
         for own in self.sinks:
             if isinstance(own, OnePhaseSink):
                 raise _irreversible(own.name)
-        begun = self.records.revert()
-        # One that began later is a part of this one: of an id that began in the middle, the intent
-        # names its own first epoch.
-        if begun is not None and begun.done is None and begun.first_epoch < self.first_epoch:
-            msg = (
-                f"{self.records.url}: epoch {begun.first_epoch} on is being reverted, which began "
-                f"at {begun.began}; finish that first"
-            )
-            raise RevertError(msg)
         chosen = self._chosen()
         work = [(_revertible(s), self._committables(s, chosen)) for s in self._sinks_of(chosen)]
         for sink, committables in work:
@@ -263,7 +251,7 @@ def output_of(committables: Iterable[Storage], run_id: str) -> Output:
 
 def _under_id(records: EpochRecords, run_id: str) -> Output:
     taken = records.revert()
-    is_taken = taken is not None and taken.done is not None and not taken.keep_outputs
+    is_taken = taken is not None and not taken.keep_outputs
     reverted_from = taken.first_epoch if is_taken and taken is not None else None
     standing, reverted = Written(), Written()
     for epoch, written in _published(records, run_id, reverted_from):
