@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
 from airflow_provider.runtime.driver import restore_job as restore_job_module
+from airflow_provider.runtime.driver.records import put_run_record
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -113,10 +114,9 @@ class Job:
                 at_end="suspend",
                 starting={"q": spark.logs.position().last_commit},
                 started=f"{int(run_id[1:]):09}",
-                token=lease.token,
                 replayable=keep > 0,
             )
-            self._directory.run(run_id).put_record(record)
+            record = put_run_record(self._directory.run(run_id), record, lease)
             if keep:
                 begin_rewindable(self._directory, record, self._clock)
             forget_older(

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.driver.records import put_run_record
 from airflow_provider.runtime.errors import CorruptDocumentError, LeaseHeldError, LeaseLostError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended, last_token
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import a_run
 from tests.present import present
 from tests.unit.support import ELSEWHERE, take_lease
 
@@ -69,6 +72,19 @@ def test_a_take_over_is_noticed_where_listings_are_remembered(storage, remembere
 
     with pytest.raises(LeaseLostError, match="another driver has taken lease 2"):
         lease.check()
+
+
+def test_a_run_is_recorded_by_no_driver_that_was_overtaken(storage, take):
+    """
+    Its checkpoints may have been replaced before it read where they are: such a run would count as
+    one that began with nothing, and be rewound to there.
+    """
+    lease, run = take(storage, owner=ELSEWHERE), JobDirectory(storage).run("r1")
+    take(storage)
+
+    with pytest.raises(LeaseLostError):
+        put_run_record(run, a_run("r1"), lease)
+    assert run.record() is None
 
 
 def test_a_driver_proves_its_lease_by_two_reads(remembered, take):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import uuid
 from collections import deque
@@ -170,9 +169,9 @@ class Attempt:
         )
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
-        requested = dataclasses.replace(self._run_record(), token=self._lease.token)
+        requested = self._run_record()
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
-        stored = self._run.put_record(requested)
+        stored = records.put_run_record(self._run, requested, self._lease)
         check_same_spec(requested, stored)
         failpoints.hit("run.recorded")
         self._attempt = records.begin_attempt(

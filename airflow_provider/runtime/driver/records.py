@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks, StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
@@ -127,6 +128,17 @@ def run_record(
 def _settled(spec: RunSpec, job: LoadedJob) -> RunOptions:
     plan = job.plan
     return RunOptions.of(spec).settled(mode=plan.mode, until=plan.until, at_end=plan.at_end.value)
+
+
+def put_run_record(run: RunDirectory, record: RunRecord, lease: Fence) -> RunRecord:
+    """Store the record of a run that begins now, or return the one that is there.
+
+    Raises:
+        LeaseLostError: another driver has taken over, and may have replaced the checkpoints before
+            the record's batches were read from them.
+    """
+    lease.check()
+    return run.put_record(dataclasses.replace(record, token=lease.token))
 
 
 def record_end_of_sources(

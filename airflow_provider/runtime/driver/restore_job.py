@@ -106,8 +106,7 @@ def restore_job(
     with refusing(job_dir, "read"):
         directory = open_job_directory(job_dir)
         _check_in_force(directory)
-    before = _claimed_before(directory, savepoint_url)
-    if before is not None:
+    if (before := _claimed_before(directory, savepoint_url)) is not None:
         collect_leftover(savepoint_url, clock=clock)
         return before
     savepoint = open_savepoint(savepoint_url)
@@ -353,11 +352,9 @@ def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
             f"{theirs!r}; restore it into a job directory of its own"
         )
         raise ConfigError(msg)
-    if theirs is None and there:
-        names = match_queries(savepoint, there)
-    else:
-        declared = [*there, *(name for name in saved if name not in there)]
-        names = match_queries(savepoint, declared, allow_non_restored=True)
+    is_named = theirs is not None or not there
+    declared = [*there, *(name for name in saved if is_named and name not in there)]
+    names = match_queries(savepoint, declared, allow_non_restored=is_named)
     check_same_history(directory, savepoint, names)
     return names
 
@@ -400,8 +397,7 @@ def clean_up(
     directory = open_job_directory(job_dir)
     last, spec = _last_request(directory, entry, conf)
     observer = check_before_cleanup(spec, directory, clock)
-    app_name = f"spark-stream cleanup {job_dir}"
-    with using_spark(spark, app_name, spec.master, spec.conf) as session:
+    with using_spark(spark, f"spark-stream cleanup {job_dir}", spec.master, spec.conf) as session:
         job = load_job_in(last.mode, spec, last.run_id, session)
         name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
         lease = acquire_lease(
