@@ -28,7 +28,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import (
     WatchClaimRecord,
@@ -159,7 +159,7 @@ def _drained(bench: EpochBench, directory: JobDirectory) -> None:
     old = [records.published(epoch) for epoch in (0, 1)]
     records.put_folded(records.history().with_epochs([each for each in old if each]))
     for epoch in (0, 1):
-        records.forget_published(epoch)
+        records.forget(EpochListing(published=(epoch,)))
     for partition in (0, 1):
         for version in range(1, 7):
             bench.spark._write(f"state/0/{partition}/{version}.delta", b"state")

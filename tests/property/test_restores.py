@@ -6,10 +6,10 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +19,12 @@ from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.records import put_run_record
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.epochs import left_ids
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
@@ -39,7 +41,7 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_run
 from tests.dying import DeathError, failing_after
 from tests.property.turns import Actor, Died, ScriptThread, step_by_step
-from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +52,8 @@ ALL = 10_000
 class Sink(FakeSink):
     """A sink that has the rows of each query id and attempt apart, as folders have."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.kept: dict[str, list[str]] = {}
 
     def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
@@ -78,41 +80,89 @@ class Sink(FakeSink):
                 rows.pop(committable.data["key"], None)
 
 
-def history_of(spark: CheckpointBuilder, batch: int) -> int:
-    if batch < 0:
-        return 0
-    offsets = spark.storage.read(f"offsets/{batch}").decode()
-    return int(json.loads(offsets.splitlines()[2])["logOffset"])
+class Query:
+    """A query; what its state has read is the number of a history, in Spark's offsets."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.sink, self.native = name, Sink(name), None
+        self.sinks = [self.sink]
+        self._histories: list[tuple[str, ...]] = [()]
+        self._begun: dict[str | None, tuple[str, ...]] = {}
+
+    def plan(self, spark: CheckpointBuilder, row: str) -> tuple[int, str]:
+        """Plan the next batch, unless one is planned; return its number, and its row."""
+        position = spark.logs.position()
+        epoch = position.last_commit + 1
+        if position.last_offsets <= position.last_commit:
+            self._histories.append((*self.has_read(spark, position.last_commit), row))
+            number = len(self._histories) - 1
+            spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
+        return epoch, self.has_read(spark, epoch)[-1]
+
+    def has_read(self, spark: CheckpointBuilder, batch: int) -> tuple[str, ...]:
+        """Return the rows up to a batch, and those that a query has left that has started over."""
+        if batch < 0:
+            return self._begun.get(spark.logs.query_id(), ())
+        offsets = spark.storage.read(f"offsets/{batch}").decode()
+        return self._histories[int(json.loads(offsets.splitlines()[2])["logOffset"])]
+
+    def begin(self, spark: CheckpointBuilder, query_id: str) -> None:
+        """Begin with nothing, also after a start-over: what was written before stays."""
+        self._begun[query_id] = self.output()
+        spark.begin(query_id)
+        spark.storage.put("sources/0/0", b"v1")
+
+    def output(self) -> tuple[str, ...]:
+        return tuple(sorted(itertools.chain.from_iterable(self.sink.kept.values())))
+
+    def check(self, bench: EpochBench) -> None:
+        """The output has each row that was read once, and those of before a start-over."""
+        logs, is_left = bench.spark.logs, left_ids(bench.committables)
+        if logs.query_id() is not None:
+            read = self.has_read(bench.spark, logs.position().last_commit)
+            assert tuple(sorted(read)) == self.output()
+        elif not is_left and not any(self._begun.values()):
+            assert () == self.output()
+
+
+Running = tuple[Query, CheckpointBuilder, EpochCommitter]
 
 
 class Job:
-    """A job of one query; what its state has read is the number of its history in Spark's offsets."""
+    """A job, in the directory where it runs now."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, queries: Sequence[str]) -> None:
         self._random, self._root = random.Random(seed), root
-        self._sink, self.turns = Sink(), ScriptThread()
-        self._numbers = itertools.count(1)
-        self._histories: list[tuple[str, ...]] = [()]
+        self.turns, self._numbers = ScriptThread(), itertools.count(1)
+        self.queries = [Query(name) for name in queries]
         self._savepoints: list[str] = []
         self.done: list[str] = []
-        self._move(EpochBench(root / "0", self._sink).begun())
+        self._move(root / "0")
+        for bench in self._benches:
+            bench.begun(self._new_id())
 
-    def _move(self, bench: EpochBench) -> None:
-        self._bench, self._directory = bench, JobDirectory(bench.storage)
-        self._url, self._clock = self._directory.url, bench.clock
+    def _move(self, root: Path) -> None:
+        self._benches = [EpochBench(root, query.sink, query=query.name) for query in self.queries]
+        self._directory, self._clock = JobDirectory(self._benches[0].storage), FakeClock()
+        self._url = self._directory.url
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128)))
 
     # --- what is done -----------------------------------------------------------------------------
 
-    def run(self, at_least: int = 0) -> None:
+    def run(self, *, is_first: bool = False) -> None:
         """Let a driver begin a run, execute the batch in flight again, and write further ones."""
         run_id = f"r{next(self._numbers)}"
         check_no_open_restore(self._directory)
-        with self._driving(run_id) as (lease, committer, spark):
+        with self._driving(run_id) as (lease, running):
             keep = self._random.choice((0, 1, 3))
             record = a_run(
                 run_id,
                 at_end="suspend",
-                starting={"q": spark.logs.position().last_commit},
+                starting={
+                    query.name: spark.logs.position().last_commit for query, spark, _ in running
+                },
                 started=f"{int(run_id[1:]):09}",
                 replayable=keep > 0,
             )
@@ -122,36 +172,50 @@ class Job:
             forget_older(
                 self._directory, replayable_runs(self._directory, run_id, keep), self._clock
             )
-            if spark.logs.query_id() is None:
-                spark.begin(f"7d0f2a34-5f5e-4c0e-9f0a-{run_id:0>12}")
-                spark.storage.put("sources/0/0", b"v1")
-            for _ in range(self._random.randint(at_least, 3)):
-                epoch, number = self._plan(spark)
-                committer.pre_commit(FakeFrame(self._histories[number][-1]), epoch, counted(1))
-                spark.commit(epoch)
-                committer.commit_ready()
+            chosen = self._random.choices(running, k=self._random.randint(0, 3 * len(running)))
+            for each in running if is_first else chosen:
+                self._write(*each)
+
+    def _write(self, query: Query, spark: CheckpointBuilder, committer: EpochCommitter) -> None:
+        if spark.logs.query_id() is None:
+            query.begin(spark, self._new_id())
+        epoch, row = query.plan(spark, f"row {next(self._numbers)}")
+        committer.pre_commit(FakeFrame(row), epoch, counted(1))
+        spark.commit(epoch)
+        committer.commit_ready()
 
     @contextlib.contextmanager
-    def _driving(self, run_id: str) -> Iterator[tuple[Lease, EpochCommitter, CheckpointBuilder]]:
-        """Hold the lease, with the checkpoint as it is when it begins, as Spark does."""
-        with self._bench.lease(run_id) as lease:
-            relocate(self._directory, lease, self._clock, ["q"])
+    def _driving(
+        self, run_id: str, starts_over: Sequence[str] = ()
+    ) -> Iterator[tuple[Lease, list[Running]]]:
+        """Hold the lease, with the checkpoints as they are when it begins, as Spark does."""
+        with self._benches[0].lease(run_id) as lease:
+            relocate(self._directory, lease, self._clock, [query.name for query in self.queries])
+            if starts_over:
+                self._start_over(lease, starts_over)
             check_no_open_restore(self._directory)
-            committer, spark = self._bench.committer(lease, run_id), self._bench.spark
-            committer.recover()
-            yield lease, committer, spark
+            running = []
+            for query, bench in zip(self.queries, self._benches, strict=True):
+                committer, spark = bench.committer(lease, run_id), bench.spark
+                committer.recover()
+                running.append((query, spark, committer))
+            yield lease, running
 
-    def _plan(self, spark: CheckpointBuilder) -> tuple[int, int]:
-        """Plan the next batch, of one new row, unless one is planned."""
-        position = spark.logs.position()
-        epoch = position.last_commit + 1
-        if position.last_offsets > position.last_commit:
-            return epoch, history_of(spark, epoch)
-        before = self._histories[history_of(spark, position.last_commit)]
-        self._histories.append((*before, f"row {next(self._numbers)}"))
-        number = len(self._histories) - 1
-        spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
-        return epoch, number
+    def _start_over(self, lease: Lease, queries: Sequence[str]) -> None:
+        restore, last = (
+            Restore(self._directory, lease, self._clock),
+            Restores(self._directory).last(),
+        )
+        if last is not None and last.is_open and last.plan.keep_outputs:
+            restore.finish(last, None)
+        else:
+            check_no_open_restore(self._directory)
+            settings = RestoreSettings(None, dict.fromkeys(queries, ""), keep_outputs=True)
+            restore.run(settings)
+
+    def start_over(self) -> None:
+        """Let a query start over while its output stays, as a job does that was changed."""
+        self._publish([self._random.choice(self.queries).name])
 
     def save(self) -> None:
         url = f"{self._url}/savepoints/s{next(self._numbers)}"
@@ -178,23 +242,23 @@ class Job:
         check_no_open_restore(self._directory)
         self._publish()
         self.save()
-        new = EpochBench(self._root / f"{next(self._numbers)}", self._sink)
-        restore_job(new.storage.url, self._savepoints[-1], clock=new.clock)
+        new = self._root / f"{next(self._numbers)}"
+        restore_job(str(new), self._savepoints[-1], clock=self._clock)
         self._move(new)
-        with failing_after(
-            None, OSError
-        ):  # an upgrade is accepted when the new version has written
-            self.run(at_least=1)
+        # An upgrade is accepted when the new version has written.
+        with failing_after(None, OSError), self._driving(f"r{next(self._numbers)}") as (_, running):
+            for each in running:
+                self._write(*each)
 
-    def _publish(self) -> None:
-        with self._driving(f"look{next(self._numbers)}"):
+    def _publish(self, starts_over: Sequence[str] = ()) -> None:
+        with self._driving(f"look{next(self._numbers)}", starts_over):
             pass
 
     def dispose(self) -> None:
         dispose(self._some_savepoint(), clock=self._clock)
 
     def _some_savepoint(self) -> str:
-        folders = sorted(self._bench.storage.list("savepoints"), key=lambda name: name[-3:])
+        folders = sorted(self._directory.storage.list("savepoints"), key=lambda name: name[-3:])
         known = [f"{self._url}/savepoints/{name}" for name in [*folders, *folders[-3:] * 2]]
         return self._random.choice([*known, *self._savepoints[-5:]] or ["/nowhere"])
 
@@ -208,6 +272,7 @@ class Job:
             self.rewind: 4,
             self.dispose: 2,
             self.move: 1,
+            self.start_over: 1,
         }
         (command,) = self._random.choices([*chances], [*chances.values()])
         after = self._random.choice((None, None, self._random.randint(1, 12)))
@@ -239,7 +304,9 @@ class Job:
             if last is None or not last.is_open:
                 break
             plan = last.plan
-            if plan.savepoint is None or last.by:
+            if plan.keep_outputs:
+                self._do(lambda: self._publish([*plan.queries]))
+            elif plan.savepoint is None or last.by:
                 self._do(lambda: rewind_job(self._url, last.rewinds[-1], clock=self._clock))
             else:
                 self._do(
@@ -254,9 +321,8 @@ class Job:
         else:
             raise AssertionError("the restore cannot be ended")
         self._publish()
-        spark = self._bench.spark
-        read = self._histories[history_of(spark, spark.logs.position().last_commit)]
-        assert sorted(read) == sorted(itertools.chain.from_iterable(self._sink.kept.values()))
+        for query, bench in zip(self.queries, self._benches, strict=True):
+            query.check(bench)
 
     def _do(self, command: Callable[[], Any]) -> None:
         try:
@@ -268,16 +334,15 @@ class Job:
 
 
 def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(root, seed)
-    query = SimpleNamespace(name="q", sinks=job._bench.sinks, native=None)
-    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: [query])
+    job = Job(root, seed, ("q", "p") if seed % 2 else ("q",))
+    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: job.queries)
     monkeypatch.setattr(
         restore_job_module, "using_spark", lambda *_: contextlib.nullcontext(object())
     )
     monkeypatch.setattr(restore_job_module, "jvm_pid", lambda _: 1)
     step_by_step(monkeypatch, job.turns)
     try:
-        job.run(at_least=1)
+        job.run(is_first=True)
         job.save()
         for _ in range(STEPS // 4):
             for _ in range(4):

@@ -219,11 +219,14 @@ class EpochBench:
         root: the job directory.
         sinks: where the query writes.
         kept: the one of them that takes kept rows.
+        query: its name.
     """
 
-    def __init__(self, root: Path, *sinks: Sink, kept: Sink | None = None) -> None:
-        self.storage = LocalStorage(str(root))
-        self.committables = self.storage.at("queries/q/committables")
+    def __init__(
+        self, root: Path, *sinks: Sink, kept: Sink | None = None, query: str = "q"
+    ) -> None:
+        self.storage, self.query = LocalStorage(str(root)), query
+        self.committables = self.storage.at(f"queries/{query}/committables")
         self.clock = FakeClock()
         self.sinks = sinks
         self.kept = kept
@@ -232,7 +235,7 @@ class EpochBench:
     @property
     def spark(self) -> CheckpointBuilder:
         """Return the checkpoint of the query that counts now."""
-        return CheckpointBuilder(Path(JobDirectory(self.storage).checkpoint("q").url))
+        return CheckpointBuilder(Path(JobDirectory(self.storage).checkpoint(self.query).url))
 
     def begun(self, query_id: str = QUERY_ID) -> EpochBench:
         """Put down what a job has as soon as it has begun: its record, an id, a source's log."""
@@ -258,7 +261,7 @@ class EpochBench:
 
     def committer(self, lease: Lease, run_id: str, *sinks: Sink) -> EpochCommitter:
         return EpochCommitter(
-            "q",
+            self.query,
             storage=self.committables,
             logs=self.spark.logs,
             sinks=sinks or self.sinks,

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep, LogPosition, next_drain_step
 from airflow_provider.runtime.errors import CheckpointError, JobDrainedError
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of, verify_final
@@ -111,7 +111,7 @@ def test_a_final_checkpoint_in_batch_is_verified_against_the_commit(job):
         verify_final(job.directory, final)
     commit(job)
     assert final == verify_final(job.directory, final)
-    records.forget_published(0)
+    records.forget(EpochListing(published=(0,)))
     with pytest.raises(CheckpointError, match="published epoch 0"):
         verify_final(job.directory, final)
 

@@ -332,6 +332,20 @@ def set_back(job, savepoint):
         Restore(directory_of(job), lease, job.clock, [query]).run(settings)
 
 
+def test_what_was_written_before_a_restore_stays_when_the_query_starts_over(job, sink):
+    """It is of an earlier id than the query had then; only what came after the savepoint goes."""
+    restore_job(job.storage.url, write_on(job, 3).url, clock=job.clock)
+    write_on(job, 4)
+    begin_anew(job)
+    job.spark.begin("another").storage.put("sources/0/0", b"v1")
+    after = write_on(job, 1)
+
+    restore_job(job.storage.url, after.url, clock=job.clock)
+    write_on(job, 2)
+    set_back(job, after)
+    assert [[1]] == sink.asked("revert")
+
+
 def test_a_savepoint_whose_rows_were_reverted_is_not_restored(job, sink):
     """
     The state would have rows that no output has any more. What was saved earlier, or since then, is

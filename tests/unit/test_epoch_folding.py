@@ -8,7 +8,13 @@ import pytest
 
 from airflow_provider.runtime.errors import SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
-from airflow_provider.runtime.jobdir.epochs import KEEP_EPOCHS, PACK_EPOCHS, EpochRecords, fold
+from airflow_provider.runtime.jobdir.epochs import (
+    KEEP_EPOCHS,
+    PACK_EPOCHS,
+    EpochListing,
+    EpochRecords,
+    fold,
+)
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
@@ -143,7 +149,7 @@ def test_a_record_that_vanishes_while_all_are_read(records, monkeypatch):
     """
     put(records, 0, 3)
     found = records.find()
-    records.forget_published(2)
+    records.forget(EpochListing(published=(2,)))
     monkeypatch.setattr(records, "find", lambda: found)
 
     with pytest.raises(SinkError, match="2.json: was removed while it was read"):

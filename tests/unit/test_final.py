@@ -11,7 +11,7 @@ from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.driver.records import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -102,7 +102,7 @@ def test_every_epoch_of_the_run_is_looked_for(job, folded):
     """
     job.ran(4)
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)
-    records.forget_published(2)
+    records.forget(EpochListing(published=(2,)))
     if folded:
         records.put_folded(HistoryRecord(ranges=[(0, 1, 1, "r1")]))
 

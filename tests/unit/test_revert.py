@@ -9,13 +9,10 @@ import pytest
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, RevertError
-from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.sinks.revert import Revert, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
-from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from airflow_provider.runtime.testing.sink_bench import LosingFence
-from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 
@@ -64,8 +61,7 @@ def test_the_newest_epoch_goes_first(job, sink):
 
     assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
     assert [[3, 2]] == sink.asked("revert") == sink.asked("check_revert")
-    record = job.records.revert()
-    assert (2, QUERY_ID) == (record.first_epoch, record.query_id)
+    assert 2 == job.records.find().reverted_from
 
 
 def test_twice_is_once(job, sink):
@@ -75,7 +71,7 @@ def test_twice_is_once(job, sink):
         revert(job, first_epoch).revert()
 
     assert [[1, 0]] == sink.asked("revert")
-    assert 0 == job.records.revert().first_epoch
+    assert 0 == job.records.find().reverted_from
 
 
 def test_where_nothing_was_written(job, sink):
@@ -84,7 +80,7 @@ def test_where_nothing_was_written(job, sink):
 
     revert(job, 1).revert()
 
-    assert job.records.revert() is None
+    assert job.records.find().reverted_from is None
     assert {0: ["r1 0"]} == sink.published
 
 
@@ -104,7 +100,7 @@ def test_no_query_runs_on_what_was_reverted(job):
     run(job, "r1", 0)
     revert(job, 0).revert()
 
-    with pytest.raises(CheckpointError, match=r"was written from epoch 0 on was reverted"):
+    with pytest.raises(CheckpointError, match=r"what was written under this id was reverted"):
         job.recovered("r2")
 
 
@@ -117,7 +113,7 @@ def test_earlier_epochs_follow(job, sink):
     revert(job, 0).revert()
 
     assert {} == sink.published
-    assert 0 == job.records.revert().first_epoch
+    assert 0 == job.records.find().reverted_from
 
 
 def test_epochs_are_reverted_whatever_run_they_are_of(job, sink):
@@ -137,10 +133,10 @@ def test_a_late_record_of_less_changes_nothing(job, sink):
     run(job, "r2", 2)
     revert(job, 1).revert()
 
-    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=2, at="late"))
+    job.records.put_reverted(2, "late")
 
     assert [0] == job.records.active_epochs_after(-1)
-    assert 1 == job.records.revert().first_epoch
+    assert 1 == job.records.find().reverted_from
 
 
 @pytest.mark.parametrize("lost_at", range(1, 7))
@@ -152,7 +148,7 @@ def test_a_revert_across_a_restore_goes_on_wherever_it_has_died(job, sink, lost_
     copy = EpochRecords(job.committables, "copy")
     copy.continue_after(2)
     now = to_iso(job.clock.now())  # what a restore leaves of the id that the query had
-    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=3, at=now))
+    job.records.put_reverted(3, now)
     job.spark.root.joinpath("metadata").unlink()
     job.spark.begin("copy")
     run(job, "r2", 3, 4)
@@ -172,15 +168,15 @@ def test_a_revert_across_a_restore_goes_on_wherever_it_has_died(job, sink, lost_
     revert_under(OpenFence(9))
 
     assert {0: ["r1 0"]} == sink.published
-    assert 3 == present(copy.revert()).first_epoch
-    assert 1 == present(job.records.revert()).first_epoch
+    assert 3 == copy.find().reverted_from
+    assert 1 == job.records.find().reverted_from
 
 
 def test_epochs_whose_records_were_folded_are_refused(job, sink):
     """What was written there is no longer known epoch by epoch."""
     run(job, "r1", 0, 1)
     job.records.put_folded(job.records.history().with_epochs([job.record(0)]))
-    job.records.forget_published(0)
+    job.records.forget(EpochListing(published=(0,)))
 
     with pytest.raises(RevertError, match="up to 0 were folded away"):
         revert(job, 0).revert()
@@ -223,7 +219,7 @@ def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
         revert(job, 0).revert()
     job.close()
     assert {0: ["r1 0"]} == willing.published
-    assert job.records.revert() is None
+    assert job.records.find().reverted_from is None
 
 
 def test_every_step_is_fenced(job, sink):
@@ -232,8 +228,8 @@ def test_every_step_is_fenced(job, sink):
     for lost_at in range(1, 4):
         with pytest.raises(LeaseLostError):
             revert(job, 0, fence=LosingFence(lost_at)).revert()
-        assert job.records.revert() is None
+        assert job.records.find().reverted_from is None
 
     revert(job, 0, fence=LosingFence(4)).revert()
     assert {} == sink.published
-    assert job.records.revert() is not None
+    assert job.records.find().reverted_from is not None

@@ -25,7 +25,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
-from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord, RevertRecord
+from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -231,7 +231,7 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
         Rewind(half.directory, "r1", half.queries, lost, job.clock).rewind()
     with dies_at("revert.removed_one"):
         half.rewind()
-    assert job.records.revert() is None
+    assert job.records.find().reverted_from is None
     with pytest.raises(CheckpointError, match="to end it: spark-stream rewind .*job r1, or"):
         check_no_open_restore(half.directory)
 
@@ -510,7 +510,7 @@ def test_long_stretches_of_folded_epochs_are_counted_without_a_walk(job):
     job.records.put_folded(
         HistoryRecord(query_id=QUERY_ID, ranges=[(0, long, 1, "r1"), (long + 1, long + 9, 2, "r2")])
     )
-    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=7, at="then"))
+    job.records.put_reverted(7, "then")
 
     output = output_of([job.committables], "r1")
 

@@ -402,7 +402,7 @@ def test_restored_into_its_own_directory(job, tmp_path):
     restore_job(job.storage.url, savepoint.url, clock=job.clock)
 
     assert QUERY_ID != job.spark.logs.query_id()
-    assert 2 == job.records.revert().first_epoch
+    assert 2 == job.records.find().reverted_from
     job.recovered()
     assert 1 == present(Restores(JobDirectory(job.storage)).last()).number
 

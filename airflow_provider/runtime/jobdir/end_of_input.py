@@ -19,7 +19,7 @@ from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.epochs import left_ids
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document, Written
@@ -201,8 +201,7 @@ def _is_left(directory: JobDirectory, query: str) -> bool:
     """Whether the job continues without the query: its checkpoint is gone, its outputs stay."""
     if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
         return False
-    storage = directory.committables(query)
-    return any(EpochRecords(storage, query_id).is_abandoned() for query_id in query_ids(storage))
+    return bool(left_ids(directory.committables(query)))
 
 
 def _finished_run(directory: JobDirectory) -> str | None:

@@ -177,23 +177,22 @@ class PackRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RevertRecord(Document):
-    """``reverted-<epoch>.json``: all sinks have removed the epochs from this one on.
+    """All sinks have removed the epochs of this id from one on, or the query has started over.
 
-    It stays true, so of several the lowest counts, whoever was late.
-
-    Attributes:
-        keep_outputs: whether the earlier epochs stay permanently, beside those of a query that
-            started over.
+    Either stays true, so of several ``reverted-<epoch>.json`` the lowest counts, whoever was late.
+    With ``kept-<epoch>.json`` the epochs before this one stay permanently.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",)
-    WRITTEN = Written("once", "rewind or restore", "nothing was reverted")
+    PLACES = (
+        "queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",
+        "queries/<query>/committables/{query_id}/kept-{first_epoch}.json",
+    )
+    WRITTEN = Written("once", "rewind or restore; start-over", "nothing was reverted; it goes on")
 
     query_id: Name
     first_epoch: NonNegative
     at: str
-    keep_outputs: bool = False
 
 
 LateRows = Mapping[str, int]

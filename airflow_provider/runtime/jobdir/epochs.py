@@ -4,8 +4,9 @@
 ``<epoch>.json`` once when all sinks have published it. :func:`fold` replaces older ones by
 ``<first>-<last>.json`` (whose staging was published) and ``<first>-<last>.packed.json`` (their
 records, for reverts); neither ever changes. ``reverted-<epoch>.json`` says from which epoch on
-everything was reverted. The folder carries the query's id because a new id numbers epochs from 0,
-and a driver presumed dead may still write under the old one.
+everything was reverted, ``kept-<epoch>.json`` that the query has started over and the rest stays.
+The folder carries the query's id because a new id numbers epochs from 0, and a driver presumed dead
+may still write under the old one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _PRECOMMITTED = re.compile(rf"({NUMBER})\.({NUMBER})\.json")
 _FOLDED = re.compile(rf"({NUMBER})-({NUMBER})\.json")
 _PACKED = re.compile(rf"({NUMBER})-({NUMBER})\.packed\.json")
 _REVERTED = re.compile(rf"reverted-({NUMBER})\.json")
+_KEPT = re.compile(rf"kept-({NUMBER})\.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +51,16 @@ class EpochListing:
 
     Attributes:
         folded: the stretches of which only the tokens are left.
+        reverted_from: from this epoch on all sinks have removed what was published.
+        is_abandoned: whether the query has started over, and what is published stays.
     """
 
     published: tuple[int, ...] = ()
     precommitted: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     folded: tuple[Span, ...] = ()
     packed: tuple[Span, ...] = ()
+    reverted_from: int | None = None
+    is_abandoned: bool = False
 
     @property
     def newest(self) -> int:
@@ -94,7 +100,7 @@ class EpochRecords:
 
     def find(self) -> EpochListing:
         names = self._storage.list("")
-        published = [int(m[1]) for name in names if (m := _PUBLISHED.fullmatch(name))]
+        published = _numbers(_PUBLISHED, names)
         waiting: dict[int, list[int]] = {}
         for name in names:
             if match := _PRECOMMITTED.fullmatch(name):
@@ -104,6 +110,8 @@ class EpochRecords:
             {epoch: tuple(sorted(waiting[epoch])) for epoch in sorted(waiting)},
             folded=_spans(_FOLDED, names),
             packed=_spans(_PACKED, names),
+            reverted_from=min(_numbers(_REVERTED, names), default=None),
+            is_abandoned=bool(_numbers(_KEPT, names)),
         )
 
     def all(self) -> Iterator[EpochRecord]:
@@ -138,10 +146,6 @@ class EpochRecords:
             if first <= epoch <= last:
                 return self.pack((first, last)).records[epoch - first]
         return None
-
-    def is_published(self, epoch: int) -> bool:
-        """Whether all sinks have published *epoch*, also when its record was folded away."""
-        return self.find().is_published(epoch)
 
     def token_of(self, epoch: int, found: EpochListing) -> int | None:
         """Return the driver whose staging of *epoch* was published; None when none is."""
@@ -209,9 +213,6 @@ class EpochRecords:
         """Remove the record of a pre-commit. Idempotent."""
         self._storage.delete(_waiting(epoch, token))
 
-    def forget_published(self, epoch: int) -> None:
-        self._storage.delete(f"{epoch}.json")
-
     def history(self, found: EpochListing | None = None) -> HistoryRecord:
         ranges: list[tuple[int, int, int, str]] = []
         for span in (found or self.find()).folded:
@@ -223,14 +224,14 @@ class EpochRecords:
 
     def active_epochs_after(self, epoch: int) -> list[int]:
         """Return the epochs after *epoch* that are, or may still be, published; none reverted."""
-        found, taken = self.find(), self.revert()
-        if taken is not None and taken.keep_outputs:
+        found = self.find()
+        if found.is_abandoned:
             return []
-        upto = taken.first_epoch if taken is not None else None
         packed = {max(end, epoch + 1) for span in found.packed if span[1] > epoch for end in span}
         history = self.history(found).own_epochs_after(epoch)
         epochs = {*found.published, *found.precommitted, *packed, *history}
-        return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
+        upto = max(epochs, default=0) + 1 if found.reverted_from is None else found.reverted_from
+        return sorted(each for each in epochs if epoch < each < upto)
 
     def has_own(self) -> bool:
         """Whether an epoch was written under this id; False of a query of Spark's own sinks."""
@@ -244,38 +245,41 @@ class EpochRecords:
         if epoch >= 0:
             self.put_folded(HistoryRecord(ranges=[(0, epoch, 0, "")]))
 
-    def revert(self) -> RevertRecord | None:
-        """Return the record with the lowest epoch; None when nothing was reverted."""
-        names = {int(m[1]): m[0] for m in map(_REVERTED.fullmatch, self._storage.list("")) if m}
-        return RevertRecord.read(self._storage, names[min(names)]) if names else None
-
-    def is_abandoned(self) -> bool:
-        """Whether the query started over under another id while its output was kept."""
-        taken = self.revert()
-        return taken is not None and taken.keep_outputs
-
     def copied(self) -> int:
         """Return the last epoch of another id from which a restored copy continues; -1 for none."""
         return max((last for _, last, _, run in self.history().ranges if not run), default=-1)
 
     def ensure_not_rewound(self) -> None:
-        """Refuse to continue under this id when epochs of it were reverted."""
-        taken = self.revert()
-        if taken is not None:
+        """Refuse to continue under an id of which epochs were reverted, or that the query left."""
+        found = self.find()
+        if found.is_abandoned or found.reverted_from is not None:
             msg = (
-                f"{self.url}: what was written from epoch {taken.first_epoch} on was reverted; the "
-                "checkpoint must be restored to before that: give the command that reverted it "
-                "again"
+                f"{self.url}: what was written under this id was reverted, or the query started "
+                "over since; the checkpoint must be restored: give the command that did this again"
             )
             raise CheckpointError(msg)
 
-    def put_revert(self, record: RevertRecord) -> None:
-        record.put_if_absent(self._storage, f"reverted-{record.first_epoch}.json")
+    def put_reverted(self, first_epoch: int, at: str, *, stays: bool = False) -> None:
+        """Record that all sinks have removed the epochs from *first_epoch* on. Idempotent.
+
+        With *stays* the query starts over, and the epochs before *first_epoch* stay.
+        """
+        record = RevertRecord(query_id=self.query_id, first_epoch=first_epoch, at=at)
+        record.put_if_absent(self._storage, f"{'kept' if stays else 'reverted'}-{first_epoch}.json")
 
 
 def query_ids(storage: Storage) -> list[str]:
     """Return the ids of all queries that have records in a ``committables`` folder, sorted."""
     return storage.list("")
+
+
+def left_ids(storage: Storage) -> list[str]:
+    """Return those of them which a query has left when it started over and its output was kept."""
+    return [each for each in query_ids(storage) if EpochRecords(storage, each).find().is_abandoned]
+
+
+def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
+    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
 
 
 def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:

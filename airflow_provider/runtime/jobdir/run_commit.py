@@ -149,7 +149,7 @@ def _verify_batches(
 def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: CommitLog) -> bool:
     """Whether the query started over since, or restored: it has another log then."""
     committables, now = directory.committables(name), logs.query_id()
-    if EpochRecords(committables, query_id).is_abandoned():
+    if EpochRecords(committables, query_id).find().is_abandoned:
         return True
     if now is None:  # it may just be restored, into a place where nothing is yet
         last = Journal(directory.storage).last_restore()

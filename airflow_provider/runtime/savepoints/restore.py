@@ -45,7 +45,6 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
 from airflow_provider.runtime.jobdir.query_records import put_topology
@@ -377,19 +376,15 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
 
 
 def _retire(directory: JobDirectory, name: str, plan: RestorePlan, clock: Clock) -> None:
-    query = plan.queries[name]
+    query, storage = plan.queries[name], directory.committables(name)
     if query["replaces"] is None:
         return
-    records = EpochRecords(directory.committables(name), query["replaces"])
-    if records.revert() is None:
-        records.put_revert(
-            RevertRecord(
-                query_id=query["replaces"],
-                first_epoch=(query["stays"] if "stays" in query else query["batch"]) + 1,
-                at=to_iso(clock.now()),
-                keep_outputs=plan.keep_outputs,
-            )
-        )
+    at = to_iso(clock.now())
+    if plan.keep_outputs:  # also what was written under earlier ids, and was not reverted
+        for query_id in sorted({*query_ids(storage), query["replaces"]}):
+            EpochRecords(storage, query_id).put_reverted(query["stays"] + 1, at, stays=True)
+    elif EpochRecords(storage, query["replaces"]).find().reverted_from is None:
+        EpochRecords(storage, query["replaces"]).put_reverted(query["batch"] + 1, at)
 
 
 def _place_of(directory: JobDirectory, name: str, operation: OperationRecord) -> Storage:

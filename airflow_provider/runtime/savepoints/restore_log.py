@@ -45,7 +45,7 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
     place,
     token_of_place,
 )
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, left_ids, query_ids
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.journal import (
     Journal,
@@ -246,7 +246,7 @@ def check_same_history(
             is_parted = CheckpointLogs(directory.checkpoint(name)).query_id() is not None
         else:
             is_parted = not is_own or any(operation.plan.keep_outputs for operation in changes)
-        if is_parted and _left_ids(directory, name):
+        if is_parted and left_ids(directory.committables(name)):
             why = "started over after it was taken, and its output was kept, so these rows cannot "
             why += "be distinguished from those after the savepoint"
         elif saved is None:
@@ -276,11 +276,11 @@ def _why_reverted(
         standing = records.active_epochs_after(back.plan.queries[name]["batch"])
         if back.is_open and standing and standing[0] <= epoch:
             raise open_restore(directory, back)  # perhaps not in all sinks any more
-        taken = records.revert()
-        if taken is not None and taken.first_epoch <= epoch and records.has_own():
+        taken = records.find().reverted_from
+        if taken is not None and taken <= epoch and records.has_own():
             return (
                 f"was set back since then, by operation {back.number}, so its epochs from "
-                f"{taken.first_epoch} on were reverted, and the savepoint has read them"
+                f"{taken} on were reverted, and the savepoint has read them"
             )
     return ""
 
@@ -307,7 +307,7 @@ def _why_foreign(directory: JobDirectory, name: str, epoch: int, savepoint: Save
 
 def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None:
     """Refuse to rewind a run in the middle of which a query started over."""
-    for query_id in _left_ids(directory, name):
+    for query_id in left_ids(directory.committables(name)):
         records = EpochRecords(directory.committables(name), query_id)
         runs = {run for *_, run in records.history().ranges}
         if run_id in runs or any(record.run_id == run_id for record in records.all()):
@@ -316,11 +316,6 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
                 "in it, or since, and its earlier output was kept"
             )
             raise RevertError(msg)
-
-
-def _left_ids(directory: JobDirectory, name: str) -> list[str]:
-    storage = directory.committables(name)
-    return [i for i in query_ids(storage) if EpochRecords(storage, i).is_abandoned()]
 
 
 def list_needed(

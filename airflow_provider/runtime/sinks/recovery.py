@@ -79,7 +79,9 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
     """Refuse a checkpoint of another query than the one whose epochs are published."""
     for other in query_ids(storage):
         records = EpochRecords(storage, other)
-        if other == query_id or records.revert() is not None or not records.find().published:
+        found = records.find()
+        is_settled = found.reverted_from is not None or found.is_abandoned
+        if other == query_id or is_settled or not found.published:
             continue
         msg = (
             f"{records.url}: epochs of query id {other} are published, but the checkpoint {log} is "

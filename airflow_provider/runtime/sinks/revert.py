@@ -15,7 +15,6 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
-from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, RevertRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Committable, Fence, Sink
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 
 
 class OutputOfQuery(Protocol):
@@ -123,8 +123,8 @@ class Revert:
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
         """
-        taken = self.records.revert()
-        if taken is not None and taken.first_epoch <= self.first_epoch:
+        taken = self.records.find().reverted_from
+        if taken is not None and taken <= self.first_epoch:
             return
         first, work = self._plan()
         if not work:
@@ -133,11 +133,7 @@ class Revert:
             sink.revert(committables, self.fence)
             failpoints.hit("revert.removed_one")
         self.fence.check()
-        self.records.put_revert(
-            RevertRecord(
-                query_id=self.records.query_id, first_epoch=first, at=to_iso(self.clock.now())
-            )
-        )
+        self.records.put_reverted(first, to_iso(self.clock.now()))
         failpoints.hit("revert.done")
 
     def _plan(self) -> tuple[int, list[tuple[RevertibleSink, list[Committable]]]]:
@@ -250,9 +246,7 @@ def output_of(committables: Iterable[Storage], run_id: str) -> Output:
 
 
 def _under_id(records: EpochRecords, run_id: str) -> Output:
-    taken = records.revert()
-    is_taken = taken is not None and not taken.keep_outputs
-    reverted_from = taken.first_epoch if is_taken and taken is not None else None
+    reverted_from = records.find().reverted_from
     standing, reverted = Written(), Written()
     for epoch, written in _published(records, run_id, reverted_from):
         if reverted_from is not None and epoch >= reverted_from:
