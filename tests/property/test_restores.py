@@ -361,7 +361,7 @@ def test_the_output_has_what_the_state_has_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
     """
-    Whatever was restored, rewound, removed and cut short: each row that the state has read is
+    Whatever was restored, rewound, removed, cut short and overtaken: each row that was read is
     published once, and no other, as soon as what is open has ended.
     """
     for seed in seeds:
