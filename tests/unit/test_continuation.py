@@ -261,6 +261,18 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     assert job.spark.logs.query_id() is None
 
 
+def test_a_start_over_that_was_cut_short_gives_way_to_a_restore(job, sink):
+    """As long as nothing says that the query has left its output."""
+    saved = save(job)
+    with pytest.raises(LeaseLostError):
+        point(job, allow=True).restore(Lost(1), job.clock)
+
+    restore_job(job.storage.url, saved.url, clock=job.clock)
+
+    point(job, AS_IT_WAS).check()
+    assert [0, 1] == sorted(sink.published)
+
+
 def test_what_is_committed_is_published_first(job):
     """Nobody could publish it afterwards."""
     committer = job.recovered()
