@@ -13,7 +13,6 @@ from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import (
     open_savepoint,
-    pinned_savepoint,
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
@@ -21,6 +20,7 @@ from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
     dispose,
+    pinned_savepoint,
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -38,9 +38,11 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import NOW, QUERY_ID, a_final, a_run
+from tests.dying import dies_at
 from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
@@ -427,6 +429,22 @@ def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(
         restore_job(job.storage.url, theirs.url, clock=job.clock)
     for _ in range(2):
         restore_job(f"{job.storage.url}-another", theirs.url, clock=job.clock)
+
+
+def test_a_savepoint_stays_while_a_restore_of_it_elsewhere_is_open(job, tmp_path):
+    """Its own job knows nothing of that; the other one could go on from nothing else."""
+    new, saved = str(tmp_path / "new"), save(job)
+    with dies_at("restore.numbered"):
+        restore_job(new, saved.url, clock=job.clock)
+
+    with pytest.raises(
+        ConfigError, match="not removed, it is needed: .*new: a restore of .*s1 began"
+    ):
+        dispose(saved.url, clock=job.clock)
+    restore_job(new, saved.url, clock=job.clock)
+    dispose(saved.url, clock=job.clock)
+
+    assert [] == job.storage.list("savepoints")
 
 
 def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp_path):

@@ -482,7 +482,7 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     assert [
         "run r1: rewound by restore 1: 3 epoch(s), 3 row(s) in fake reverted; "
         "2 epoch(s), 2 row(s) in fake stay, from before it"
-    ] == describe_restored(job.storage.url, restored)
+    ] == list(describe_restored(job.storage.url, restored))
     said = (
         r"run 'r1' is rewound in part.*savepoints/s1 by restore 1 at .* UTC, .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
         r"reverted; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"

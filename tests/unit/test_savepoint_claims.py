@@ -27,7 +27,6 @@ from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
     find_savepoints,
     open_savepoint,
-    pinned_savepoint,
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -36,6 +35,7 @@ from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
     dispose,
+    pinned_savepoint,
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -313,7 +313,7 @@ def test_a_dead_reader_holds_nothing(job, root):
     saved = take(job)
     program = (
         "import os, sys; from airflow_provider.runtime.base.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoints.catalog import pinned_savepoint\n"
+        "from airflow_provider.runtime.savepoints.retention import pinned_savepoint\n"
         "with pinned_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, saved.url], check=True)

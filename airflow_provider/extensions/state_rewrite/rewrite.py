@@ -57,7 +57,6 @@ from airflow_provider.runtime.savepoints.catalog import (
     check_restorable,
     open_savepoint,
     partitions_of,
-    pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.record import (
@@ -69,6 +68,7 @@ from airflow_provider.runtime.savepoints.record import (
     release,
 )
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
+from airflow_provider.runtime.savepoints.retention import pinned_savepoint
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.spark.versions import Ability, check_can

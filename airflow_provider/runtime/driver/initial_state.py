@@ -28,11 +28,11 @@ from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
     check_restorable,
     open_savepoint,
-    pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.retention import pinned_savepoint
 from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -114,7 +114,7 @@ class StartingPoint:
         if self._url is None or self._has_begun():
             self._start_over(restore)
             return
-        with pinned_savepoint(self._url, clock) as savepoint:
+        with pinned_savepoint(self._url, clock, self._directory.url) as savepoint:
             lineage = savepoint.record.lineage
             add_predecessors(self._directory.storage, lineage, savepoint.url, clock)
             settings = RestoreSettings(

@@ -32,7 +32,6 @@ from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
     check_restorable,
     open_savepoint,
-    pinned_savepoint,
 )
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
@@ -42,7 +41,11 @@ from airflow_provider.runtime.savepoints.restore_log import (
     check_same_history,
     relocate,
 )
-from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
+from airflow_provider.runtime.savepoints.retention import (
+    collect_leftover,
+    dispose,
+    pinned_savepoint,
+)
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, runs_since
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import Output, Written, output_of
@@ -118,7 +121,7 @@ def restore_job(
     is_spark_needed = revert or partitions is not None
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
     with (
-        pinned_savepoint(savepoint_url, clock) as savepoint,
+        pinned_savepoint(savepoint_url, clock, directory.url) as savepoint,
         using if is_spark_needed else contextlib.nullcontext() as session,
     ):
         queries = _declare(directory, entry, conf, session) if revert and session else ()
@@ -224,17 +227,14 @@ def _rewind_one(directory: JobDirectory, run_id: str, rewind: Rewind) -> Rewound
     return RewoundRun(run_id, reverted, before.reverted, after.standing, by)
 
 
-def describe_restored(job_dir: str, operation: OperationRecord) -> list[str]:
-    """Return a line for each run that a restore has rewound."""
+def describe_restored(job_dir: str, operation: OperationRecord) -> Iterator[str]:
+    """Yield a line for each run that a restore has rewound."""
     directory = open_job_directory(job_dir)
-    lines = []
     for run_id in operation.rewinds:
         output = _output_of(directory, run_id)
         stay = f"; {output.standing} stay, from before it" if output.standing.epochs else ""
-        lines.append(
-            f"run {run_id}: rewound by restore {operation.number}: {output.reverted} reverted{stay}"
-        )
-    return lines
+        what = f"rewound by restore {operation.number}: {output.reverted} reverted"
+        yield f"run {run_id}: {what}{stay}"
 
 
 def _output_of(directory: JobDirectory, run_id: str) -> Output:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.checkpoint.operators import has_one_partition
@@ -26,24 +25,18 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
-    REMOVE,
     SavepointClaimRecord,
     SavepointRecord,
-    busy,
     claim_names,
     last_claim,
-    put_reader,
-    reader_path,
-    working_under,
 )
-from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_if_empty
+from airflow_provider.runtime.storage.file_tree import files_under, folders_in
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile, SavedOperator
 
 log = logging.getLogger(__name__)
@@ -204,49 +197,6 @@ def saved_offsets(savepoint: Savepoint, name: str, batch: int) -> OffsetEntry:
     file = next(file for file in savepoint.record.queries[name].files if file.path == path)
     data = _read_saved(open_storage(savepoint.url), name, file)
     return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}")
-
-
-_READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-
-
-@contextlib.contextmanager
-def pinned_savepoint(url: str, clock: Clock) -> Iterator[Savepoint]:
-    """Yield the savepoint in the folder *url*, which is not removed while the block lasts.
-
-    Any number of readers pin it at the same time. Where this process may not write, it reads
-    without a pin: no process with the same rights could remove the savepoint, others could.
-
-    Raises:
-        SavepointBusyError: another process is removing it.
-
-    Crash safety: a process that dies in the block pins nothing.
-    """
-    place = open_storage(url)
-    open_savepoint(url)  # nothing is put where there is none
-    nonce = _put_reader(place, clock)
-    with working_under(nonce or ""):
-        failpoints.hit("savepoint.pinned")
-        try:
-            with refusing(place.url, "read"):
-                remover = last_claim(place)
-            if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
-                raise busy(place, remover)
-            yield open_savepoint(url)  # read again: no process can begin to remove it now
-        finally:
-            if nonce is not None:
-                with contextlib.suppress(OSError):
-                    place.delete(reader_path(nonce))
-                    remove_if_empty(place.url)
-
-
-def _put_reader(place: Storage, clock: Clock) -> str | None:
-    try:
-        return put_reader(place, clock)
-    except OSError as error:
-        if not isinstance(error, PermissionError) and error.errno not in _READ_ONLY:
-            raise
-        log.info("%s: read without a claim: %s", place.url, error)
-        return None
 
 
 VERIFIED_BYTES: Final = 4 * 1024 * 1024

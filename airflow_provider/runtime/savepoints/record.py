@@ -295,6 +295,8 @@ class SavepointClaimRecord(Document):
         token: of a writer, of which one at a time counts; 0 of a reader.
         ended: whether a writer has ended and left the folder as garbage: files that stay belong to
             savepoints beside it.
+        job_dir: the job that a reader restores; the savepoint is kept for it after the process has
+            died, while the restore is open.
     """
 
     CONTENTS = Contents.FACTS
@@ -307,16 +309,17 @@ class SavepointClaimRecord(Document):
     purpose: Annotated[str, among(TAKE, REMOVE, READ)]
     token: NonNegative = 0
     ended: bool = False
+    job_dir: str | None = None
 
     @classmethod
-    def of_this(cls, purpose: str, clock: Clock, *, token: int = 0) -> SavepointClaimRecord:
+    def of_this(cls, purpose: str, clock: Clock, **more: Any) -> SavepointClaimRecord:
         """Return a claim of this process."""
         return cls(
             nonce=uuid.uuid4().hex,
             owner=identify_this(),
             began=to_iso(clock.now()),
             purpose=purpose,
-            token=token,
+            **more,
         )
 
     def has_ended(self, clock: Clock) -> bool:
@@ -412,9 +415,9 @@ def reader_path(nonce: str) -> str:
     return f"reader.{nonce}.json"
 
 
-def put_reader(place: Storage, clock: Clock) -> str:
+def put_reader(place: Storage, clock: Clock, job_dir: str | None) -> str:
     """Record that this process reads the savepoint; return the claim's nonce."""
-    mine = SavepointClaimRecord.of_this(READ, clock)
+    mine = SavepointClaimRecord.of_this(READ, clock, job_dir=job_dir)
     mine.put(place, reader_path(mine.nonce))
     return mine.nonce
 

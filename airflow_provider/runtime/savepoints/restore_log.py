@@ -55,6 +55,7 @@ from airflow_provider.runtime.jobdir.journal import (
     path_of,
     put_operation,
 )
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX, without_checksums
 from airflow_provider.runtime.storage.copy_files import WrongSizeError, copy_files
@@ -158,6 +159,14 @@ def savepoint_key(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
 def is_of(operation: OperationRecord, savepoint: Savepoint | None) -> bool:
     """Whether a restore sets queries to this savepoint; None for the job's very beginning."""
     return (operation.plan.savepoint, operation.plan.taken) == savepoint_key(savepoint)
+
+
+def why_awaited(job_dir: str, savepoint: Savepoint) -> str:
+    """Return why a job can go on from this savepoint only: its restore is open; empty if not."""
+    directory = directory_at(job_dir)
+    last = Restores(directory).last()
+    is_open = last is not None and last.is_open and is_of(last, savepoint)
+    return str(open_restore(directory, last)) if last is not None and is_open else ""
 
 
 def is_begun_from_savepoint(directory: JobDirectory) -> bool:

@@ -16,11 +16,12 @@ while claims are removed               the same, or an empty folder
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import itertools
 import logging
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock, from_iso
@@ -29,6 +30,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     SavepointBusyError,
+    SparkStreamError,
     refusing,
 )
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -55,12 +57,14 @@ from airflow_provider.runtime.savepoints.record import (
     forget_readers,
     is_held,
     last_claim,
+    put_reader,
+    reader_path,
     readers,
     release,
     withdraw,
     working_under,
 )
-from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
+from airflow_provider.runtime.savepoints.restore_log import why_awaited
 from airflow_provider.runtime.storage.file_tree import (
     files_under,
     folders_in,
@@ -71,7 +75,7 @@ from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
@@ -205,6 +209,50 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
         collect_leftover(url, clock=clock)
 
 
+@contextlib.contextmanager
+def pinned_savepoint(url: str, clock: Clock, job_dir: str | None = None) -> Iterator[Savepoint]:
+    """Yield the savepoint in the folder *url*, which is not removed while the block lasts.
+
+    Nor is it removed after the block while a restore of it into *job_dir* is open.
+
+    Any number of readers pin it at the same time. Where this process may not write, it reads
+    without a pin: no process with the same rights could remove the savepoint, others could.
+
+    Raises:
+        SavepointBusyError: another process is removing it.
+
+    Crash safety: a process that dies in the block pins nothing, but for *job_dir*.
+    """
+    place, savepoint = open_storage(url), open_savepoint(url)  # nothing is put where there is none
+    nonce = _put_reader(place, clock, job_dir)
+    with working_under(nonce or ""):
+        failpoints.hit("savepoint.pinned")
+        try:
+            with refusing(place.url, "read"):
+                remover = last_claim(place)
+            if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
+                raise busy(place, remover)
+            yield open_savepoint(url)  # read again: no process can begin to remove it now
+        finally:
+            with contextlib.suppress(OSError, SparkStreamError):
+                if nonce is not None and not (job_dir and why_awaited(job_dir, savepoint)):
+                    place.delete(reader_path(nonce))
+                    remove_if_empty(place.url)
+
+
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def _put_reader(place: Storage, clock: Clock, job_dir: str | None) -> str | None:
+    try:
+        return put_reader(place, clock, job_dir)
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno not in _READ_ONLY:
+            raise
+        log.info("%s: read without a claim: %s", place.url, error)
+        return None
+
+
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
     place = open_storage(savepoint.url)
     mine = claim(place, REMOVE, clock)
@@ -224,15 +272,13 @@ def _unmake(savepoint: Savepoint, clock: Clock) -> None:
 
 
 def _check_not_needed(savepoint: Savepoint) -> None:
-    """Refuse while its job can go on from nothing else: from its restore, or its upgrade."""
+    """Refuse while a job can go on from nothing else: from its restore, or its upgrade."""
     record, needs = savepoint.record, ""
-    if record.job is None:
-        return
-    directory = directory_at(record.source)
     try:
-        last, found = Restores(directory).last(), upgrade_over(directory)
-        if last is not None and last.is_open and is_of(last, savepoint):
-            needs = str(open_restore(directory, last))  # the rows after it are gone
+        restored = {each.job_dir for each in readers(open_storage(savepoint.url)) if each.job_dir}
+        for job_dir in sorted({*restored, *([record.source] if record.job else [])}):
+            needs = why_awaited(job_dir, savepoint) or needs  # the rows after it are gone
+        found = upgrade_over(directory_at(record.source)) if record.job else None
         if found is not None and found[1].is_open:
             begins, reverts = found[1].savepoint == savepoint.url, record.is_start_of(found[1].id)
             needs = describe_version(*found) if begins or reverts else needs
@@ -381,7 +427,7 @@ def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
     """
     root = open_storage(target.url.rpartition("/")[0])
     if local_path_of(target.url) is not None:
-        with suppress(PermissionError):  # a user who may not list them can still take one
+        with contextlib.suppress(PermissionError):  # who may not list them can still take one
             names = [name for name in folders_in(root) if is_name(name)]
             return SharedFiles([name for name in names if root.exists(f"{name}/{MANIFEST}")])
         return SharedFiles()

@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
-from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint, pinned_savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import REWIND, REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
@@ -33,7 +33,12 @@ from airflow_provider.runtime.savepoints.restore_log import (
     check_not_parted_in,
     check_same_history,
 )
-from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose, retain
+from airflow_provider.runtime.savepoints.retention import (
+    collect_leftover,
+    dispose,
+    pinned_savepoint,
+    retain,
+)
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.revert import has_written, runs_after
 
@@ -216,7 +221,8 @@ class Rewind:
                     return
             savepoint = None
             if url is not None:
-                savepoint = holding.enter_context(pinned_savepoint(url, self.clock))
+                pinned = pinned_savepoint(url, self.clock, self.directory.url)
+                savepoint = holding.enter_context(pinned)
             if operation is None:
                 operation = restore.begin(self._settings(savepoint))
             restore.finish(operation, savepoint)
