@@ -64,7 +64,7 @@ WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## All promises, by a choice of cases: about twelve minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## All promises, by a choice of cases: twelve to twenty minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
@@ -85,7 +85,7 @@ test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each s
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests that take no time: under half a minute, without Spark and Airflow
+test-fast: $(INSTALLED) ## The tests that take no time: about a minute, without Spark and Airflow
 	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(COMPUTING) --ignore=tests/airflow \
 		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
 

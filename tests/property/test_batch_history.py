@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def grown(added: list[list[BatchEntry]]) -> BatchHistory:
     return history
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(streams())
 def test_a_history_stays_small_and_can_be_read(added):
@@ -85,6 +87,7 @@ def test_a_history_stays_small_and_can_be_read(added):
     assert history == BatchHistory.from_dict(history.to_dict(), where="history/q.json")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(streams())
 def test_every_batch_is_in_a_history_once(added):

@@ -460,6 +460,7 @@ def told(found: dict[str, str]) -> str:
     return json.dumps(found, indent=1)
 
 
+@pytest.mark.slow
 def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
     """Nothing is refused, or said to be wrong, of the directory as it is before it is damaged."""
     assert {} == {

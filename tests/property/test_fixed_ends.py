@@ -213,6 +213,7 @@ class History:
 LEFT_BEHIND = {"deaths": {0, 3, 5, 21}, "arrivals": dict.fromkeys(range(5), -500)}
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @example(count=1, limit=1, compacts=2, **LEFT_BEHIND)
 @given(

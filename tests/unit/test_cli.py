@@ -864,6 +864,7 @@ def test_a_checkpoint_of_a_job_is_not_drained_by_hand(tmp_path, capsys, has_reco
     assert f"spark-stream stop {tmp_path / 'job'} --drain" in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_the_command_runs_as_a_module():
     """``python -m airflow_provider.runtime.cli.main`` is the command."""
     command = [sys.executable, "-m", "airflow_provider.runtime.cli"]

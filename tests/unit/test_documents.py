@@ -155,6 +155,7 @@ _DOCUMENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(_DOCUMENTS)
 def test_every_document_survives_a_round_trip(document):
     """A document with members of any kind is read back as it was written, version first."""
@@ -164,6 +165,7 @@ def test_every_document_survives_a_round_trip(document):
     assert "version" == next(iter(raw))
 
 
+@pytest.mark.slow
 @given(_DOCUMENTS, st.data())
 def test_a_damaged_member_is_an_error_of_one_line_or_another_document(document, data):
     """Whatever a member is replaced by, the document is read or refused in one line."""

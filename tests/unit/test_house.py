@@ -6,9 +6,12 @@ import importlib
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_no_room_outgrows_its_budget(monkeypatch):
     """A room that grows past its budget is simplified or split off, or its budget is argued for."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])

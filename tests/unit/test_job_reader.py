@@ -379,6 +379,7 @@ def every_document(root: Path) -> Iterator[None]:
 # --- the comparison -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_says_what_status_says(tmp_path, capsys, name):
     """Of each kind of job directory; and how far its queries have come, as drivers find it."""
@@ -413,6 +414,7 @@ UNFINISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_says_what_is_unfinished(tmp_path, name):
     """A restore, an upgrade, a drain, an epoch; of every other directory nothing."""
@@ -431,6 +433,7 @@ def test_the_page_has_a_row_for_every_document():
     assert sum(len(kind.PLACES) for kind in placed) == len(patterns())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_knows_every_file_of_a_job_directory(tmp_path, name):
     """What fits no path of the page is found."""

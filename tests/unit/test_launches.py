@@ -193,6 +193,7 @@ def test_a_drivers_own_error_is_the_reason() -> None:
 # --- again and again --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_driver_in_a_queue_is_not_lost(job, clock) -> None:
     """Twenty minutes in a queue are none of the time that a driver has to take its lease."""
     cluster = Cluster(QUEUED)
@@ -380,6 +381,7 @@ def test_a_driver_of_a_revoked_intent_writes_nothing(intended) -> None:
 # --- what a cluster needs ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_package_has_the_runtime_and_the_application(tmp_path, capsys, monkeypatch) -> None:
     """
     The command writes both and says where they are; a cluster's Python runs a command with them.
@@ -410,6 +412,7 @@ def test_a_package_has_the_runtime_and_the_application(tmp_path, capsys, monkeyp
     assert [] == [name for name in names if name.endswith("testing.py")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["runtime.zip", "spark_stream_driver.py"])
 def test_a_package_replaces_only_what_it_has_made(tmp_path, capsys, name: str) -> None:
     """A file of somebody else's stays, and nothing is written, unless the command is forced."""

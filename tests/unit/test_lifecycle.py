@@ -847,6 +847,7 @@ LIVES = st.sampled_from([ONE, ("q1", "q2"), THREE])
 UPSTREAM = st.sampled_from([{}, {"q2": ("q1",)}, CHAIN, {"q3": ("q1", "q2")}])
 
 
+@pytest.mark.slow
 @settings(max_examples=6 * present(settings.default).max_examples)
 @given(st.data())
 def test_in_any_life_the_order_holds(data):

@@ -74,6 +74,7 @@ READS: dict[str, tuple[str, Callable[[Job], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", READS)
 def test_a_link_that_comes_and_goes_is_never_followed(job, tmp_path, what):
     """Who exchanges a name for a link while it is read reaches no file beyond the job directory."""

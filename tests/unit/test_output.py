@@ -191,6 +191,7 @@ def test_without_a_terminal_nothing_is_shown(capsys):
     assert ("", "") == capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_block_stays_below_whatever_is_written(columns):
     """

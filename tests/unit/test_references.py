@@ -82,6 +82,7 @@ def is_known(target: str, path: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_reference_of_a_docstring_resolves(room: str) -> None:
     """

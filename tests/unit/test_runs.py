@@ -62,6 +62,7 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
     return costs
 
 
+@pytest.mark.slow
 def test_looks_at_a_job_cost_the_same_after_10_and_after_300_runs(clock, tmp_path):
     """A start, a watcher and status read the newest runs and no older one."""
     few = Ended(JobDirectoryBuilder(tmp_path / "few")).runs(10)

@@ -420,6 +420,7 @@ def test_the_first_ends_stay(tmp_path):
     assert (kafka(t={"0": 9}), None) == (mine.offset_of("topic"), mine.offset_of("files"))
 
 
+@pytest.mark.slow
 def test_many_files_are_a_document():
     """A hundred thousand files are less than a tenth of what a document may have."""
     known = [(f"file:///a/long/folder/part-{n:05d}-{'x' * 36}.parquet", n) for n in range(100_000)]
