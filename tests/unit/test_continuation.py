@@ -34,10 +34,11 @@ from airflow_provider.runtime.jobdir.lease import LeaseObserver, wait_for_free_l
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
-from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints import retention as retention_module
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restore_log import Restores, why_awaited
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -445,6 +446,28 @@ def test_a_savepoint_stays_while_a_restore_of_it_elsewhere_is_open(job, tmp_path
     dispose(saved.url, clock=job.clock)
 
     assert [] == job.storage.list("savepoints")
+
+
+def test_a_reader_whose_job_cannot_be_reached_hides_no_other_need(job, tmp_path, monkeypatch):
+    """The savepoint's own job is asked all the same."""
+    early, late = write_on(job, 3), write_on(job, 5)
+    far = str(tmp_path / "far")
+    with dies_at("restore.numbered"):
+        restore_job(far, early.url, clock=job.clock)
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    settings = RestoreSettings(early, {"q": "q"})
+    Restore(directory_of(job), job.lease("r"), job.clock, [query]).begin(settings)
+    job.close()
+
+    def asked(job_dir: str, savepoint: Savepoint) -> str:
+        if job_dir == far:
+            raise OSError("no route")
+        return why_awaited(job_dir, savepoint)
+
+    monkeypatch.setattr(retention_module, "why_awaited", asked)
+    with pytest.raises(ConfigError, match="not removed, it is needed: .*job: a restore of"):
+        dispose(early.url, clock=job.clock)
+    dispose(late.url, clock=job.clock)
 
 
 def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp_path):

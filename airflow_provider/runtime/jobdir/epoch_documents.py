@@ -188,7 +188,7 @@ class RevertRecord(Document):
         "queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",
         "queries/<query>/committables/{query_id}/kept-{first_epoch}.json",
     )
-    WRITTEN = Written("once", "rewind or restore; start-over", "nothing was reverted; it goes on")
+    WRITTEN = Written("once", "rewind or restore; start-over", "nothing was reverted or left")
 
     query_id: Name
     first_epoch: NonNegative

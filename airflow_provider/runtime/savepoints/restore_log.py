@@ -282,9 +282,10 @@ def _why_reverted(
     # The rows may be of any earlier id: a query need not write between two restores.
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
-        standing = records.active_epochs_after(back.plan.queries[name]["batch"])
-        if back.is_open and back.plan.reverts and standing and standing[0] <= epoch:
-            raise open_restore(directory, back)  # perhaps not in all sinks any more
+        if back.is_open and back.plan.reverts:
+            standing = records.active_epochs_after(back.plan.queries[name]["batch"])
+            if standing and standing[0] <= epoch:
+                raise open_restore(directory, back)  # perhaps not in all sinks any more
         taken = records.find().reverted_from
         if taken is not None and taken <= epoch and records.has_own():
             return (

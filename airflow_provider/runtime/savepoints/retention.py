@@ -274,16 +274,17 @@ def _unmake(savepoint: Savepoint, clock: Clock) -> None:
 def _check_not_needed(savepoint: Savepoint) -> None:
     """Refuse while a job can go on from nothing else: from its restore, or its upgrade."""
     record, needs = savepoint.record, ""
-    try:
-        restored = {each.job_dir for each in readers(open_storage(savepoint.url)) if each.job_dir}
-        for job_dir in sorted({*restored, *([record.source] if record.job else [])}):
+    restored = {each.job_dir for each in readers(open_storage(savepoint.url)) if each.job_dir}
+    for job_dir in sorted({*restored, *([record.source] if record.job else [])}):
+        try:
             needs = why_awaited(job_dir, savepoint) or needs  # the rows after it are gone
-        found = upgrade_over(directory_at(record.source)) if record.job else None
+            found = upgrade_over(directory_at(job_dir))
+        except OSError as error:  # it says nothing against its removal
+            log.info("%s: not known whether %s needs it: %s", savepoint.url, job_dir, error)
+            continue
         if found is not None and found[1].is_open:
             begins, reverts = found[1].savepoint == savepoint.url, record.is_start_of(found[1].id)
             needs = describe_version(*found) if begins or reverts else needs
-    except OSError as error:  # where it was taken says nothing against its removal
-        log.info("%s: not known whether its job needs it: %s", savepoint.url, error)
     if needs:
         msg = f"{savepoint.url}: not removed, it is needed: {needs}"
         raise ConfigError(msg)
