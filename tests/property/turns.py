@@ -81,7 +81,8 @@ def step_by_step(patch: pytest.MonkeyPatch, turns: ScriptThread) -> None:
 
         return wrapped
 
-    for name in ("read", "exists", "list", "put", "put_if_absent", "delete", "delete_all"):
+    reads, writes = ("read", "read_small", "exists", "list"), ("put", "put_if_absent")
+    for name in (*reads, *writes, "delete", "delete_all"):
         patch.setattr(LocalStorage, name, taking_a_step(getattr(LocalStorage, name)))
 
 
