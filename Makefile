@@ -60,11 +60,16 @@ wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment wit
 WAITING := -n 3
 COMPUTING := -n 2
 CHOICE := not soak and not whole
-WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
-test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
+SHORT := $(CHOICE) and not long
+WITHOUT_JVM := not spark and not airflow and not alone
+test test-ci test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## All promises, by a choice of cases: twelve to twenty minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## A choice of cases, without the longest: eight minutes (ARGS adds pytest options)
+	$(call pytest_together_and_alone,$(SHORT))
+
+.PHONY: test-ci
+test-ci: $(INSTALLED) ## What CI runs, every promise by a choice of cases: twenty minutes
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
@@ -85,13 +90,13 @@ test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each s
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests that take no time: about a minute, without Spark and Airflow
-	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(COMPUTING) --ignore=tests/airflow \
+test-fast: $(INSTALLED) ## The tests that take no time: half a minute, without Spark and Airflow
+	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) --ignore=tests/airflow \
 		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
 
 .PHONY: coverage
 coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM; fails below its limit
-	$(BIN)/python -m pytest -q -m "$(WITHOUT_JVM)" $(COMPUTING) --ignore=tests/airflow --ignore=tests/crash \
+	$(BIN)/python -m pytest -q -m "$(WITHOUT_JVM) and $(CHOICE)" $(COMPUTING) --ignore=tests/airflow --ignore=tests/crash \
 		--ignore=tests/spark --hypothesis-profile=whole --cov --cov-config=coverage-protocol.toml $(ARGS)
 
 .PHONY: soak

@@ -149,7 +149,7 @@ def lane_of(item: pytest.Item) -> tuple[int, str]:
         if name in fixtures:
             return 0, name
     module = item.nodeid.partition("::")[0]
-    ranks = {"spark": 1, "airflow": 2, "slow": 3}
+    ranks = {"spark": 1, "airflow": 2, "slow": 3, "long": 3}
     rank = next((ranks[mark] for mark in ranks if item.get_closest_marker(mark)), 4)
     return rank, f"{SHARING if module.startswith(SHARING) else module} {rank}"
 
@@ -169,7 +169,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         if item.get_closest_marker("alone") and "tests/perf/" not in item.nodeid:
-            msg = f"{item.nodeid}: `make test` looks for tests to run alone in tests/perf only"
+            msg = f"{item.nodeid}: `make test-ci` looks for tests to run alone in tests/perf only"
             raise pytest.UsageError(msg)
     items.sort(key=_order)
     worker = getattr(config, "workerinput", {})

@@ -57,6 +57,7 @@ def test_help_is_that_of_spark_stream(sqlite_airflow: dict[str, str]) -> None:
         assert f"\n    {command} " in done.stdout or f"\n    {command}\n" in done.stdout
 
 
+@pytest.mark.long
 def test_options_exit_codes_and_answers_pass_through(tmp_path: Path) -> None:
     """
     Options may come first; stdout has what the command answers, and nothing else. A command about a

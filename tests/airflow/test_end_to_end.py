@@ -83,6 +83,7 @@ def test_a_driver_outlives_its_worker_and_the_next_try_adopts_it(
     assert gated.truth() == gated.result()
 
 
+@pytest.mark.long
 def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
     airflow_services: Airflow,
 ) -> None:

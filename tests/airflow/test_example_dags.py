@@ -62,6 +62,7 @@ def test_every_example_dag_parses() -> None:
     assert sorted([*once, *streams, *events]) == sorted(bag.dags)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(missing_names()), reason="an older Airflow lacks names")
 def test_parsing_a_dag_does_not_import_spark() -> None:
     """The DAG processor pays neither for PySpark nor for what a job, or its submission, needs."""
@@ -222,6 +223,7 @@ def test_a_driver_that_exits_with_0_too_early_fails_the_task(
     assert "the driver ended with exit code 0 and left no final checkpoint" in run["log"]
 
 
+@pytest.mark.long
 def test_the_dags_of_the_tests_parse(tmp_path: Path) -> None:
     """The tests' own DAGs are well, so that a failure of theirs is not one of parsing."""
     copy_dags(HERE / "dags", tmp_path / "dags")

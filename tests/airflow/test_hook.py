@@ -614,6 +614,7 @@ def test_the_zip_is_made_once_for_the_same_content(tmp_path: Path) -> None:
     assert [first] == list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_cluster_needs_only_pyspark_and_fsspec(tmp_path: Path) -> None:
     """Every module of the zip can be imported where nothing but PySpark and fsspec is installed."""
     site = installed("fsspec", "pyspark", "py4j", into=tmp_path / "site")
@@ -621,6 +622,7 @@ def test_a_cluster_needs_only_pyspark_and_fsspec(tmp_path: Path) -> None:
     assert {} == imports(runtime_zip(tmp_path / "zip"), site)
 
 
+@pytest.mark.long
 def test_what_watches_a_run_needs_no_pyspark(tmp_path: Path) -> None:
     """
     With fsspec alone, nothing but PySpark is missing, and not to those who only look at a job.

@@ -300,6 +300,7 @@ def test_a_killed_worker_is_followed_by_one_that_adopts(place: Place) -> None:
     assert 1 == place.cluster.runs()
 
 
+@pytest.mark.long
 def test_a_worker_killed_before_it_has_the_handle(place: Place) -> None:
     """A real process dies between the submission and the handle: the next try has the same run."""
     program = f"""

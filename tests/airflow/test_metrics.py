@@ -154,6 +154,7 @@ def report(job: PageJob, batch: int, backlog: int = 5200) -> None:
 # --- in a triggerer, and in a task's process ----------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_triggerer_sends_what_a_stream_it_waits_for_does(
     job: PageJob, statsd: StatsD, tmp_path: Path
 ) -> None:

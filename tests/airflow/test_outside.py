@@ -72,6 +72,7 @@ def rows_in(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 def test_a_launcher_a_command_and_a_sink_from_outside(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -27,7 +27,7 @@ def say(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
     monkeypatch.setenv(f"AIRFLOW__SPARK_STREAMING__{option.upper()}", value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
     """``airflow config list`` knows the provider's section as it knows Airflow's own."""
     command = [str(AIRFLOW), "config", "list", "--section", "spark_streaming"]

@@ -370,6 +370,7 @@ def test_without_the_listener_the_trigger_stores_the_position_itself(
     assert "plugin" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_only_triggerers_listen() -> None:
     """
     Airflow's DAG processor would refuse tasks with ``end_from_trigger`` beside a listener, see

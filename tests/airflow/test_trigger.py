@@ -532,6 +532,7 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
     assert "end" == lines[-1]
 
 
+@pytest.mark.long
 def test_the_drivers_log_is_read_to_its_end_before_the_event(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -637,6 +638,7 @@ async def opened_by_waits(jobs: list[Job], opened: Opened) -> list[tuple[str, in
     return seen
 
 
+@pytest.mark.long
 def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1242,6 +1242,7 @@ def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> N
     assert 0 == looks[-1]
 
 
+@pytest.mark.long
 def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1307,6 +1308,7 @@ def test_the_plugin_names_the_page_and_its_application() -> None:
     assert ("/spark-streaming", app["app"]) == (app["url_prefix"], plugin.fastapi_apps[0]["app"])
 
 
+@pytest.mark.long
 def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
     """Every process of Airflow imports it, and only the API server needs more."""
     code = (

@@ -156,6 +156,7 @@ def task(tmp_path: Path, spark: Any, kind: str, monkeypatch: pytest.MonkeyPatch)
     return Task(Place(tmp_path), kind, spark)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "step"), mark_whole(CASES, [BY_TASK]))
 def test_the_cleared_task_ends_what_has_died(task: Task, step: str, capsys: Any) -> None:
     """Whatever the task was at, and at whichever step; nothing is unfinished afterwards."""
@@ -168,6 +169,7 @@ def test_the_cleared_task_ends_what_has_died(task: Task, step: str, capsys: Any)
     task.check_whole()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "step"),
     mark_whole([case for case in CASES if case[0] != "start_over"], [BY_COMMAND]),

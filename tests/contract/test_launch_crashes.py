@@ -100,6 +100,7 @@ def next_action(livy: LivyCluster, job_dir: str) -> Action:
     return reconcile(view, assessment).action
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failpoint", "runs"),
     [("submission.intended", 0), ("launch.submitted", 1)],
@@ -124,6 +125,7 @@ def test_a_worker_that_dies_has_its_token_submitted_again(livy, job_dir, tmp_pat
     assert [f"1 {TOKEN}"] == (tmp_path / "published").read_text().splitlines()
 
 
+@pytest.mark.long
 def test_a_paused_worker_gets_the_run_of_the_next_try(livy, job_dir, tmp_path):
     """
     A worker that stops before it submits, and goes on when the next try has, starts nothing else.
@@ -151,6 +153,7 @@ def test_a_worker_outlives_lost_answers(livy, job_dir):
     assert 1 == livy.runs()
 
 
+@pytest.mark.long
 def test_a_server_that_dies_in_between_comes_back_with_the_run(livy, job_dir, monkeypatch):
     """While Livy is dead its batch goes on; the next try finds it by its name."""
     monkeypatch.setattr(submit, "AGAIN", RetryPolicy(first_s=0.1, failures=2))

@@ -121,6 +121,7 @@ def onlooker(server, job) -> Iterator[Onlooker]:
     looking.end()
 
 
+@pytest.mark.long
 def test_a_store_that_hangs_for_longer_than_the_timeout_makes_nobody_dead(
     server, job, driver, onlooker
 ):
@@ -149,7 +150,7 @@ def test_a_store_that_hangs_for_longer_than_the_timeout_makes_nobody_dead(
     assert ["1.json"] == open_storage(job).list("leases")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_fails_for_longer_than_the_timeout_ends_the_driver(
     server, job, driver, onlooker
 ):

@@ -101,6 +101,7 @@ def test_a_second_savepoint_copies_only_what_changed(place, server):
     assert {"metadata", "other/large"} == shared
 
 
+@pytest.mark.long
 def test_what_others_share_outlives_its_savepoint(place):
     """Disposing of the first leaves what the second needs; disposing of that leaves nothing."""
     checkpoint = place.at("checkpoint")
@@ -118,6 +119,7 @@ def test_what_others_share_outlives_its_savepoint(place):
     assert [] == root.list("")
 
 
+@pytest.mark.long
 def test_what_is_no_savepoint_stays_in_a_store(place):
     """Job directories, files and folders of others beside savepoints are as they were."""
     checkpoint = place.at("checkpoint")
@@ -138,6 +140,7 @@ def test_what_is_no_savepoint_stays_in_a_store(place):
     assert left == set(files_under(place.url))
 
 
+@pytest.mark.long
 def test_files_stay_while_it_is_not_known_who_shares_them(place):
     """A damaged savepoint may name them; when it can be read again, they go with the next call."""
     checkpoint, root = place.at("checkpoint"), place.at("savepoints")

@@ -31,6 +31,7 @@ def drive(drivers: Drivers, **environment: str) -> Driver:
     return drivers.run("unpaced", params, "--until=stopped", "--run-id=r1", **environment)
 
 
+@pytest.mark.long
 def test_the_page_says_what_status_says_of_a_real_run(place: Place, drivers: Drivers, capsys):
     """It is killed, resumes, is cancelled, resumes, and is stopped with a savepoint."""
     write_events(place.input, [(1, "a", 1)], [(20, "b", 2)], [(40, "a", 3)])

@@ -18,6 +18,7 @@ BEFORE_THE_COMMIT = ("sink.staged", "sink.precommitted:2")
 FROM_THE_COMMIT = ("batch.committed", "files.published_one", "sink.committed:2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -246,6 +246,7 @@ def test_a_failpoint_is_of_a_run_or_of_another_test():
     assert [] == [point for point in failpoints.ALL if not point.startswith(known)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "deaths",
     [

@@ -151,6 +151,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     mark_whole([(p,) for p in DEATHS], [n for n, p in enumerate(DEATHS) if p in CHOSEN]),
@@ -184,6 +185,7 @@ def test_one_rewind_dies_at_every_step_in_turn(processes):
     assert in_all_sinks([*rows_of("r1", 0, 2), *rows_of("r2.r2", 2, 5)]) == processes.job.visible()
 
 
+@pytest.mark.long
 def test_runs_are_undone_one_after_the_other(processes):
     """
     From the newest to the very first, also what a replay has written, from every sink; an older one
@@ -202,6 +204,7 @@ def test_runs_are_undone_one_after_the_other(processes):
     assert in_all_sinks(rows_of("r1.r2", 0, 2)) == processes.job.visible()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     # test_savepoints.py dies at each of them.

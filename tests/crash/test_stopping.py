@@ -67,6 +67,7 @@ def assert_whole(savepoint: Path) -> None:
     assert [] == verify_savepoint(open_savepoint(str(savepoint)))
 
 
+@pytest.mark.long
 def test_a_drain_that_was_accepted_is_completed_by_the_next_attempt(place, drivers):
     """
     A driver that dies after it has accepted a drain with a savepoint is followed by one that reads

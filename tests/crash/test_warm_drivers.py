@@ -150,6 +150,7 @@ def test_an_idle_driver_that_loses_a_process_is_replaced(job, pool, victim):
     assert not held & {ready.parent, ready.child, ready.jvm}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "victim", some("pool", "parent", "child", "jvm", "client", quick=("child",))
 )
@@ -292,6 +293,7 @@ def submission(place: Place, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Sub
     return Submission(place, place.root / "d1.log")
 
 
+@pytest.mark.long
 def test_a_submission_records_its_process_and_its_end(submission, job, pool):
     """Who has submitted it may be gone: nobody waits, and the driver's exit code is recorded."""
     job.gate.touch()

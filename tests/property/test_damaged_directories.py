@@ -479,7 +479,7 @@ def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_damage_is_one_line(fuzzed, capsys, seed):
     """
@@ -544,7 +544,7 @@ def test_every_reader_takes_ten_thousand_damaged_directories(fuzzed, capsys, see
     assert {} == found, told(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_reader_takes_some_damaged_directories(fuzzed, capsys):
     """The same for a few."""
     found = read_all(fuzzed, 1, QUICK_READS, capsys)
@@ -552,7 +552,7 @@ def test_every_reader_takes_some_damaged_directories(fuzzed, capsys):
     assert {} == found, told(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_text_with_half_of_a_character_is_read_like_any_other(fuzzed, capsys):
     """
     Every reader takes documents of which a text has a byte that is no Unicode, as a file's name may.

@@ -14,7 +14,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "first"),
     [(4_000, 0), pytest.param(200_000, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(0)])],

@@ -7,7 +7,7 @@ import pytest
 from tests.property.late_writes_model import search
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "first"),
     [(2_000, 0), pytest.param(100_000, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(0)])],

@@ -356,7 +356,14 @@ def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         raise
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 300), marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(3),
+        pytest.param(range(3, 10), marks=pytest.mark.long),
+        pytest.param(range(10, 300), marks=pytest.mark.soak),
+    ],
+)
 def test_the_output_has_what_the_state_has_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:

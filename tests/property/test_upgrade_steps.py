@@ -79,6 +79,7 @@ def check(root: str, actors: Sequence[Actor]) -> None:
         assert expected, repr(actor.error)
 
 
+@pytest.mark.long
 @settings(
     max_examples=present(settings.default).max_examples * 2,
     deadline=None,
@@ -97,6 +98,7 @@ def test_any_order_of_three_processes_ends_in_one_decision(
     check(root, play(root, good, turns))
 
 
+@pytest.mark.long
 def test_without_the_condition_a_process_that_was_paused_undoes_a_decision(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ _OF_STAGING = {
 
 
 class DyingElsewhere(RevertibleSinkContract):
-    """The contract; in ``make test`` its processes die, stop and race without Spark."""
+    """The contract; in ``make test-ci`` its processes die, stop and race without Spark."""
 
 
 def _in_test_all(test: Callable[..., None]) -> Any:

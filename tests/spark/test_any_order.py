@@ -69,6 +69,7 @@ def run(spark, place, mode, name, *, timers=False, kept=None, **asked):
     return final, {q: sorted(read_with_pandas(output / q), key=repr) for q in queries}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "files"),
     [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.whole) for seed in range(2, 8))],
@@ -99,6 +100,7 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
         assert sum(operator["late_rows"] for operator in query["operators"]) > 0, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "files"), [(1, 3), *(pytest.param(n, 4, marks=pytest.mark.whole) for n in (2, 3))]
 )
@@ -128,6 +130,7 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
     assert files * 40 == sum(row[1] for row in streamed["groups"]) + len(kept_rows(kept / "groups"))
 
 
+@pytest.mark.long
 def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, place):
     """What comes late from a source is kept by whichever operator drops it, and named after it."""
     shuffled(place.input, 1)

@@ -197,6 +197,7 @@ def elsewhere(place):
     return other
 
 
+@pytest.mark.long
 def test_a_rolling_count_is_written_once_per_key(spark, place):
     """
     With output_mode update BATCH gives each key's last value once; AUTOMATIC takes it for counts,
@@ -268,6 +269,7 @@ def test_an_empty_input_gives_an_empty_output(spark, place):
     assert [] == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
     """Where a checkpoint is there AUTOMATIC takes STREAMING, and BATCH is refused."""
     write_events(place.input, EVENTS[:2])
@@ -371,6 +373,7 @@ def test_what_is_committed_counts_although_the_input_changes(spark, place):
     assert ["close", "finish:0", "close"] == place.noted()
 
 
+@pytest.mark.long
 def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
     """A stop ends the Spark job at once, nothing is published, and the same command goes on."""
     write_events(place.input, EVENTS)

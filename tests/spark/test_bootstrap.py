@@ -89,6 +89,7 @@ DEATHS = (
 )
 
 
+@pytest.mark.long
 def test_output_is_discarded_and_a_death_at_any_step_is_made_good(spark, place, parted):
     """The same ask goes on; before its end there is no savepoint, and never any output."""
     params = {"input": parted["past"]["input"]}
@@ -146,6 +147,7 @@ def test_timers_of_the_clock_wait_for_the_live_job(spark, place):
     driver.cancel()
 
 
+@pytest.mark.long
 def test_what_would_be_read_twice_is_refused_or_goes_on_where_history_ended(spark, place, parted):
     """
     The same folder in history and in the live job: before anything is read, when the live job

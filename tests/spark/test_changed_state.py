@@ -116,6 +116,7 @@ def refusal(spark: Any, asked: Any) -> str:
     return str(refused.value)
 
 
+@pytest.mark.long
 def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bases, caplog):
     """
     In the job's own directory and from a savepoint, each change is named with both sides in one line
@@ -141,6 +142,7 @@ def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bas
     assert before == {name: everything_in(root) for name, root in bases.items()}
 
 
+@pytest.mark.long
 def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
     """
     Where Spark itself would fail with its own schemas, the columns and the ways out are said instead,
@@ -157,6 +159,7 @@ def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
     assert before == {name: everything_in(root) for name, root in bases.items()}
 
 
+@pytest.mark.long
 def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, caplog):
     """
     A renamed column, a filter behind the state, another delay, one more query: the job goes on, and
@@ -175,6 +178,7 @@ def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, cap
         assert all(what in each and now in each for each in told), job
 
 
+@pytest.mark.long
 def test_mixed_results_that_are_asked_for(spark, bases, tmp_path):
     """
     With the option the job goes on with the state, once: from then on it is this job's, a later run
@@ -218,6 +222,7 @@ def test_what_does_not_fit_may_start_over(spark, bases, tmp_path, change):
     assert "SUSPENDED" == final.outcome
 
 
+@pytest.mark.long
 def test_a_start_that_commits_nothing_has_changed_nothing(spark, bases, tmp_path):
     """
     A changed job that was allowed and has run no batch leaves the state the former job's; a

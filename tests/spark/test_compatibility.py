@@ -92,6 +92,7 @@ def test_fewer_partitions(spark, place):
     assert [] == verify_savepoint(savepoint)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "store", "partitions"),
     [
@@ -137,6 +138,7 @@ def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spa
     assert not new.exists()
 
 
+@pytest.mark.long
 def test_a_job_has_begun_with_its_partitions(spark, place):
     """
     What Spark fails at leaves an open restore, which the same command without partitions ends;
@@ -166,6 +168,7 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
 # --- another job ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_another_job_is_refused_before_anything_is_written(spark, place):
     """Queries of other names, sources or operators would get each other's positions and state."""
     savepoint = suspended(spark, place, conf=ROCKSDB)
@@ -197,6 +200,7 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
     assert not (place.root / "new").exists()
 
 
+@pytest.mark.long
 def test_a_query_that_does_not_fit_may_begin_anew(spark, place):
     """When it is allowed, it reads all its input, and none of the savepoint's state."""
     savepoint = suspended(spark, place, "deduplication", conf=ROCKSDB)

@@ -52,6 +52,7 @@ def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in found.to_pylist())
 
 
+@pytest.mark.long
 def test_a_corrected_record_is_read_once(spark: Any, place: Corrected) -> None:
     """Run 1 rejects a record, run 2 reads the corrected one and rejects another, run 3 nothing."""
     first = place.read(spark, "r1", **SUSPEND)
@@ -71,6 +72,7 @@ def test_a_corrected_record_is_read_once(spark: Any, place: Corrected) -> None:
     assert [3, 2, 0] == [final.rows_read for final in (first, second, third)]
 
 
+@pytest.mark.long
 def test_batch_reads_the_input_and_all_that_was_corrected(spark: Any, place: Corrected) -> None:
     """Without the folder a batch job has the input alone; with it, both."""
     alone = place.read(spark, "r1", mode="batch")

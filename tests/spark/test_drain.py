@@ -49,13 +49,20 @@ CHOSEN = {(job, "rocksdb", 1) for job in TRUTHS if job != "timers_in_pandas"} | 
     (FIRST, "rocksdb", 3),
     (FIRST, "hdfs", 2),
 }
+# Operators that cost most, and have others like them.
+LONG = {"timers", "timeouts_in_pandas", "join_then_aggregation", "window_over_window", "outer_join"}
+
+
+def mark_of(case: tuple[str, str, int]) -> pytest.MarkDecorator | None:
+    """Return what says in which suite a case is."""
+    if case in CHOSEN:
+        return pytest.mark.long if case[0] in LONG else None
+    return pytest.mark.whole if case in PAIRWISE else pytest.mark.soak
+
+
 MATRIX = [
     pytest.param(
-        *case,
-        id="-".join(map(str, case)),
-        marks=[]
-        if case in CHOSEN
-        else [pytest.mark.whole if case in PAIRWISE else pytest.mark.soak],
+        *case, id="-".join(map(str, case)), marks=[mark] if (mark := mark_of(case)) else []
     )
     for case in PRODUCT
 ]

@@ -136,6 +136,7 @@ def test_a_query_without_state_needs_no_drain(spark, place):
     assert (6, 6) == (final.rows_read, query["sinks"][0]["rows"])
 
 
+@pytest.mark.long
 def test_rows_that_are_late_are_read_and_dropped(spark, place):
     """
     A batch whose every row is late changes nothing: its windows are not opened again by the drain.
@@ -166,6 +167,7 @@ def test_several_queries_finish_together(spark, place):
     assert 12 == final.rows_read  # each query reads the input for itself
 
 
+@pytest.mark.long
 def test_several_sinks_share_every_epoch(spark, place):
     """Two sinks of one query get the same rows, computed once."""
     write_events(place.input, FEW, MORE)
@@ -258,6 +260,7 @@ def test_two_sources_of_different_length(spark, place):
 # --- runs again ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
     """What a run suspends, the next one continues: together they give what one run gives."""
     write_events(place.input, FEW, MORE)
@@ -283,6 +286,7 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
     assert len(truth) == sum(run.queries["out"]["sinks"][0]["rows"] for run in (first, second))
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog):
     """
     A job that began with another state store and many partitions keeps both when nobody gives them
@@ -308,6 +312,7 @@ def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog
     assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "1"}.items() <= record.settings.items()
 
 
+@pytest.mark.long
 def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):
     """Asking without a run id after a suspended run begins another one."""
     write_events(place.input, FEW)
@@ -375,6 +380,7 @@ def test_a_run_is_not_continued_with_other_parameters(spark, place):
 # --- callbacks ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_job_finishes_before_its_last_rows_are_published(spark, place):
     """
     ``on_finish`` runs once, when the last row is produced and not yet visible; ``on_close`` follows.
@@ -433,6 +439,7 @@ def test_a_driver_that_died_while_it_planned_the_first_batch(spark, place):
     assert ("FINISHED", windows_of(FEW)) == (final.outcome, read_with_pandas(place.output))
 
 
+@pytest.mark.long
 def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, place):
     """
     An attempt that fails in ``on_finish`` leaves a drained query; the next one only finishes it, and

@@ -27,6 +27,7 @@ def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, place):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.whole)])
 def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
     spark, place, monkeypatch, times

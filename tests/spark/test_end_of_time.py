@@ -31,6 +31,7 @@ TRUTHS = {
 CHOSEN = {"timers"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job",
     [pytest.param(job, marks=[] if job in CHOSEN else [pytest.mark.whole]) for job in TRUTHS],
@@ -53,6 +54,7 @@ def test_rows_at_the_end_of_time_are_flushed(spark, place, job):
     assert {0} == set(state_of(spark, place.checkpoint()).values())
 
 
+@pytest.mark.long
 def test_rows_that_spark_does_not_count_are_flushed(spark, place):
     """
     With a setting that speeds RocksDB up Spark reports no rows of state; the drain reads them.
@@ -75,6 +77,7 @@ def test_a_batch_run_writes_the_same_rows(spark, place):
     assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "params", "complaint"),
     [
@@ -119,6 +122,7 @@ RENEWED += [("renewed_timeouts", {}, store) for store in ("hdfs", "rocksdb")]
 CHOSEN_RENEWED = ("chained_timers", {"form": "rows", "after": "timer"}, "rocksdb")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [
@@ -152,6 +156,7 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog
         assert fired == sorted(row[0] for row in read_with_pandas(place.output))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job",
     [

@@ -63,6 +63,7 @@ def test_what_fails_in_a_worker_has_class_batch_and_host(spark, place, kind, lis
 EVENTS = [(i, "abc"[i % 3], i) for i in range(0, 60, 3)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [
@@ -93,6 +94,7 @@ def test_wherever_a_batch_fails_its_restart_loses_and_repeats_nothing(spark, pla
     assert 2 == present(attempt.restarts)["count"]
 
 
+@pytest.mark.long
 def test_a_restart_waits_for_the_last_task_of_the_failed_batch(spark, place):
     """
     A task that outlives its batch is killed before the batch runs again: it cannot write into it.

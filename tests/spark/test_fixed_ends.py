@@ -95,6 +95,7 @@ def ends_of(place: Any, run_id: str) -> list[dict[str, Any]]:
     return list(json.loads(document.read_text())["ends"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("params", "conf"),
     [(ONE_BY_ONE, COMPACTS), pytest.param({}, {}, marks=pytest.mark.whole)],
@@ -181,6 +182,7 @@ def test_a_retry_without_arrivals_plans_no_batch_of_its_own(spark, place):
     assert rows_of(*FIRST) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_file_that_is_gone_before_it_is_read_is_missed(spark, place):
     """
     Spark would not list it any more, and end; the run says which one, and goes on when it is back.
@@ -201,6 +203,7 @@ def test_a_file_that_is_gone_before_it_is_read_is_missed(spark, place):
     assert rows_of(*FIRST) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "params",
     [ONE_BY_ONE, pytest.param({}, marks=pytest.mark.whole)],
@@ -222,6 +225,7 @@ def test_files_end_at_a_time(spark, place, params):
     assert (4, rows_of(*FIRST)) == (second.rows_read, read_with_pandas(place.output))
 
 
+@pytest.mark.long
 def test_a_batch_of_an_earlier_run_is_run_as_it_was_planned(spark, place):
     """
     That run may have staged it, and its Spark may yet commit it, so no end of this one changes it.
@@ -247,6 +251,7 @@ def test_a_batch_of_an_earlier_run_is_run_as_it_was_planned(spark, place):
     assert ("SUSPENDED", 2) == (final.outcome, final.rows_read)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "targets",
     [pytest.param("", marks=pytest.mark.whole), "yes"],

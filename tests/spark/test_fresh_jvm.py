@@ -47,6 +47,7 @@ for read in (operators, table, stored):
 """
 
 
+@pytest.mark.long
 def test_state_is_read_where_no_stream_has_run(spark, tmp_path):
     """What a new application of Spark's reads first may be state: its rows, a table, a store."""
     (tmp_path / "in").mkdir()
@@ -91,6 +92,7 @@ def job(ctx):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["batch", "streaming"])
 def test_a_job_may_use_pyspark_at_the_top_of_its_file(place, mode):
     """As most programs of PySpark do, columns and functions are made where the file is imported."""

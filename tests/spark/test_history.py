@@ -29,6 +29,7 @@ def history_of(place, query="out"):
     return present(run_of(place).history(query))
 
 
+@pytest.mark.long
 def test_a_history_misses_no_batch(spark, place):
     """Many batches end between two looks of the driver, and each is recorded with its rows."""
     write_events(place.input, *([(n, "a", n)] * (n % 3 + 1) for n in range(FAST)))
@@ -44,6 +45,7 @@ def test_a_history_misses_no_batch(spark, place):
     assert sorted(batch.at for batch in batches) == [batch.at for batch in batches]
 
 
+@pytest.mark.long
 def test_attempts_go_on_in_one_history(spark, place):
     """
     A cancelled attempt leaves its batches; one that fails at once and the last one go on with them.

@@ -165,7 +165,7 @@ CASES = (
 )
 
 SLOW = {"join", "deduplication, then windows"}  # the others have the same files
-# The others have the same files as those that `make test` takes, or as state that test_state_read.py reads.
+# The others have the same files as those that `make test-ci` takes, or as state that test_state_read.py reads.
 WHOLE = {"rocksdb", "changelogs", "join in one store", "transformWithState"}
 
 
@@ -317,6 +317,7 @@ def case_named(name: str) -> Case:
 # --- enough -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES],
@@ -345,6 +346,7 @@ def test_a_query_goes_on_from_the_copy(bench, case):
     assert case.truth(ALL) == made.result()
 
 
+@pytest.mark.long
 def test_what_a_batch_had_planned_is_run_again_from_an_unaligned_copy(bench):
     """
     With the plan in the copy the batch in flight is run again with the same input; without it, a
@@ -372,6 +374,7 @@ def test_what_a_batch_had_planned_is_run_again_from_an_unaligned_copy(bench):
         assert truth_of_sums(ALL) == made.result()
 
 
+@pytest.mark.long
 def test_repartitioned_state_goes_on_from_the_copy(bench):
     """
     After Spark has repartitioned the state of a stopped query, which leaves its description as it
@@ -430,6 +433,7 @@ def remove(checkpoint: Path, path: str) -> None:
         victim.unlink(missing_ok=True)
 
 
+@pytest.mark.long
 def test_without_any_file_of_the_copy_something_is_wrong(stopped):
     """
     Without one file of each kind the restart fails, repeats the last batch or skips input, and the

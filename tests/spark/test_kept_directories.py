@@ -64,6 +64,7 @@ def test_what_has_finished_stays_finished(spark, tmp_path, name):
         assert (before, FIRST) == (final.read_bytes(), rows(root, "output"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("archive", made_by("suspended"), ids=lambda path: path.parent.name)
 def test_a_suspended_stream_goes_on_with_its_state(spark, tmp_path, archive):
     """A run in its directory, and one that begins with its savepoint: nothing is lost or repeated."""

@@ -56,6 +56,7 @@ def counted(place):
     return sum(row[3] for row in read_with_pandas(place.output))
 
 
+@pytest.mark.long
 def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
     """Of 2,000 rows 400 come late: the documents, the status and the log have the number."""
     with caplog.at_level(logging.WARNING):
@@ -77,6 +78,7 @@ def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
     assert 1 <= sum(told in record.getMessage() for record in caplog.records) <= 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point", [pytest.param("sink.precommitted", marks=pytest.mark.whole), "drain.intended"]
 )
@@ -100,6 +102,7 @@ def test_nothing_is_late_in_batch(spark, copied):
     assert 0 == present(run.progress()).late_rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "params", "late"),
     [
@@ -126,6 +129,7 @@ def test_rows_are_counted_and_not_their_groups(spark, copied, job, params, late)
     assert least == final.late_rows or (is_minimum and 0 < final.late_rows)
 
 
+@pytest.mark.long
 def test_too_many_late_rows_fail_the_run_before_they_are_published(spark, copied):
     """
     A retry fails as well; what was published before stays, and with a limit that accepts them the
@@ -149,6 +153,7 @@ def test_too_many_late_rows_fail_the_run_before_they_are_published(spark, copied
     )
 
 
+@pytest.mark.long
 def test_too_many_late_rows_do_not_reach_a_function(spark, copied):
     """
     A function of ``for_each_batch`` is not called with the batch that crosses the limit, and with
@@ -178,6 +183,7 @@ def names_in_order(place):
         os.utime(file, (START, START))
 
 
+@pytest.mark.long
 def test_files_are_read_by_name_also_by_a_run_that_is_resumed(spark, copied, caplog):
     """Of copied files a driver warns. By name no row is late, whichever driver reads them."""
     names_in_order(copied)

@@ -140,6 +140,7 @@ def test_plain_spark_waits_for_the_side_that_has_ended(spark, place):
     assert [] == [row for row in found if row[2] == -1 and row[0] > START + 14]
 
 
+@pytest.mark.long
 def test_slices_end_a_source_once_and_then_go_on_without_it(spark, place):
     """
     A slice in which a source ends gives what that lets through at once; the drain gives the rest.
@@ -169,6 +170,7 @@ def test_slices_end_a_source_once_and_then_go_on_without_it(spark, place):
     assert ["SUSPENDED", "SUSPENDED", "FINISHED"] == [r.outcome for r in (first, second, last)]
 
 
+@pytest.mark.long
 def test_a_silent_source_does_not_stop_the_others_and_may_speak_again(spark, place):
     """After its time a source that has had no row is gone on without; its later rows count."""
     silent = place.root / "silent"
@@ -191,6 +193,7 @@ def test_a_silent_source_does_not_stop_the_others_and_may_speak_again(spark, pla
     assert windows_of(so_far) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
     """
     It drains at its end and is left alone from then on, while the other one is stopped and resumed.

@@ -35,6 +35,7 @@ def truth(events: Path) -> Truth:
     return Truth(events)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(("query", "mode"), CASES)
 def test_a_query_gives_what_duckdb_gives(spark, tmp_path, truth, query, mode):

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 JOBS = Path(__file__).with_name("outage_jobs.py")
 
 
+@pytest.mark.long
 def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, place, monkeypatch):
     """
     A batch fails for good while the job directory is away: the attempt ends with that failure's exit

@@ -97,6 +97,7 @@ class Pipelines:
         return drain_intent(directory, name) is not None and self.rows(name) == TRUTH[name]
 
 
+@pytest.mark.long
 def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
     """
     Saved when ``a`` has finished and ``b`` is half way, in a batch; in another directory and in its
@@ -159,6 +160,7 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
     assert TRUTH == {name: job.rows(name) for name in SIZES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attempts",
     [

@@ -114,6 +114,7 @@ def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, 
     assert [(v, 2 * v) for v in values] == read_with_duckdb(place.output / "*.parquet")
 
 
+@pytest.mark.long
 def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(spark, place, capsys):
     """
     The driver starts the query again after a failure that may heal, and gives up when it finds that
@@ -180,6 +181,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], FailureClass, int]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys):
     """
     Whatever is damaged or gone, the class says what is needed, no restart is tried, and no file is

@@ -96,6 +96,7 @@ def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
     assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_what_an_undone_driver_uploads_late_counts_nowhere(spark, place):
     """
     State and commits of the same numbers, put where the query was when they were made: by an

@@ -95,6 +95,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys):
     """
     Whatever was changed is named with both sides, and not a byte is written; then the job goes on as
@@ -144,6 +145,7 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert B_AND_C == read_with_pandas(place.output / "b")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_may_begin_anew(spark, place, monkeypatch):
     """
     The changed query reads everything again, beside what it has written; the other one goes on; one

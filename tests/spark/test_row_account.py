@@ -89,6 +89,7 @@ def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
     assert head.endswith("12 rows in, 7 out, 5 kept (2 rejected, 3 broke a rule, 0 late)")
 
 
+@pytest.mark.long
 def test_a_source_that_is_read_in_two_places_is_named(spark: Any, place: Orders) -> None:
     """Its scans count it twice; that is no error, and is said."""
     _, account = place.account(spark, "twice")
@@ -110,6 +111,7 @@ def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, place: Orders) -
     assert 5 == len(rows(place.kept, "kind"))
 
 
+@pytest.mark.long
 def test_late_rows_that_are_kept_are_in_the_account(spark: Any, place: Orders) -> None:
     """Two rows of the third file are behind the watermark of the second one."""
     minute = '{{"t":"2026-01-01 00:{}","k":"a","v":{}}}'
@@ -150,6 +152,7 @@ def test_sparks_own_sink_counts_what_sparks_reports_have(
     )
 
 
+@pytest.mark.long
 def test_a_function_that_reads_its_rows_twice(spark: Any, place: Orders) -> None:
     """The rows count once, and are kept once."""
     _, account = place.account(spark, "through_a_function")
@@ -157,6 +160,7 @@ def test_a_function_that_reads_its_rows_twice(spark: Any, place: Orders) -> None
     assert ({"orders": 12}, 5) == (account["sources"], account["kept"])
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_add_up_is_not_finished(
     spark: Any, place: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_a_run_that_does_not_add_up_is_not_finished(
     assert ("FINISHED", 2, 7) == (final.outcome, final.attempts, len(rows(place.output, "k")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "file_format",
     ["json", *(pytest.param(each, marks=pytest.mark.whole) for each in ("parquet", "csv", "orc"))],

@@ -35,7 +35,7 @@ from tests.pairwise import mark_whole
 pytestmark = pytest.mark.spark
 
 MODES = ("streaming", "batch")
-# Of what a batch job does as a stream's batches do, `make test` has the stream.
+# Of what a batch job does as a stream's batches do, `make test-ci` has the stream.
 STREAMS = ["streaming", pytest.param("batch", marks=pytest.mark.whole)]
 EVENTS = [(n, "abc"[n % 3], n % 10) for n in range(40)]
 T = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -77,7 +77,7 @@ def lines_of(kind, *, files=4, seed=1):
     return [lines[n::files] for n in range(files)], sorted(bad * 3)
 
 
-# `make test` has each format as a stream, in one partition and in several, and one in BATCH.
+# `make test-ci` has each format as a stream, in one partition and in several, and one in BATCH.
 REJECTING = [
     (kind, how)
     for kind in ("csv", "json")
@@ -110,6 +110,7 @@ def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
     assert dict(BAD[kind]) == {row["row"]: row["reason"] for row in found.kept}
 
 
+@pytest.mark.long
 def test_records_are_rejected_by_all_columns_also_where_a_query_uses_one(spark, place):
     """A rule and an output that need one column reject what another column is no value of."""
     write_lines(place.input, [f"{TIME},a,one", "soon,b,2", f"{TIME},c,3"])
@@ -123,6 +124,7 @@ def test_records_are_rejected_by_all_columns_also_where_a_query_uses_one(spark, 
         assert [f"{TIME},a,one", "soon,b,2"] == found.raw
 
 
+@pytest.mark.long
 def test_what_is_not_kept_is_left_out_or_ends_the_run(spark, place):
     """``count`` leaves rejected records out up to a limit, ``fail`` names the record."""
     write_lines(place.input, [GOOD["csv"]] * 8, [f"{TIME},a,one", f"{TIME},b"])
@@ -230,6 +232,7 @@ def test_rules_are_columns_on_odd_names_and_nested_ones(spark, place, mode):
         assert ", ".join(name for name, breaks in expected if breaks) == places
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", STREAMS)
 def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     """Each query has its own account, and another rule on one way is no rule of the others."""
@@ -249,6 +252,7 @@ def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     assert {"small": 8, "even": 20} == counts(place, "even")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", STREAMS)
 def test_a_frame_that_a_query_uses_twice_has_one_account(spark, place, mode):
     """Its source is read twice; a row that breaks the rule is one row all the same."""
@@ -397,6 +401,7 @@ def test_a_mistake_in_a_declaration_is_refused_before_anything_is_written(
     assert not place.job_dir.exists()
 
 
+@pytest.mark.long
 def test_times_that_cannot_be_are_taken_out_before_the_watermark(spark, place):
     """A row of the far future makes no other row late if a rule takes it out below the watermark."""
     ahead = 400 * 365 * 86400
@@ -430,6 +435,7 @@ def test_a_side_of_a_join_that_adaptive_execution_drops_has_its_account(spark, p
 # --- limits -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_batch_that_crosses_a_limit_is_not_published(spark, place):
     """
     The message has the worst rule and up to three rows; a retry finds the same, and keeps nothing
@@ -465,6 +471,7 @@ def database():
         yield url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "sql"))],
@@ -485,6 +492,7 @@ def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
     assert ((8, 2), 32, 8) == (before, len(out.values("v")), len(taken.values("row")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.whole)])
 @pytest.mark.parametrize(
     ("limits", "said"),
@@ -513,6 +521,7 @@ def test_limits_are_numbers_and_shares_of_a_run_or_a_batch(spark, place, limits,
     assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
 
 
+@pytest.mark.long
 def test_a_function_gets_no_batch_that_crosses_a_limit(spark, place):
     """It is called once with each other batch, which it may read as often as it likes."""
     write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
@@ -533,6 +542,7 @@ def test_a_function_gets_no_batch_that_crosses_a_limit(spark, place):
     assert 8 == len(kept_rows(place.root / "kept"))
 
 
+@pytest.mark.long
 def test_a_function_may_read_a_batch_twice(spark, place):
     """The rows that break a rule without a limit are counted and kept once all the same."""
     write_events(place.input, EVENTS[:20], EVENTS[20:])
@@ -544,6 +554,7 @@ def test_a_function_may_read_a_batch_twice(spark, place):
     assert (8, {"small": 8}) == (len(found.kept), counts(place))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [
@@ -600,6 +611,7 @@ def checked_windows(spark, place, **how):
     return check(spark, place, rules=SMALL, above="windows", files_per_batch="1", **how)
 
 
+@pytest.mark.long
 def test_a_run_that_is_replayed_keeps_what_it_finds_then(spark, place):
     """What the run had kept is removed with its output; the run before keeps its rows."""
     write_events(place.input, FIRST)
@@ -666,6 +678,7 @@ def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(sp
 # --- on samples -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [pytest.param("streaming", marks=pytest.mark.whole), "batch"])
 def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode):
     """By query; a rule over its limit fails there, too, and a preview shows the output alone."""

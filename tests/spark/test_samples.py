@@ -117,6 +117,7 @@ LATER: list[Event] = [(61, "a", 2)]
 LATE: list[Event] = [(2, "a", 4), (62, "a", 8)]
 
 
+@pytest.mark.long
 def test_batches_are_read_one_by_one_so_that_a_row_can_be_late(in_memory):
     """
     A row behind the watermark is dropped and counted, with the batch that has dropped it; a batch
@@ -138,6 +139,7 @@ def test_batches_are_read_one_by_one_so_that_a_row_can_be_late(in_memory):
     assert {"out": "2026-01-01T00:00:57.000Z"} == result.watermarks
 
 
+@pytest.mark.long
 def test_late_rows_can_fail_the_run_or_be_kept(in_memory):
     """
     With late="fail" the row that comes late ends the run; with "wait" it is counted in its window.
@@ -152,6 +154,7 @@ def test_late_rows_can_fail_the_run_or_be_kept(in_memory):
     assert 0 == result.late_rows
 
 
+@pytest.mark.long
 def test_a_run_that_is_suspended_keeps_what_is_not_complete(in_memory):
     """With at_end='suspend' a window that is open at the end is not written."""
     events = {"events": [sample(ON_TIME), sample(LATER)]}
@@ -162,6 +165,7 @@ def test_a_run_that_is_suspended_keeps_what_is_not_complete(in_memory):
     assert "SUSPENDED" == result.final.outcome
 
 
+@pytest.mark.long
 def test_samples_are_rows_and_tables_of_any_kind(in_memory, spark):
     """
     DataFrames of Spark and of pandas, tuples and Rows are taken; a source without rows has an end.
@@ -179,6 +183,7 @@ def test_samples_are_rows_and_tables_of_any_kind(in_memory, spark):
 # --- queries and sinks --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_queries_that_read_what_others_write_do_so_in_memory(in_memory, tmp_path):
     """
     A chain of queries runs in its order, on files in a temporary folder; callbacks are called.
@@ -339,6 +344,7 @@ def test_a_job_that_fails_says_what_a_run_would_say(in_memory, spark):
 # --- preview ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_preview_takes_rows_of_the_sources_themselves(spark, tmp_path):
     """
     Files are read as a table; rows that are given take the place of a source; nothing is written.

@@ -47,6 +47,7 @@ FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
 LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "store",
     [
@@ -111,6 +112,7 @@ def test_timers_go_over(spark, place):
     assert read_with_pandas(place.output) == restored
 
 
+@pytest.mark.long
 def test_later_runs_of_a_job_do_not_need_the_savepoint_that_it_began_from(spark, place):
     """Each DAG run names it, and retention removes it some day; a new job does need it."""
     write_events(place.input, FIRST)
@@ -193,6 +195,7 @@ def test_back_into_the_jobs_own_directory_with_its_rows_reverted(spark, place):
         place.run(spark, "tumbling_window", run_id="two")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begins", [pytest.param("anew", marks=pytest.mark.whole), "in the middle"])
 def test_a_replayed_run_is_executed_once(spark, place, begins):
     """
@@ -257,6 +260,7 @@ def start(session, checkpoint, sink):
     )
 
 
+@pytest.mark.long
 def test_savepoints_of_a_running_query_are_consistent(spark, running, tmp_path):
     """
     Taken one after the other while Spark snapshots and cleans up all the time: each holds exactly
@@ -275,6 +279,7 @@ def test_savepoints_of_a_running_query_are_consistent(spark, running, tmp_path):
         assert rows == ROWS_PER_BATCH * (batch + 1)
 
 
+@pytest.mark.long
 def test_a_restored_copy_runs_beside_the_original(spark, running, tmp_path):
     """The copy counts on from where it was taken, while the original runs on."""
     source = checkpoint_source(str(running))

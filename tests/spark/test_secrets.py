@@ -120,6 +120,7 @@ def _until(lines: Iterable[bytes], last: bytes) -> Iterator[bytes]:
             return
 
 
+@pytest.mark.long
 def test_no_text_of_a_driver_has_a_secret(tmp_path: Path) -> None:
     """
     Runs that use a secret as literal, filter, key, option and in functions, one that fails with it

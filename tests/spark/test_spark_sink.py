@@ -42,6 +42,7 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
     )
 
 
+@pytest.mark.long
 def test_a_suspended_run_goes_on(spark, place):
     """
     Spark's sink knows its batches by the checkpoint, so a second run repeats nothing. Another job

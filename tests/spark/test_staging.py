@@ -41,6 +41,7 @@ def test_no_rows_are_counted_too(spark, tmp_path, monkeypatch, with_pyarrow):
     assert spark.read.parquet(str(tmp_path / "empty" / path)).columns == ["id"]
 
 
+@pytest.mark.long
 def test_a_task_of_an_earlier_staging_is_not_heard(spark, tmp_path):
     """
     What is staged again has another place: a file that a task of an executor that was lost puts

@@ -73,6 +73,7 @@ def test_a_stopped_job_goes_on_as_if_it_never_had(spark, place, tmp_path):
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_drained_job_is_done(spark, place):
     """
     With drain the last row, the windows and ``finish()`` come before the final checkpoint; neither
@@ -114,6 +115,7 @@ def open_batch_of(logs, entry):
     return batch if offset is not None and int(offset["logOffset"]) == entry else None
 
 
+@pytest.mark.long
 def test_a_stop_cuts_a_long_batch_short_if_it_may(spark, place):
     """
     After ``aligned_timeout_s`` the batch in flight is not waited for; it runs again with the same
@@ -147,6 +149,7 @@ def test_a_stop_cuts_a_long_batch_short_if_it_may(spark, place):
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, place, monkeypatch):
     """
     Spark may plan a batch between the request and the stop; it ends without a row, and whoever goes
@@ -172,6 +175,7 @@ def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, place,
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_run_whose_task_was_killed_goes_on_when_it_is_asked_for_again(spark, place):
     """
     The driver ends at the end of its batch, with a savepoint and without a final checkpoint; the
@@ -202,6 +206,7 @@ def test_a_run_whose_task_was_killed_goes_on_when_it_is_asked_for_again(spark, p
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_a_savepoint_that_fails_does_not_end_the_job(spark, place):
     """
     The caller gets the error, nothing is left of the savepoint, the job reads on, and the next stop
@@ -221,6 +226,7 @@ def test_a_savepoint_that_fails_does_not_end_the_job(spark, place):
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_stopping_that_fails_names_the_savepoint(spark, place):
     """
     The savepoint is complete and the final checkpoint cannot be put: the error names the savepoint,
@@ -247,6 +253,7 @@ def test_stopping_that_fails_names_the_savepoint(spark, place):
     assert windows_of(EVENTS) == sorted([*before, *read_with_pandas(other.output)])
 
 
+@pytest.mark.long
 def test_what_cannot_be_stopped_is_said_at_once(spark, place):
     """No job, no driver, a job that has ended, a savepoint whose folder is taken, a second stop."""
     with pytest.raises(UnknownJobError, match=r"no job there \(no job.json\)"):
@@ -270,6 +277,7 @@ def test_what_cannot_be_stopped_is_said_at_once(spark, place):
 # --- several queries ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_chain_ends_with_one_final_checkpoint(spark, place):
     """
     Each query of a chain learns that the one before it has ended, drains in turn, and the last

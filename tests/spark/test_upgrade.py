@@ -222,6 +222,7 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
     check_rows(place)
 
 
+@pytest.mark.long
 def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     """
     Mixed results, state that does not fit, a sink that takes nothing back, a directory in use, and a
@@ -281,6 +282,7 @@ def check_old_continues(spark: Any, place: Place, *, first: int) -> None:
     check_rows(place)
 
 
+@pytest.mark.long
 def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
     """Somebody has removed it by hand; the old version has all that it needs itself."""
     begun = dies_before_its_trial(spark, place)
@@ -292,6 +294,7 @@ def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
     check_old_continues(spark, place, first=3)
 
 
+@pytest.mark.long
 def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
     """Its run does not count any more, so without that neither version could ever run."""
     new, saved = place.root / "new", dies_before_its_trial(spark, place).savepoint
@@ -307,6 +310,7 @@ def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
     check_old_continues(spark, place, first=4)
 
 
+@pytest.mark.long
 def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
     """
     Nobody but the upgrade may start it again, so the answer would never come.
@@ -374,6 +378,7 @@ def killed_in_probation(place: Place, drivers: Drivers, job: str) -> None:
     assert UpgradeStep.TRIAL is step_of(place)
 
 
+@pytest.mark.long
 def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, drivers):
     """
     ``kill -9`` of its process and its JVM: the same command resumes the new version, accepts it after

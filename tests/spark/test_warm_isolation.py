@@ -67,6 +67,7 @@ def next_driver(pool: Pool, before: Ready) -> Ready:
     return pool.ready()
 
 
+@pytest.mark.long
 def test_what_a_run_has_changed_in_its_jvm_is_not_found_by_the_next(pool, runs):
     """
     Properties, variables, settings, listeners, views, cached data, functions, time zone, locale,
@@ -83,6 +84,7 @@ def test_what_a_run_has_changed_in_its_jvm_is_not_found_by_the_next(pool, runs):
     assert before.jvm == next_driver(pool, before).jvm, pool.log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     [each if each == "thread" else pytest.param(each, marks=pytest.mark.whole) for each in HELD],
@@ -133,6 +135,7 @@ def remembers(pid: int, text: str) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_secret_is_known_to_the_process_of_its_run_alone(pool, runs, tmp_path):
     """
     The parent, from which the next run's process comes, and the pool never have it; the next run

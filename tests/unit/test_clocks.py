@@ -183,7 +183,7 @@ def test_other_orders_are_let_through(source):
     assert [] == list(comparisons_in(source, "x.py"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_order_is_decided_by_clocks():
     """
     Nothing is ordered by times that different machines have recorded, but where it is said why.

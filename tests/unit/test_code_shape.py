@@ -89,7 +89,7 @@ def test_a_module_can_be_read_in_one_sitting():
     assert {} == {name: count for name, count in lines.items() if count > MODULE_LINES}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_program_begins_when_all_its_names_are_there():
     """What a module does as a program stands at its end: it would not know the names below."""
     programs = {
@@ -104,7 +104,7 @@ def test_a_program_begins_when_all_its_names_are_there():
     assert [] == [name for name, is_last in programs.items() if not is_last]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_function_fits_on_a_screen():
     """No function's body, its docstring apart, is longer than 45 lines."""
     lines = {
@@ -114,7 +114,7 @@ def test_a_function_fits_on_a_screen():
     assert {} == {name: count for name, count in lines.items() if count > BODY_LINES}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_test_says_what_it_shows():
     """Each test function has a docstring."""
     tests = [

@@ -187,7 +187,7 @@ def watched_page(theme: Any) -> Iterator[tuple[Any, list[str], set[str]]]:
         chromium.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 @pytest.mark.skipif(
     importlib.util.find_spec("playwright") is None, reason="no playwright: pip install playwright"

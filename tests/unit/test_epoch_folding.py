@@ -78,6 +78,7 @@ def test_what_is_not_kept_becomes_one_document(records):
     assert [1, 2, None] == [records.token_of(epoch, found) for epoch in (0, 299, 300)]
 
 
+@pytest.mark.long
 def test_what_may_be_reverted_keeps_its_records_in_few_documents(records):
     """
     Each record of a kept run is still there, many in one document, which is full at a thousand.

@@ -1,4 +1,4 @@
-"""The choice that `make test` takes of products of cases."""
+"""The choice that `make test-ci` takes of products of cases."""
 
 from __future__ import annotations
 

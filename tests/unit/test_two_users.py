@@ -88,6 +88,7 @@ def act(user: int, what: str, job: Path, *, group: int = STREAMS, umask: str = "
     return json.loads(run.stdout)
 
 
+@pytest.mark.long
 def test_of_two_users_each_drives_and_watches_the_job(jobs):
     """
     The second user's driver takes the next lease, writes where the first one's did, and either asks

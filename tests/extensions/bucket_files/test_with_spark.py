@@ -114,6 +114,7 @@ def as_text(df: Any) -> list[str]:
     return sorted(map(str, df.collect()))
 
 
+@pytest.mark.long
 def test_parquet_is_what_spark_writes(spark, url, tmp_path):
     """
     Rows, types and the schema in the footer are those of Spark's own files, in each reader; an epoch
@@ -145,6 +146,7 @@ def test_parquet_is_what_spark_writes(spark, url, tmp_path):
     assert ours.schema == spark.read.parquet(str(path)).schema
 
 
+@pytest.mark.long
 def test_folders_are_those_that_spark_makes(spark, url, tmp_path):
     """Values of any letters are found again, in folders of the same names."""
     df = spark.createDataFrame(list(enumerate(ODD_VALUES)), "id int, v string").selectExpr(
@@ -180,6 +182,7 @@ def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
         assert theirs.read() == ours.read()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "store",
     ["s3", *(pytest.param(each, marks=pytest.mark.whole) for each in ("gcs", "azure", "azurite"))],

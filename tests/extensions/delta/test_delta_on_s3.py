@@ -60,7 +60,7 @@ def table(s3: StoreServer) -> Table:
     return Table(s3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_epochs_are_published_and_reverted(table):
     """Published once, also by drivers at the same moment; reverted without a trace."""
     table.open().check(Frame(), "append")

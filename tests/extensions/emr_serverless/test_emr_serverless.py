@@ -212,6 +212,7 @@ def test_an_answer_of_emr_that_is_not_understood_is_one_line(service, answer, ac
     assert 1 == len(str(raised.value).splitlines())
 
 
+@pytest.mark.long
 def test_no_answer_of_emr_is_a_traceback(service):
     """Whatever a part of an answer is replaced by, boto3's own troubles with it included."""
     launcher, handle = launcher_of(service), HANDLE

@@ -381,6 +381,7 @@ def any_catalog(request, tmp_path):
         yield catalog_properties(tmp_path, uri)
 
 
+@pytest.mark.long
 def test_racing_threads_publish_once(any_catalog):
     """
     In many rounds three committers of an epoch and a foreign writer go for the table at once:

@@ -158,6 +158,7 @@ def test_partitions_by_value(spark, case):
     assert ["id", "name", "day", "n"] == found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "zone", [pytest.param("UTC", marks=pytest.mark.whole), "America/Los_Angeles"]
 )

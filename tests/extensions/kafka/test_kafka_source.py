@@ -240,6 +240,7 @@ def test_a_batch_has_its_ends_when_it_is_planned(broker, topic):
     assert [{"value": value} for value in numbers(0, 6)] == found
 
 
+@pytest.mark.long
 def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch, caplog):
     """
     One line with the address and why; a retry may help. The log has it once or twice, and not each

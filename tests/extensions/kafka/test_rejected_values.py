@@ -27,6 +27,7 @@ def broker():
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "mode"),
     mark_whole([(k, m) for k in ("json", "csv") for m in ("streaming", "batch")], (0, 3)),

@@ -62,6 +62,7 @@ def rows(place, columns="value::varchar::int"):
     return sorted(found.fetchall())
 
 
+@pytest.mark.long
 def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
     spark, place, broker, tmp_path
 ):
@@ -90,6 +91,7 @@ def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
     assert rows(place, "value, timestamp") == rows(batch, "value, timestamp")
 
 
+@pytest.mark.long
 def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     spark, place, broker, monkeypatch
 ):
@@ -241,6 +243,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_written(
     assert [] == list(place.root.iterdir())
 
 
+@pytest.mark.long
 def test_expired_messages_end_a_run_or_are_counted(spark, place, broker, tmp_path, caplog):
     """
     The failure has the class of missing data, and nothing is published; or the log says how many.

@@ -121,6 +121,7 @@ def test_a_text_with_a_nul_character_is_refused_while_it_is_staged(spark, url):
     assert [(None,)] == ask(url, "SELECT to_regclass('nul')")
 
 
+@pytest.mark.long
 def test_a_stream_with_state_is_staged_batch_by_batch(spark, url, tmp_path):
     """
     A stateful query's batches run exactly once through the executors, also one that has no rows.

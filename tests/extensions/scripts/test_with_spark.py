@@ -52,6 +52,7 @@ def delayed(root, name):
     ]
 
 
+@pytest.mark.long
 def test_files_to_parquet(spark, tmp_path, caplog):
     """
     The job writes what the script writes and the windows that it leaves; what stands behind the
@@ -112,6 +113,7 @@ def test_a_source_in_python_to_delta(spark, tmp_path):
     assert ("FINISHED", 40) == (final.outcome, final.rows_read)
 
 
+@pytest.mark.long
 def test_each_batch_with_a_merge(spark, tmp_path):
     """
     A function of batches gets each epoch with its number, which goes on where a checkpoint was
@@ -397,6 +399,7 @@ query.stop()
 """
 
 
+@pytest.mark.long
 def test_what_is_available_is_processed_when_a_run_has_an_end(spark, tmp_path):
     """
     Then its output is there; a run without an end refuses the wait with its line, as does a second
@@ -472,6 +475,7 @@ pathlib.Path("{root}/seen").write_text(json.dumps(seen))
 """
 
 
+@pytest.mark.long
 def test_a_script_looks_at_its_queries_before_and_behind_its_wait(spark, tmp_path, caplog):
     """
     A look at each query that is started is no wait; what Spark has said of a query is still there
@@ -523,6 +527,7 @@ def test_a_check_runs_nothing_of_a_script(spark, tmp_path):
     assert ["flights"] == [entry.name for entry in tmp_path.iterdir()]
 
 
+@pytest.mark.long
 def test_a_file_of_sql(spark, tmp_path):
     """
     Spark's own dialect: sources, views, a watermark and queries; parameters take their places.
@@ -543,6 +548,7 @@ def test_a_file_of_sql(spark, tmp_path):
     assert ("FINISHED", ["hourly", "late"]) == (final.outcome, list(final.queries))
 
 
+@pytest.mark.long
 def test_a_file_of_sql_that_no_stream_can_be_is_one_batch_job(spark, tmp_path):
     """
     AUTOMATIC runs it in BATCH; STREAMING by name is refused with its line and the way to BATCH.

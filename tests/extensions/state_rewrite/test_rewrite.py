@@ -66,6 +66,7 @@ SHOWN = [(21, "w", 1), (22, "y", 1)]
 CLICKED = [(24, "z", 1)], [(25, "y", 1), (26, "w", 1)]
 
 
+@pytest.mark.long
 def test_deleted_keys_of_windows_are_in_no_result(spark, place):
     """The key is gone from state and from what is drained; the original stays as it was."""
     write_events(place.input, EVENTS)
@@ -201,6 +202,7 @@ def test_operators_replaced_dropped_and_emptied(spark, place, store):
     assert before == content_of(place.root / "savepoints" / "s1")
 
 
+@pytest.mark.long
 def test_sources_are_reset_and_queries_renamed_without_spark(spark, place):
     """
     The query goes on under its new name, and reads from the beginning what is elsewhere by now.

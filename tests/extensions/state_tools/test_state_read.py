@@ -257,13 +257,16 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     assert ours == theirs - {"StatefulStreamlineAggregate"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "store"),
     [
         pytest.param(
             *(case, default_store(place, case)),
             id=case.name,
-            marks=[pytest.mark.whole] if case.name in SIMILAR else [],
+            marks=[pytest.mark.whole]
+            if case.name in SIMILAR
+            else [pytest.mark.long] * case.name.endswith("WithState"),
         )
         for place, case in enumerate(CASES)
     ],
@@ -347,6 +350,7 @@ def saved(place: Place, name: str) -> str:
     return str(place.job_dir / "savepoints" / name)
 
 
+@pytest.mark.long
 def test_sql_over_the_tables_of_a_job(spark, story):
     """Names of queries, operators and tables in every place where SQL has names of tables."""
     reader = StateReader(spark, open_state(saved(story, "s2")))
@@ -376,6 +380,7 @@ def test_sql_over_the_tables_of_a_job(spark, story):
     )
 
 
+@pytest.mark.long
 def test_what_is_different_between_two_savepoints(spark, story):
     """Keys that were added, changed and removed, with their values; both ways round."""
     one, two = (StateReader(spark, open_state(saved(story, name))) for name in ("s1", "s2"))
@@ -478,6 +483,7 @@ def run_with_maps(spark: SparkSession, place: Path, rows: Sequence[In]) -> None:
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.long
 def test_growth_and_the_commands(spark, story, capsys, tmp_path):
     """
     What the commands print; one line and exit code 2 for what cannot be had; nothing is written.

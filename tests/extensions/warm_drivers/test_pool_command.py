@@ -80,6 +80,7 @@ def pools(folder: Path, spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> It
     assert {"pool.lock"} == {path.name for path in folder.iterdir() if path.suffix != ".log"}
 
 
+@pytest.mark.long
 def test_a_pool_serves_runs_and_replaces_a_driver_that_is_retired(pools, given, capsys):
     """Its status counts the runs of each driver, there is one pool, and its stop leaves nothing."""
     pool = pools()
@@ -102,6 +103,7 @@ def test_a_pool_serves_runs_and_replaces_a_driver_that_is_retired(pools, given, 
     assert [] == list(pool.folder.glob("*.log"))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_its_pool_stops(pools, given, tmp_path):
     """The idle driver ends, the busy one after its run."""
     pool = pools(2)
@@ -118,6 +120,7 @@ def test_a_run_goes_on_when_its_pool_stops(pools, given, tmp_path):
     assert await_that(lambda: not psutil.pid_exists(alive[0]))
 
 
+@pytest.mark.long
 def test_what_a_killed_pool_has_left_is_removed(pools, given):
     """Its drivers end; the next pool, which has the lock, listens at the same names."""
     killed = pools()
@@ -133,6 +136,7 @@ def test_what_a_killed_pool_has_left_is_removed(pools, given):
     assert not {n for n in left if ".log" in n} & {p.name for p in killed.folder.iterdir()}
 
 
+@pytest.mark.long
 def test_the_log_of_a_driver_that_cannot_start_is_kept(pools, spark_home):
     """The pool names it, and tries again after a pause, which has an end."""
     (spark_home / "broken").touch()
