@@ -37,7 +37,6 @@ def test_flights_are_counted_per_day_and_airport(mode):
     ]
 
 
-@pytest.mark.long
 def test_a_flight_that_comes_too_late_is_not_counted():
     """
     The second batch moves the watermark over the first day, to which the last one has a flight.
