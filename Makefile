@@ -92,7 +92,7 @@ test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each s
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests that take no time: half a minute, without Spark and Airflow
 	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) --ignore=tests/airflow \
-		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
+		--ignore=tests/contract --ignore=tests/crash --ignore=tests/property --ignore=tests/spark $(ARGS)
 
 .PHONY: coverage
 coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM; fails below its limit

@@ -151,6 +151,7 @@ def test_hours_are_kept_for_a_week():
     assert "2026-01-01T05:00:00.000Z" == history.hours[0].hour
 
 
+@pytest.mark.slow
 def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
     """With a watermark, state and pacing, that is what fits into the largest document."""
     times = {"addBatch": 12345, "commitBatch": 123, "commitOffsets": 123, "latestOffset": 123}

@@ -116,6 +116,7 @@ _LINES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["v1", "v2"]), st.dictionaries(_TEXT, _JSON, max_size=4), st.lists(_LINES))
 def test_any_entry_survives_a_round_trip(version, metadata, sources):
     """

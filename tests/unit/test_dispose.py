@@ -113,6 +113,7 @@ def test_savepoints_of_other_origins_stay(root, clock):
     assert ["mine", "s3"] == names(root)
 
 
+@pytest.mark.slow
 def test_the_newest_complete_one_stays_though_a_broken_one_is_newer(root, clock):
     """What was never completed does not count as a savepoint."""
     make(root, "s1", hours=1)
@@ -178,6 +179,7 @@ def test_a_savepoint_that_is_half_removed_is_left_to_who_removes_it(root, clock)
     assert left == root.list("s1")
 
 
+@pytest.mark.slow
 def test_garbage_is_what_nobody_is_at(root, clock):
     """
     What a dead taker has left goes; what a living one is at stays, and what nobody has claimed.
@@ -209,6 +211,7 @@ def claimed_by_a_dead_process(place: LocalStorage) -> None:
 # --- claims -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_claim_ends_with_its_process(root, clock):
     """A folder that a dead process has claimed can be claimed, with the next number."""
     claimed_by_a_dead_process(root)

@@ -106,6 +106,7 @@ def test_the_first_to_come_is_the_first_to_go(folder: Path) -> None:
     late.leave()
 
 
+@pytest.mark.slow
 def test_a_death_in_the_queue_or_with_a_slot_holds_nobody_up(folder: Path) -> None:
     """After a kill -9 of the holder, and of the one who waits first, the next one goes."""
     script = (

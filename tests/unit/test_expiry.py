@@ -199,6 +199,7 @@ def test_a_driver_that_went_on_under_later_leases_is_retired_with_its_last(ended
     assert ["long"] == [record.run_id for record in recent_runs(ended.directory)]
 
 
+@pytest.mark.slow
 def test_a_start_removes_a_bounded_part(tmp_path):
     """The first one after years as much as any other, until nothing old is left."""
     costs = []

@@ -143,6 +143,7 @@ def test_a_log_that_is_not_there_is_said_so(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_to_the_drivers_end(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

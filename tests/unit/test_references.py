@@ -100,6 +100,7 @@ def test_each_reference_of_a_docstring_resolves(room: str) -> None:
     assert [] == broken
 
 
+@pytest.mark.slow
 def test_a_reference_to_nothing_is_found() -> None:
     """A module that is gone, a misspelt member, and a name that is not imported do not resolve."""
     path = ROOT / "airflow_provider" / "runtime" / "base" / "clock.py"

@@ -308,6 +308,7 @@ def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
     assert [] == root.list("")
 
 
+@pytest.mark.slow
 def test_a_dead_reader_holds_nothing(job, root):
     """A process that was killed in a restore does not keep the savepoint for ever."""
     saved = take(job)

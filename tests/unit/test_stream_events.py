@@ -210,6 +210,7 @@ def test_a_final_checkpoint_is_reported_with_its_rows(job):
     assert [] == watched.ids()
 
 
+@pytest.mark.slow
 def test_no_run_is_missed_while_nobody_looks(job):
     """However many runs end between two looks, and wherever the watcher dies among their events."""
     watched = Watched(job, FinalCheckpoints())

@@ -438,6 +438,7 @@ def test_drivers_whose_clocks_are_days_apart_take_turns(storage, machines):
     assert ["1 ahead", "2 behind again"] == sorted(set(machines.publications()))
 
 
+@pytest.mark.slow
 def test_a_paused_driver_of_another_machine_is_overtaken_after_its_timeout(storage, machines):
     """
     Of a holder whose processes cannot be seen, only silence tells: it is taken over after its timeout

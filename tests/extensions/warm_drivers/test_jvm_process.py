@@ -6,11 +6,13 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 
 from airflow_provider.extensions.warm_drivers.jvm import JvmProcess
 from tests.pipes import stdout_of
 
 
+@pytest.mark.slow
 def test_what_a_jvm_has_started_dies_with_it(tmp_path: Path) -> None:
     """A process of a run would write on after its JVM; the folder of its files goes, too."""
     folder = tmp_path / "files"
