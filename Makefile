@@ -88,11 +88,13 @@ endef
 test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each supported version of Airflow
 	@$(BIN)/python scripts/airflow_versions.py $(ARGS)
 
-# What no fast test lies in is not even imported, for that takes seconds in each process.
+# Where hardly a fast test lies is not even imported, for that takes seconds in each process.
+SLOW_PLACES := airflow contract crash property spark \
+	$(addprefix extensions/,bucket_files delta emr_serverless iceberg livy postgres)
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests that take no time: half a minute, without Spark and Airflow
-	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) --ignore=tests/airflow \
-		--ignore=tests/contract --ignore=tests/crash --ignore=tests/property --ignore=tests/spark $(ARGS)
+	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) \
+		$(addprefix --ignore=tests/,$(SLOW_PLACES)) $(ARGS)
 
 .PHONY: coverage
 coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM; fails below its limit

@@ -143,6 +143,7 @@ def test_older_batches_are_folded_by_the_hour():
     ]
 
 
+@pytest.mark.slow
 def test_hours_are_kept_for_a_week():
     """An hour older than the last 168 that had batches is let go."""
     history = grown(FULL + HOURS + 5, every_s=3600)

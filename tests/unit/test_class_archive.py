@@ -283,6 +283,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(environ, tmp_path):
         make_archive(environ)
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_make_it_at_once(environ, maker, tmp_path):
     """The second one leaves it to the first, at once; the lock ends with its process."""
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"

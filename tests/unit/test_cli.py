@@ -750,6 +750,7 @@ def test_cancel_of_no_job(job, capsys):
     assert "no job there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
     """A live driver is asked, answers and lets go; then the command succeeds."""
     job.begin().request_run()

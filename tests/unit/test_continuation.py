@@ -347,6 +347,7 @@ def set_back(job, savepoint):
         Restore(directory_of(job), lease, job.clock, [query]).run(settings)
 
 
+@pytest.mark.slow
 def test_what_was_written_before_a_restore_stays_when_the_query_starts_over(job, sink):
     """It is of an earlier id than the query had then; only what came after the savepoint goes."""
     restore_job(job.storage.url, write_on(job, 3).url, clock=job.clock)
@@ -361,6 +362,7 @@ def test_what_was_written_before_a_restore_stays_when_the_query_starts_over(job,
     assert [[1]] == sink.asked("revert")
 
 
+@pytest.mark.slow
 def test_a_savepoint_whose_rows_were_reverted_is_not_restored(job, sink):
     """
     The state would have rows that no output has any more. What was saved earlier, or since then, is
@@ -470,6 +472,7 @@ def test_a_reader_whose_job_cannot_be_reached_hides_no_other_need(job, tmp_path,
     dispose(late.url, clock=job.clock)
 
 
+@pytest.mark.slow
 def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp_path):
     """
     As after an upgrade: both versions write to one output, and only the old one's directory knows

@@ -415,6 +415,7 @@ def test_what_may_not_be_done_is_named(tmp_path, source, target, forbidden):
 # --- Deaths ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "times"),
     [

@@ -68,6 +68,7 @@ def test_a_link_to_a_picture_that_is_not_there_is_an_error(builder: Any) -> None
         builder.check_links({**there, "index.md": b"![b](b.jpg)"})
 
 
+@pytest.mark.slow
 def test_every_page_has_a_place_in_the_nav(builder: Any) -> None:
     """All pages, those of the reference included, are in the nav of mkdocs.yml, each once."""
     named = list(builder.named_in(builder.navigation()))
@@ -75,6 +76,7 @@ def test_every_page_has_a_place_in_the_nav(builder: Any) -> None:
     assert sorted(name for name in builder.site_files() if name.endswith(".md")) == sorted(named)
 
 
+@pytest.mark.slow
 def test_the_reference_has_all_commands_errors_documents_and_metrics(builder: Any) -> None:
     """
     Whatever the code has of them is in the site, with its arguments, and nobody has written it.
@@ -96,6 +98,7 @@ def test_the_reference_has_all_commands_errors_documents_and_metrics(builder: An
         assert f"## {path.stem}\n" in files["reference/documents.md"]
 
 
+@pytest.mark.slow
 def test_the_page_of_arguments_is_that_of_the_code(
     builder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_iso_8601_is_read_as_pendulum_reads_it(numbers, seconds):
     assert theirs.total_seconds() == pytest.approx(parse_duration(text))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30))
 def test_no_text_breaks_the_parser(text):
     """Every text is either a number of seconds, zero or more, or refused."""

@@ -103,6 +103,7 @@ HEALTHY: dict[str, tuple[list[tuple[float, DriverSample]], Limits]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HEALTHY)
 def test_a_driver_is_healthy(case: str) -> None:
     """Nothing of this gives a reason to end it."""

@@ -175,6 +175,7 @@ def test_of_a_foreign_proc_nothing_is_known():
     assert "None\n" == _unshared("--pid", "--fork", sys.executable, "-c", ask)
 
 
+@pytest.mark.slow
 def test_in_another_time_namespace_nothing_is_known(child):
     """
     A namespace with a boot time of its own sees other start times of the same living processes.

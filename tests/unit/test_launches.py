@@ -436,6 +436,7 @@ def test_a_package_needs_a_place(tmp_path, place: str) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_same_files_make_the_same_zip(tmp_path) -> None:
     """What is written twice does not differ, so that a cluster's caches know it."""
     first = write_package(tmp_path / "a.zip", replaces=False)

@@ -62,6 +62,7 @@ def test_waits_are_looked_at_again_and_again_until_they_have_something_to_say():
     assert dict.fromkeys(range(WAITS), 3) == looks
 
 
+@pytest.mark.slow
 def test_looks_that_are_due_share_threads_and_wake_nobody():
     """
     Two hundred waits take few threads, none of them the event loop's, and while there is nothing
@@ -92,6 +93,7 @@ def test_looks_that_are_due_share_threads_and_wake_nobody():
     assert WAITS == len(resumed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_near", [True, False])
 def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
     """While one look hangs, the event loop runs, and those that are not looked at with it go on."""
@@ -124,6 +126,7 @@ def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
     assert (True, "at last") == run(watch())
 
 
+@pytest.mark.slow
 def test_the_event_loop_is_not_held_up():
     """Looks that wait for a storage's answers leave the event loop to the other triggers."""
 
@@ -147,6 +150,7 @@ def test_the_event_loop_is_not_held_up():
     assert run(watch()) < 0.05  # in the loop these looks would take four seconds
 
 
+@pytest.mark.slow
 def test_an_error_is_its_own_waiters():
     """What a look raises is raised to who waits for it, and to nobody else."""
 
@@ -167,6 +171,7 @@ def test_an_error_is_its_own_waiters():
     assert run(watch())
 
 
+@pytest.mark.slow
 def test_a_wait_that_was_cancelled_is_not_looked_at_again():
     """A trigger that is killed leaves nothing behind that goes on looking."""
     looks: Counter[Any] = Counter()
@@ -193,6 +198,7 @@ def test_a_wait_that_was_cancelled_is_not_looked_at_again():
     assert run(watch()) == looks["killed"]
 
 
+@pytest.mark.slow
 def test_the_first_look_may_have_time():
     """Without ``after_s`` the first look is at once, with it not before."""
 

@@ -90,6 +90,7 @@ print(*(source.idle_timeout_s for source in ctx._sources))
     assert ("3.0 90.0 5.0\n", "") == (run.stdout, run.stderr)
 
 
+@pytest.mark.slow
 def test_the_lifecycle_loads_nothing():
     """The pure state machine needs no filesystem and no Spark."""
     assert set() == loaded_by("airflow_provider.runtime.driver.lifecycle")

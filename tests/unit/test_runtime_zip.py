@@ -42,6 +42,7 @@ def test_executors_in_the_driver_have_the_runtime(master):
     assert [] == shipped_to(master)
 
 
+@pytest.mark.slow
 def test_the_zip_is_deflated(tmp_path):
     """Every submission carries it, so it is packed as small as zips go."""
     with zipfile.ZipFile(runtime_zip(tmp_path)) as archive:
@@ -52,6 +53,7 @@ def test_the_zip_is_deflated(tmp_path):
     assert sum(packed for packed, _ in sizes) < sum(plain for _, plain in sizes) / 2
 
 
+@pytest.mark.slow
 def test_a_driver_out_of_the_zip_gives_nothing_more(tmp_path):
     """A driver that was submitted with the zip knows that its executors have it."""
     program = "from airflow_provider.runtime.base.runtime_zip import is_packed; print(is_packed())"

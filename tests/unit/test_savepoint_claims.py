@@ -291,6 +291,7 @@ def test_nothing_is_removed_while_a_restore_copies(job, root, tmp_path, monkeypa
     assert ["queries", "savepoint.json"] == root.list("s1")
 
 
+@pytest.mark.slow
 def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
     """It looks for one after it has put its own document, so that one of the two sees the other."""
     saved = take(job)

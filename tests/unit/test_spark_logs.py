@@ -87,6 +87,7 @@ def files_of(digests) -> list[str]:
     return sorted(path for path in digests if path.startswith("sources/"))
 
 
+@pytest.mark.slow
 def test_a_source_that_stands_still_costs_nothing_for_the_positions_of_another(job):
     """Each source is compared with itself: only what the batch has moved belongs to it."""
     job.recovered()

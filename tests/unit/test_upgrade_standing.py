@@ -98,6 +98,7 @@ class Upgraded:
         return str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by_task", "who", "goes_on"),
     [

@@ -23,6 +23,7 @@ PARTITIONS = st.builds(Partition, st.sampled_from("ab"), st.integers(0, 11))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 500), max_size=8)
 
 
+@pytest.mark.slow
 @given(OFFSETS)
 def test_offsets_are_written_in_one_way_and_read_back(offsets):
     """Equal offsets have equal texts: Spark compares texts to see whether there is anything new."""
@@ -66,6 +67,7 @@ def test_each_partition_gets_its_share_of_a_limit():
     assert {A0: 90, A1: 9, B0: 1} == limited({}, end, 100)
 
 
+@pytest.mark.slow
 @given(OFFSETS, OFFSETS, st.integers(0, 20))
 def test_the_ranges_of_a_batch_have_each_offset_once(start, further, least):
     """However they are cut; nothing is lost where the broker has everything."""
@@ -79,6 +81,7 @@ def test_the_ranges_of_a_batch_have_each_offset_once(start, further, least):
     assert sorted((p, n) for p in end for n in range(start.get(p, 0), end[p])) == read
 
 
+@pytest.mark.slow
 @given(OFFSETS, OFFSETS, OFFSETS, st.integers(0, 20))
 def test_every_offset_of_a_batch_is_read_or_counted_as_lost(start, further, first, least):
     """The counts stay with the ranges, however these are cut."""
