@@ -6,9 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from airflow.sdk import Connection
 
-from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.runtime.api.commands import COMMANDS
 from airflow_provider.runtime.api.sources import LossySource, Source, TimedSource, TypedSource
 from airflow_provider.runtime.base import extensions
@@ -62,9 +60,14 @@ def test_an_extension_that_cannot_be_used_is_named(name, install):
         extensions.load_extension(LAUNCHERS, name)
 
 
+@pytest.mark.airflow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_launcher_does_not_fail_tasks_of_another_one(name, install, caplog):
     """The type of a connection is compared with those of all launchers."""
+    from airflow.sdk import Connection  # late: it takes seconds
+
+    from airflow_provider.hooks.launchers import refuse_other
+
     install(LAUNCHERS, name, BROKEN[name][0])
 
     refuse_other(Connection(conn_id="spark", conn_type="http"), "conn_id 'spark'")

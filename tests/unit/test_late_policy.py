@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime import files, for_each_batch
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -69,6 +68,7 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
     assert crossed is parse_row_limit(limit).is_crossed(late, read)
 
 
+@pytest.mark.airflow
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
@@ -82,6 +82,8 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
 )
 def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
     """By the request and by the operator, in the same words."""
+    from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+
     with pytest.raises(ConfigError) as spec_error:
         RunSpec(job_dir="/job", entry="jobs.py:daily", **asked)
     with pytest.raises(ConfigError) as operator_error:
@@ -92,8 +94,11 @@ def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
     RunOptions(late="wait", until="end", at_end="drain").check()
 
 
+@pytest.mark.airflow
 def test_the_operator_takes_a_number_for_its_limit():
     """A number in the DAG file is the same as its text."""
+    from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+
     operator = SparkStreamingOperator(
         task_id="t", job="jobs.py:daily", job_dir="/job", late="fail", late_limit=100
     )
