@@ -280,7 +280,8 @@ class EmrServerlessLauncher:
         try:
             with self._explained("get_object"):
                 answer = self._open_client("s3").get_object(**asked)
-                tail = gzip_tail(answer["Body"])
+                with contextlib.closing(answer["Body"]) as body:
+                    tail = gzip_tail(body)
         except _MissingError:
             return known and known.tail
         self._stdout = _Stdout((bucket, key), answer.get("ETag"), tail)

@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider.extensions.emr_serverless import launcher as emr_serverless
@@ -301,12 +302,22 @@ def test_a_log_is_decompressed_up_to_a_limit(monkeypatch):
 
 
 def test_a_log_that_is_no_gzip_is_one_line(service):
-    """Whoever writes into the bucket of logs ends no task."""
+    """Whoever writes into the bucket of logs ends no task, and keeps no connection open."""
     service.answers = {"GET": b"plain text\n"}
+    before = connections_to(service)
     with pytest.raises(SparkStreamError, match="get_object: .*Not a gzipped file") as raised:
         launcher_of(service).log(HANDLE)
 
     assert 1 == len(str(raised.value).splitlines())
+    assert connections_to(service) <= before
+
+
+def connections_to(service):
+    return {
+        each.laddr
+        for each in psutil.Process().net_connections()
+        if each.raddr and each.raddr.port == service.server.server_port
+    }
 
 
 def test_lines_are_counted_from_where_the_caller_is():
