@@ -196,7 +196,7 @@ def test_a_task_reads_and_writes_its_job_by_the_connection_alone(lake: Lake, fin
     assert lake.secret not in stored(operator, pushed, shown) + lake.everything()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_driver_gets_the_keys_through_its_environment_and_nowhere_else(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,7 @@ class DriversContract:
 
         assert ["child", "parent", "parent again"] == storage.list("")
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_one_of_racing_drivers_gets_the_lease(self, storage: Storage):
         """Of drivers that start together one gets the lease, and its heart beats there."""
         drivers = [

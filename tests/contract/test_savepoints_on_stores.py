@@ -230,6 +230,7 @@ def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypat
     assert b"x" * BIG == restored.read("other/large")
 
 
+@pytest.mark.long
 def test_restored_inside_the_store(copying_server):
     """A job directory in the store is set to a savepoint there by the store's own copies."""
     server = copying_server

@@ -109,6 +109,7 @@ def test_every_failpoint_of_an_upgrade_is_passed():
     assert points == {point for path in PATHS.values() for point in path} - set(LEASES)
 
 
+@pytest.mark.long
 def test_one_that_stands_still_at_any_step_changes_nothing_when_it_goes_on(tmp_path, processes):
     """
     A process is stopped at each step of an accepted and of a rejected upgrade. When its lease is over

@@ -157,6 +157,7 @@ def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, plac
     assert rows_in == final.rows_read
 
 
+@pytest.mark.long
 def test_a_limit_takes_as_many_rows_and_a_sort_only_a_batch_job_has(spark, place):
     """
     How many rows a limit takes is the same; a job that no stream can be is one of BATCH, and
@@ -325,6 +326,7 @@ def test_a_batch_run_goes_on_only_with_its_own_queries(spark, place):
 # --- all or nothing -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_batch_run_that_fails_has_published_nothing(spark, place):
     """
     One query's failure keeps the other's output back; the same command then gives both, once, and

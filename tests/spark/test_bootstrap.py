@@ -111,6 +111,7 @@ def test_output_is_discarded_and_a_death_at_any_step_is_made_good(spark, place, 
         bootstrap(spark, place, "tumbling_window", params, to=str(place.root / "second"))
 
 
+@pytest.mark.long
 def test_an_empty_history_is_corrected_by_the_next_command(spark, place, parted):
     """It has left nothing, so nothing has to be removed by hand."""
     (place.root / "empty").mkdir()

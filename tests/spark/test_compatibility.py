@@ -218,6 +218,7 @@ def test_a_query_that_does_not_fit_may_begin_anew(spark, place):
     assert windows_of(FIRST) == read_with_pandas(place.output)
 
 
+@pytest.mark.long
 def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_path):
     """
     They are those of which Spark writes lines and state when it is: a stream has a line for each

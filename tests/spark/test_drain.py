@@ -68,6 +68,7 @@ MATRIX = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("job", "store", "partitions"), MATRIX)
 def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store, partitions):
     """The output is the truth to every reader, state is empty, and the final checkpoint says so."""
@@ -97,6 +98,7 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
     assert state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job",
     [
@@ -140,6 +142,7 @@ def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
         assert set(TRUTHS[job]()) > written
 
 
+@pytest.mark.long
 def test_timers_need_rocksdb(spark, place):
     """
     Where Spark's state store cannot hold timers, the run fails for good with Spark's own reason.

@@ -73,6 +73,7 @@ def test_an_empty_input_is_finished_at_once(spark, place):
     assert [] == list(place.root.glob("output/*"))
 
 
+@pytest.mark.long
 def test_a_file_without_rows_is_an_input_too(spark, place):
     """A batch without rows gives readers the schema of an output without rows."""
     write_events(place.input, [])
@@ -99,6 +100,7 @@ def test_one_row(spark, place):
     assert ("FINISHED", 1) == (final.outcome, final.rows_read)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("params", "batches"),
     [
@@ -221,6 +223,7 @@ def test_every_format_is_written(spark, place, file_format):
     assert ["windows"] == [operator["name"] for operator in final.queries["out"]["operators"]]
 
 
+@pytest.mark.long
 def test_a_source_united_with_itself(spark, place):
     """A DataFrame used twice has two places in Spark's log, and each row takes both ways."""
     write_events(place.input, FEW, MORE)
@@ -232,6 +235,7 @@ def test_a_source_united_with_itself(spark, place):
     assert [("events", {"logOffset": 0})] * 2 == ends
 
 
+@pytest.mark.long
 def test_a_source_joined_with_itself(spark, place):
     """Both sides of a self-join are the same source, and both are drained."""
     write_events(place.input, FEW, MORE)
@@ -243,6 +247,7 @@ def test_a_source_joined_with_itself(spark, place):
     assert [0] == [operator["state_rows"] for operator in final.queries["out"]["operators"]]
 
 
+@pytest.mark.long
 def test_two_sources_of_different_length(spark, place):
     """A source that ended long ago in event time does not hold the other one's windows back."""
     write_events(place.input, FEW)
@@ -408,6 +413,7 @@ def test_a_suspended_run_closes_without_finishing(spark, place):
     assert ["close"] == place.noted()
 
 
+@pytest.mark.long
 def test_a_cancelled_attempt_closes_and_resumes(spark, place):
     """``on_close`` is called by a cancelled attempt as well, and the same ask goes on."""
     write_events(place.input, FEW)

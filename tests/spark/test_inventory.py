@@ -469,6 +469,7 @@ def take_of_partial(copy: Path, without: str) -> Inventory:
     )
 
 
+@pytest.mark.long
 def test_the_checksums_can_be_left_behind_and_hold_where_they_are(stopped, bench):
     """
     Spark goes on without any checksum; those that it wrote fit the files beside which they lie.

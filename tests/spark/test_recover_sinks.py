@@ -24,6 +24,7 @@ def staged(place):
     return sorted(path.name for path in place.root.glob(".*.staging/*/*"))
 
 
+@pytest.mark.long
 def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, place):
     """What a driver in a long pause staged after the job had ended is removed; no row changes."""
     write_events(place.input, EVENTS)

@@ -100,6 +100,7 @@ def test_a_source_that_is_read_in_two_places_is_named(spark: Any, place: Orders)
     assert "source orders is read in 2 places" in said
 
 
+@pytest.mark.long
 def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, place: Orders) -> None:
     """Adaptive execution may drop what has run; its rows are counted and kept all the same."""
     write(place.root / "others", ())

@@ -174,6 +174,7 @@ def takes(names):
     return not {"small", "known", "divides", "casts"}.isdisjoint(names.split(", "))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_rules_at_one_place_see_a_row_once(spark, place, mode):
     """
@@ -413,6 +414,7 @@ def test_times_that_cannot_be_are_taken_out_before_the_watermark(spark, place):
     assert [(1, "sane time")] == found.broken
 
 
+@pytest.mark.long
 def test_a_side_of_a_join_that_adaptive_execution_drops_has_its_account(spark, place):
     """The other side is empty, so the rows do not matter for the result, but each is checked."""
     write_events(place.input, EVENTS)
@@ -724,6 +726,7 @@ def test_a_preview_rejects_what_a_run_would(spark, place, kind):
     assert [("a", 1)] == plain(preview(job, spark=spark)["out"].collect())
 
 
+@pytest.mark.long
 def test_a_sample_of_messages_is_read_as_messages_are(spark):
     """Its values are texts, of which some are no records; of files a sample has columns."""
 

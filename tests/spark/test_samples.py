@@ -225,6 +225,7 @@ def test_a_rolling_result_is_the_last_of_each_key(in_memory, mode):
     assert [("a", 7), ("b", 4), ("c", 2), ("d", 1)] == rows(result)
 
 
+@pytest.mark.long
 def test_the_output_of_a_complete_query_is_its_last_table(in_memory):
     """In output mode complete each batch has the whole table, and the last one counts."""
 

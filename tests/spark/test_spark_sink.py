@@ -18,6 +18,7 @@ def as_spark_reads_it(spark, folder):
     return sorted(tuple(row) for row in spark.read.parquet(str(folder)).collect())
 
 
+@pytest.mark.long
 def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
     """
     The drain flushes through Spark's own sink as through any other; Spark's own reports are counted.

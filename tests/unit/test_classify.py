@@ -139,7 +139,7 @@ def test_causes_that_go_in_a_circle_end():
     assert RECOVERABLE is classify(first).failure_class
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_failure_says():
     """
     A failure names the condition, the query and the first line of the message, at bounded length.

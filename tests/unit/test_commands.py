@@ -221,7 +221,7 @@ def completed(line: str, tmp_path: Path) -> list[str]:
     return [word.rstrip() for word in answer.read_text().split("\n")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shell_completes_commands_options_and_runs(job, tmp_path):
     """
     The commands, those of a group, a command's options and choices, and the runs of the job named.

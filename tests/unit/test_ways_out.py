@@ -85,7 +85,7 @@ def flags_outside_of_ways_out(path: Path) -> list[str]:
     return [text for text in texts if FLAG.search(text) and "spark-stream " not in text]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_message_of_a_run_names_an_option_to_every_caller():
     """
     Each text that a driver may show takes the name of an option from the ways out; modules that

@@ -55,6 +55,7 @@ def ask(url: str, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
+@pytest.mark.long
 def test_texts_and_bytes_arrive_as_they_are(spark, url):
     """Whatever COPY's format, arrays or JSON give a meaning to is stored as the text it is."""
     rows = [
