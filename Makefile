@@ -65,11 +65,11 @@ WITHOUT_JVM := not spark and not airflow and not alone
 test test-ci test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## A choice of cases, without the longest: eight minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## A choice of cases, without the longest: about ten minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(SHORT))
 
 .PHONY: test-ci
-test-ci: $(INSTALLED) ## What CI runs, every promise by a choice of cases: twenty minutes
+test-ci: $(INSTALLED) ## What CI runs, every promise by a choice of cases: twenty to thirty minutes
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
@@ -92,7 +92,7 @@ test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each s
 SLOW_PLACES := airflow contract crash property spark \
 	$(addprefix extensions/,bucket_files delta emr_serverless iceberg livy postgres)
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests that take no time: half a minute, without Spark and Airflow
+test-fast: $(INSTALLED) ## The tests that take no time: forty seconds, without Spark and Airflow
 	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) \
 		$(addprefix --ignore=tests/,$(SLOW_PLACES)) $(ARGS)
 

@@ -91,8 +91,6 @@ class ConditionalCopyContract:
         assert ["from"] == storage.list("")
 
     @pytest.mark.long
-    @pytest.mark.long
-    @pytest.mark.long
     def test_a_lost_answer_is_no_second_copy(self, storage: ObjectStorage, server: StoreServer):
         """
         The store has done it and the caller is not told: the bytes are there, whatever is answered.

@@ -68,20 +68,30 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
     assert crossed is parse_row_limit(limit).is_crossed(late, read)
 
 
+REFUSED = [
+    ({"late": "never"}, "late 'never': use one of 'count', 'keep', 'fail', 'wait'"),
+    ({"late_limit": "5"}, "late limit '5' is of late='fail' or 'keep', and late is 'count'"),
+    ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
+    ({"late": "wait", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
+    ({"late": "wait", "until": "available"}, "until='available', at_end=None does not reach"),
+    ({"late": "wait", "at_end": "suspend"}, "until=None, at_end='suspend' does not reach"),
+]
+
+
+@pytest.mark.parametrize(("asked", "why"), REFUSED)
+def test_what_cannot_be_had_is_refused(asked, why):
+    """By the request, before anything is begun."""
+    with pytest.raises(ConfigError) as error:
+        RunSpec(job_dir="/job", entry="jobs.py:daily", **asked)
+
+    assert why in str(error.value)
+    RunOptions(late="wait", until="end", at_end="drain").check()
+
+
 @pytest.mark.airflow
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"late": "never"}, "late 'never': use one of 'count', 'keep', 'fail', 'wait'"),
-        ({"late_limit": "5"}, "late limit '5' is of late='fail' or 'keep', and late is 'count'"),
-        ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
-        ({"late": "wait", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
-        ({"late": "wait", "until": "available"}, "until='available', at_end=None does not reach"),
-        ({"late": "wait", "at_end": "suspend"}, "until=None, at_end='suspend' does not reach"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "why"), REFUSED)
 def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
-    """By the request and by the operator, in the same words."""
+    """By the operator, in the same words as by the request."""
     from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
     with pytest.raises(ConfigError) as spec_error:
@@ -91,7 +101,6 @@ def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
 
     assert why in str(spec_error.value)
     assert str(spec_error.value) == str(operator_error.value)
-    RunOptions(late="wait", until="end", at_end="drain").check()
 
 
 @pytest.mark.airflow

@@ -143,6 +143,9 @@ CASES = (
 
 # Their tables are like those of the others.
 SIMILAR = {"aggregation", "outer join", "total", "deduplication", "inner join", "two operators"}
+MARKS = dict.fromkeys(SIMILAR, pytest.mark.whole) | dict.fromkeys(
+    ("transformWithState", "applyInPandasWithState"), pytest.mark.long
+)
 
 
 def case_of(name: str) -> Case:
@@ -257,16 +260,13 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     assert ours == theirs - {"StatefulStreamlineAggregate"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "store"),
     [
         pytest.param(
             *(case, default_store(place, case)),
             id=case.name,
-            marks=[pytest.mark.whole]
-            if case.name in SIMILAR
-            else [pytest.mark.long] * case.name.endswith("WithState"),
+            marks=MARKS.get(case.name, ()),
         )
         for place, case in enumerate(CASES)
     ],
