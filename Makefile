@@ -65,7 +65,7 @@ WITHOUT_JVM := not spark and not airflow and not alone
 test test-ci test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## A choice of cases, without the longest: about ten minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## A choice of cases, without the longest: about eight minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(SHORT))
 
 .PHONY: test-ci
@@ -89,10 +89,9 @@ test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each s
 	@$(BIN)/python scripts/airflow_versions.py $(ARGS)
 
 # Where hardly a fast test lies is not even imported, for that takes seconds in each process.
-SLOW_PLACES := airflow contract crash property spark \
-	$(addprefix extensions/,bucket_files delta emr_serverless iceberg livy postgres)
+SLOW_PLACES := airflow contract crash extensions property spark
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests that take no time: forty seconds, without Spark and Airflow
+test-fast: $(INSTALLED) ## The kernel's tests that take no time: half a minute, without Spark and Airflow
 	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and $(SHORT) and not slow" $(COMPUTING) \
 		$(addprefix --ignore=tests/,$(SLOW_PLACES)) $(ARGS)
 

@@ -21,6 +21,7 @@ JOBS = Path(__file__).with_name("failing_jobs.py")
 LISTED = {"failing_jobs.ServiceError": "NON_RECOVERABLE"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "listed", "expected"),
     [

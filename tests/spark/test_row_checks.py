@@ -85,6 +85,7 @@ REJECTING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "how"), mark_whole(REJECTING, [0, 2, 4]))
 def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
     """As a stream and as a batch job, in any order and parallelism: the same rows, each once."""
@@ -276,6 +277,7 @@ SHAPES = mark_whole(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shape", "mode"), SHAPES)
 def test_a_rule_below_a_stateful_operator_takes_rows_out_of_it(spark, place, shape, mode):
     """The operator gets the good rows alone, and what is kept are the rows as they were read."""
@@ -304,6 +306,7 @@ def test_a_rule_below_a_stateful_operator_takes_rows_out_of_it(spark, place, sha
     assert {"small": len(events) - len(good)} == counts(place)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shape", "mode"), SHAPES)
 def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, shape, mode):
     """What the operator gives is written or kept, each row once, though it runs once a batch."""
@@ -579,6 +582,7 @@ def test_a_batch_that_runs_again_keeps_its_rows_once(spark, place, point):
     assert {"small": 8} == counts(place)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lot", ["spark", "python", "column"])
 def test_a_rule_that_the_row_does_not_decide_takes_none_out(spark, place, lot):
     """Equal counts would not tell that other rows were found when they are read again."""

@@ -129,6 +129,7 @@ def grown(count: int, *, every_s: int = 1, **values: Any) -> BatchHistory:
     return history
 
 
+@pytest.mark.slow
 def test_older_batches_are_folded_by_the_hour():
     """The last three hundred stay as they are; of the others an hour keeps sums and extremes."""
     history = grown(FULL + 70, every_s=60, state_rows=5)
@@ -175,6 +176,7 @@ def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
     assert LARGEST_BYTES > len(history.to_bytes()) > LARGEST_BYTES / 2
 
 
+@pytest.mark.slow
 def test_large_batches_are_folded_sooner():
     """Texts and objects are cut, and the document stays as small as ever."""
     many = {f"{n:03}" * 60: n for n in range(100)}

@@ -205,6 +205,7 @@ def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
 # --- a rewrite without Spark --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     """
     The plan first, then the new one; nothing else is left, and the old one has not a byte less.
@@ -237,6 +238,7 @@ def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     assert "lies in the savepoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_that_only_changed_state_is_not_what_the_job_has_written(job, tmp_path, capsys):
     """
     Restored into the job's own directory, such a savepoint goes back before the batch of the job

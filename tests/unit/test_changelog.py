@@ -99,6 +99,7 @@ def test_the_lineage_that_spark_wrote_is_read(codec):
     assert sixth in {None, lineage[6]}
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(1, 10**6), st.uuids().map(str), max_size=60),
     st.binary(max_size=200),
@@ -115,6 +116,7 @@ def test_any_lineage_is_read_whatever_follows_and_wherever_it_is_cut(
     assert lineage == read_lineage(CODECS[codec](data[:cut], data[cut:]), where="")
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=400) | st.lists(st.sampled_from([b"ab", b"abc", b"\0" * 90])).map(b"".join)
 )

@@ -105,6 +105,7 @@ def test_what_an_undone_driver_writes_late_counts_nowhere(job):
     assert job.storage.list("queries/q") == ["checkpoint-1", "committables", "topologies"]
 
 
+@pytest.mark.slow
 def test_each_restore_has_a_place_of_its_own(job):
     """Of any number of them only the newest counts, and is there."""
     savepoint = save(job)
@@ -251,6 +252,7 @@ def test_no_number_is_taken_from_a_driver_that_has_ended(job):
     assert [] == job.storage.list("operations")
 
 
+@pytest.mark.slow
 def test_numbers_that_were_only_taken_are_not_read(job):
     """However many drivers were taken for dead, the last restore is found by two reads."""
     restore_job(job.storage.url, save(job).url, clock=job.clock)

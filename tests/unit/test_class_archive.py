@@ -250,6 +250,7 @@ def test_a_failure_is_an_error_and_is_kept(environ, maker, source, said):
     assert {failed.name, failed.with_suffix(".lock").name} == set(os.listdir(failed.parent))
 
 
+@pytest.mark.slow
 def test_a_maker_that_hangs_is_ended(environ, maker, monkeypatch):
     """It counts as a failure, like any other."""
     maker(SLEEPS)

@@ -526,6 +526,7 @@ def test_status_shows_a_failure(job, capsys):
     )
 
 
+@pytest.mark.slow
 def test_status_of_a_live_driver(job, live_driver, capsys):
     """A driver whose heart beats is shown as live, and its run as running."""
     job.begin().request_run()
@@ -536,6 +537,7 @@ def test_status_of_a_live_driver(job, live_driver, capsys):
     assert "run r1: running" in shown
 
 
+@pytest.mark.slow
 def test_status_says_how_batches_are_paced(job, live_driver, capsys):
     """A line per paced query: what its last batch took, the target, the decision and the limits."""
     said = {
@@ -760,6 +762,7 @@ def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
     assert 1 == len(job.storage.list("replies"))
 
 
+@pytest.mark.slow
 def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
     """
     A driver that does not stop in time is named, with the way out, and the code says try again.

@@ -127,6 +127,7 @@ def test_every_test_says_what_it_shows():
     assert [] == [name for name, docstring in tests if not docstring]
 
 
+@pytest.mark.slow
 def test_the_repository_names_no_machine_and_no_package_index():
     """No text file contains a package index's address or a path of somebody's machine."""
     found = {name_of(path): forbidden_in(path.read_bytes()) for path in committed_files()}
@@ -141,6 +142,7 @@ def test_a_forbidden_text_would_be_found(needle):
     assert [] == forbidden_in(b"\0" + needle)
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle():
     """Neither at run time nor for types: each module can be read after those that it imports."""
     graph = grimp.build_graph("airflow_provider", cache_dir=None)

@@ -49,6 +49,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 # --- help ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_command_has_examples_that_it_takes():
     """None is left out, and each is a command line that the parser knows."""
     parser = _parser("spark-stream", "", ())
@@ -155,6 +156,7 @@ def test_a_check_refuses_what_a_run_refuses(job, entry, capsys, options, complai
     assert not job.root.exists()
 
 
+@pytest.mark.slow
 def test_a_check_of_a_job_that_is_running_says_so(job, entry, capsys):
     """Another driver holds the lease, which the check neither takes nor waits for to be free."""
     job.begin()

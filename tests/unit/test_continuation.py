@@ -300,6 +300,7 @@ def test_a_query_that_is_gone_no_longer_counts(job):
     assert "r2" == draining_run(directory)
 
 
+@pytest.mark.slow
 def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     """
     Its rows of before cannot be told from those after; later savepoints and runs are not concerned.
@@ -381,6 +382,7 @@ def test_a_savepoint_whose_rows_were_reverted_is_not_restored(job, sink):
     restore_job(f"{job.storage.url}-another", late.url, clock=job.clock)
 
 
+@pytest.mark.slow
 def test_rows_that_were_reverted_after_a_restore_are_missed_by_their_savepoint(job, sink):
     """They are of the query's former id: after the restore it has written nothing under its new one."""
     early, late = write_on(job, 3), write_on(job, 5)

@@ -108,6 +108,7 @@ def test_a_removal_that_a_full_or_silent_storage_cuts_short_goes_on_at_the_next_
     ]
 
 
+@pytest.mark.slow
 def test_leases_are_never_removed(ended):
     """Where a lease is gone somebody who was paused could take it again, and not be fenced."""
     ended.runs(KEEP_LEASES + 45)

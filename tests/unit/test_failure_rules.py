@@ -108,6 +108,7 @@ def test_a_worker_tells_its_causes_the_outermost_first():
     ]
 
 
+@pytest.mark.slow
 def test_the_table_names_conditions_that_spark_has(spark_conditions):
     """A condition that Spark has given up, or that is misspelt, decides nothing."""
     listed = {name for rule in RULES for name in rule.conditions} - OF_CONNECTORS - TOO_NEW

@@ -141,6 +141,7 @@ def test_a_record_that_another_driver_puts_first_stays(job, directory, monkeypat
     assert EVENTS == kept_topology(directory, "q")
 
 
+@pytest.mark.slow
 def test_a_start_that_changes_nothing_writes_nothing(job, directory):
     """One write that is refused, and one read."""
     start(directory, TEN)

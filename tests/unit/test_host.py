@@ -166,6 +166,7 @@ def test_numbers_that_no_process_can_have_are_not_gone(child):
         assert not dataclasses.replace(identity, processes=((pid, 1),)).is_gone()
 
 
+@pytest.mark.slow
 def test_of_a_foreign_proc_nothing_is_known():
     """Where /proc is that of another PID namespace its numbers mean other processes."""
     ask = (

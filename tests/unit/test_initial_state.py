@@ -241,6 +241,7 @@ def set_to_its_own(directory, url, clock, name):
     return chosen
 
 
+@pytest.mark.slow
 def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     """
     The run in the place of another one asks for the savepoint that the job began from: it continues
@@ -254,6 +255,7 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
         start(directory, rewind.url).check()
 
 
+@pytest.mark.slow
 def test_a_job_that_a_person_has_set_to_another_savepoint_goes_on_from_there(directory, url, clock):
     """A task's from_savepoint is where its job has begun; each scheduled run names it again."""
     set_to_its_own(directory, url, clock, "chosen")

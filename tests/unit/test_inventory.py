@@ -705,6 +705,7 @@ def test_a_folder_with_a_huge_number_is_no_count_of_operators(tree):
     assert 10_000 == len(missing)
 
 
+@pytest.mark.slow
 def test_a_huge_number_of_partitions_is_not_counted_up(tree):
     """The offset log may say anything, too."""
     stateful(tree, 0)
@@ -917,6 +918,7 @@ HISTORIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(HISTORIES)
 def test_any_store_is_taken_from_where_spark_would_restore_it_or_refused(history):
     """
@@ -935,6 +937,7 @@ def test_any_store_is_taken_from_where_spark_would_restore_it_or_refused(history
     assert {*changes, *snapshot, "_metadata/schema"} == taken
 
 
+@pytest.mark.slow
 @given(HISTORIES.filter(lambda history: history.base() is not None), st.data())
 def test_a_copy_is_complete_and_has_nothing_to_spare(history, data):
     """
@@ -952,6 +955,7 @@ def test_a_copy_is_complete_and_has_nothing_to_spare(history, data):
     assert copy.missing(history.batch)
 
 
+@pytest.mark.slow
 def test_what_is_read_does_not_grow_with_the_state(tree):
     """
     With a thousand SST files in each of four partitions, one snapshot of each is read, and each

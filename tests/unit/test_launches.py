@@ -213,6 +213,7 @@ def test_a_driver_in_a_queue_is_not_lost(job, clock) -> None:
     assert lost.reason.endswith("livy 12: running")
 
 
+@pytest.mark.slow
 def test_a_launcher_is_not_asked_at_every_poll(job, clock) -> None:
     """It is asked at once, and then every fifteen seconds, while nobody has the lease."""
     cluster = Cluster(QUEUED)

@@ -277,6 +277,7 @@ def test_a_lease_beats_by_itself(storage, take):
     assert counting.beats == last.beat
 
 
+@pytest.mark.slow
 def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage):
     """Else the next driver would wait for one that has ended, until the lease times out."""
     before = set(threading.enumerate())
@@ -432,6 +433,7 @@ def test_a_driver_paused_after_its_check_does_not_pass_its_successor(
     assert present(LeaseObserver(storage, clock).current()).final is None
 
 
+@pytest.mark.slow
 def test_whoever_comes_after_a_sealed_lease_puts_the_final_checkpoint_first(storage, clock, take):
     """
     A driver that was paused after it had sealed its run finds the end that it has decided put, and

@@ -42,6 +42,7 @@ class Counted:
                 return end.value
 
 
+@pytest.mark.slow
 def test_waits_are_looked_at_again_and_again_until_they_have_something_to_say():
     """Each of many waits is told what its own look has found, and none is looked at after that."""
     looks: Counter[Any] = Counter()

@@ -135,6 +135,7 @@ def test_a_file_is_named_from_where_python_imports_it(monkeypatch):
     assert "job.py:7" == place_of("/elsewhere/job.py", 7)
 
 
+@pytest.mark.slow
 def test_a_jvm_leaves_the_signal_to_the_driver():
     """A JVM that is started ignores SIGTERM, and what PySpark prepares in it stays."""
     tell = "import signal as s; print(s.getsignal(s.SIGTERM).name, s.getsignal(s.SIGINT).name)"

@@ -29,6 +29,7 @@ def test_pauses_stay_the_same_without_a_longest():
     assert {0.5} == {RetryPolicy(first_s=0.5).pause_s(failures, 1.0) for failures in range(1, 9)}
 
 
+@pytest.mark.slow
 @given(MANY, st.floats(0, 1), st.floats(0, 1))
 def test_what_is_drawn_shortens_a_pause_by_the_jitter_at_most(failures, jitter, drawn):
     """Two writers that lost at the same moment seldom wait for the same time."""

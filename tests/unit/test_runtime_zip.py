@@ -28,6 +28,7 @@ def shipped_to(master: str) -> list[Path]:
     return files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
 def test_executors_elsewhere_get_the_runtime(master):
     """A driver from a shell gives a cluster's executors what its sinks run there."""

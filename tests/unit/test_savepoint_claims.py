@@ -262,6 +262,7 @@ def test_many_readers_hold_a_savepoint(job, root):
     assert [] == root.list("")
 
 
+@pytest.mark.slow
 def test_retention_leaves_what_is_being_restored(job, root):
     """It goes on with the others, and says what stays."""
     first, second = take(job, "s1"), take(job, "s2")
@@ -274,6 +275,7 @@ def test_retention_leaves_what_is_being_restored(job, root):
     assert ["s1"] == retain(root.url, Retention(keep=1, just_taken=third), clock=job.clock)
 
 
+@pytest.mark.slow
 def test_nothing_is_removed_while_a_restore_copies(job, root, tmp_path, monkeypatch):
     """A retention that comes in the middle leaves the savepoint, and the restore ends."""
     saved = take(job)
@@ -325,6 +327,7 @@ def test_a_dead_reader_holds_nothing(job, root):
     assert [] == root.list("")
 
 
+@pytest.mark.slow
 def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
     """Nobody here can know whether it lives; age counts there, and only there."""
     saved = take(job)
@@ -338,6 +341,7 @@ def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
     assert [] == root.list("")
 
 
+@pytest.mark.slow
 def test_a_savepoint_that_may_only_be_read_is_restored():
     """On a mount or an account without the right to write nothing is put, and nothing is missed."""
     place = Path(tempfile.mkdtemp(prefix="read-only-"))  # pytest's own is root's alone

@@ -47,6 +47,7 @@ def test_what_cannot_be_taken(root, capsys, case):
     assert_refused(root, case, capsys, "take", *what, "--aligned-timeout", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RESTORES.values(), ids=RESTORES)
 def test_what_cannot_be_restored(root, capsys, case):
     """Exit code 2, one line that says what, where and what to do; no job is made."""

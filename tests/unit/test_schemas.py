@@ -20,6 +20,7 @@ schemas = importlib.util.module_from_spec(present(_SPEC))
 present(present(_SPEC).loader).exec_module(schemas)
 
 
+@pytest.mark.slow
 def test_the_documentation_has_the_schemas():
     """What the script would write is there, and nothing else."""
     wanted = schemas.pages()

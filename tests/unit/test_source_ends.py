@@ -86,6 +86,7 @@ OFFSETS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(plan=OFFSETS, before=OFFSETS, end=OFFSETS)
 def test_offsets_by_partition_never_pass_their_end(plan, before, end):
     """

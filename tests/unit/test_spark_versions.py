@@ -285,6 +285,7 @@ class Jobs:
             self.twice.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refuses", [True, False], ids=["Spark 4", "Spark 3.5"])
 def test_jobs_that_are_yet_to_come_are_cancelled(refuses):
     """

@@ -164,6 +164,7 @@ def test_a_batch_in_flight_is_waited_for(job, tmp_path):
     assert (None, True) == (savepoint.record.job, savepoint.record.aligned)
 
 
+@pytest.mark.slow
 def test_a_batch_in_flight_is_waited_for_no_longer_than_that(job, tmp_path):
     """Then the savepoint is unaligned."""
     job.spark.plan(2)
@@ -184,6 +185,7 @@ def test_a_batch_in_flight_is_waited_for_no_longer_than_that(job, tmp_path):
     assert not savepoint.record.aligned
 
 
+@pytest.mark.slow
 def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """When files are gone that were there a moment ago, a newer batch is taken."""
     from airflow_provider.runtime.savepoints import restore_log as relocation
@@ -418,6 +420,7 @@ def test_rows_that_would_be_written_again_are_not_forgotten(job):
     assert Restores(JobDirectory(job.storage)).last() is None
 
 
+@pytest.mark.slow
 def test_a_claimed_savepoint_goes_over_to_the_job(job, tmp_path):
     """When the restore is done it is gone; without a claim it stays."""
     kept, claimed = take(job, "kept"), take(job, "claimed")
@@ -446,6 +449,7 @@ def test_a_batch_in_flight_can_be_skipped(job, tmp_path, caplog):
     assert record.plan.skipped == stored["restore"]["skipped"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_restored(job, tmp_path):
     """
     Nothing there, a drained job's, one that lacks a file or has a shorter one, another job's

@@ -246,6 +246,7 @@ def test_nobody_removes_the_savepoint_of_an_upgrade_that_has_not_ended(tmp_path,
         assert not job.storage.exists("savepoints/s1")
 
 
+@pytest.mark.slow
 def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path):
     """
     What others would begin in its directory could neither stay nor be reverted if it is rejected:
@@ -277,6 +278,7 @@ def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path):
         begin()
 
 
+@pytest.mark.slow
 def test_a_version_needs_the_directory_of_its_predecessor_no_more(tmp_path):
     """It may have been removed once the version had taken over."""
     old = Upgraded(tmp_path, by_task=False)

@@ -9,6 +9,8 @@ import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -153,6 +155,7 @@ def test_a_question_would_be_found():
     assert "historical" == first_word("Historical data.")
 
 
+@pytest.mark.slow
 def test_sentences_are_found():
     """In paragraphs, points and the cells of tables; lines of one are joined, code is left out."""
     page = "# Head\n\nOne\nsentence. `Two`.\n\n- point\n\n| a. B | c |\n|---|\n```text\nno\n```\n"

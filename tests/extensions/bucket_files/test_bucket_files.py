@@ -139,6 +139,7 @@ class BucketContract(RevertibleSinkContract):
         return Rows
 
 
+@pytest.mark.long
 class TestFilesInBuckets(BucketContract):
     """Parquet in a folder of each store."""
 

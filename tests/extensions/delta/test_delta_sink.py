@@ -81,6 +81,7 @@ class Case:
             yield {**committable.data, "files": [[path, 1]]}
 
 
+@pytest.mark.long
 class TestDelta(RevertibleSinkContract):
     """The contract, with rows staged by hand."""
 

@@ -43,6 +43,7 @@ class TableCase:
         return [tuple(row.values()) for row in read.to_pylist()]
 
 
+@pytest.mark.long
 class TestDelta(DyingElsewhere):
     """The ``delta`` sink."""
 

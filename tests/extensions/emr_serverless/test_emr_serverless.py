@@ -64,6 +64,7 @@ def emr():
     cluster.server.stop()
 
 
+@pytest.mark.long
 class TestEmrServerless(RemoteLauncherContract):
     """Moto, which ignores client tokens: only the real service decides between racing requests."""
 

@@ -105,6 +105,7 @@ class Case:
             yield {**committable.data, **changes}
 
 
+@pytest.mark.long
 class TestIceberg(RevertibleSinkContract):
     """The contract, with rows staged by hand."""
 

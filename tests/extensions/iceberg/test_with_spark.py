@@ -62,6 +62,7 @@ class CatalogCase:
         return [(row["id"], row["name"]) for row in self.table().scan().to_arrow().to_pylist()]
 
 
+@pytest.mark.long
 class TestIceberg(DyingElsewhere):
     """The ``iceberg`` sink."""
 

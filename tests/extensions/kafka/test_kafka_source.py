@@ -278,6 +278,7 @@ def test_the_client_repeats_a_line_after_a_minute(clock):
     assert [True, False, True] == [passes(line) for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "words"),
     [

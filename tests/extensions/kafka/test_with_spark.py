@@ -200,6 +200,7 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, br
     assert "messages" in seen[-1]["pacing"]["sources"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "params", "error", "words"),
     [

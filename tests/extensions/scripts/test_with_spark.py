@@ -352,6 +352,7 @@ PAST = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("late", "trigger", "reason"),
     [

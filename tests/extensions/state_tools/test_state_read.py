@@ -260,6 +260,7 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     assert ours == theirs - {"StatefulStreamlineAggregate"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "store"),
     [
