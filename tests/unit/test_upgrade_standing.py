@@ -247,10 +247,11 @@ def test_nobody_removes_the_savepoint_of_an_upgrade_that_has_not_ended(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path):
+def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path, capsys):
     """
     What others would begin in its directory could neither stay nor be reverted if it is rejected:
-    runs, upgrades, restores, and the removal of the savepoint to which it is reverted.
+    runs, upgrades, restores, and the removal of the savepoint to which it is reverted. ``status``
+    of it says so.
     """
     old = Upgraded(tmp_path, by_task=False)
     job = EpochBench(tmp_path / "new", FakeSink()).begun().published(2)
@@ -270,10 +271,14 @@ def test_a_version_on_probation_is_left_to_its_upgrade(tmp_path):
     for begin in refused:
         with pytest.raises(ConfigError, match=f"old: its upgrade to .*new has not ended .*{AGAIN}"):
             begin()
+    assert EXIT_OK == main(["status", old.new])
+    assert f"  upgrade: {old.url}: its upgrade to {old.new} has not" in capsys.readouterr().out
     assert Restores(directory).last() is None
     check_preconditions(directory, old.id)  # its own driver
     last = present(read_upgrade(old.directory, old.id))
     put_upgrade(old.directory, last.after(UpgradeStep.ACCEPTED))
+    assert EXIT_OK == main(["status", old.new])
+    assert "  upgrade: " not in capsys.readouterr().out
     for begin in refused:
         begin()
 

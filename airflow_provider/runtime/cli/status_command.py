@@ -31,7 +31,12 @@ from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.row_account import describe_uncounted, kept_totals
 from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
-from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of, worker_of
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    newest_upgrade,
+    summary_of,
+    upgrade_over,
+    worker_of,
+)
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import (
     damaged,
@@ -194,26 +199,27 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
 def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
     try:
         newest = newest_upgrade(directory)
-        if newest is None:
+        # Without one, this version may be the new one of another's upgrade, on probation.
+        found = (directory, newest) if newest is not None else upgrade_over(directory)
+        if found is None:
             return None
-        worker = worker_of(directory, newest, waits=True) if newest.is_open else None
+        worker = worker_of(*found, waits=True) if found[1].is_open else None
     except CheckpointError as error:
         return {"step": "damaged", "to": None, "summary": str(error), "worker": None}
+    old, upgrade = found
     return {
-        "step": newest.step.value,
-        "to": newest.to,
-        "summary": summary_of(newest, worker),
+        "step": upgrade.step.value,
+        "to": upgrade.to,
+        "summary": f"{old.url}: {summary_of(upgrade, worker)}",
         "worker": dataclasses.asdict(worker) if worker is not None else None,
     }
 
 
 def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:
-    if not document["runs"]:
-        return
-    newest = document["runs"][-1]
-    described = newest["final"] or newest["progress"]
-    if described is not None and (also_ended or newest["final"] is None):
-        newest["batches"] = last_batches(directory.run(newest["run_id"]), described["queries"])
+    for newest in document["runs"][-1:]:
+        described = newest["final"] or newest["progress"]
+        if described is not None and (also_ended or newest["final"] is None):
+            newest["batches"] = last_batches(directory.run(newest["run_id"]), described["queries"])
 
 
 def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
@@ -249,11 +255,9 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
 
 def _print_status(document: dict[str, Any]) -> None:
     lease = document["lease"]
-    holder = (
-        f"lease {lease['token']} ({lease['holder']}, run {lease['run_id']})"
-        if lease
-        else "no lease"
-    )
+    holder = "no lease"
+    if lease:
+        holder = f"lease {lease['token']} ({lease['holder']}, run {lease['run_id']})"
     name = f"job {document['job']}" if document["job"] else "a job that has not begun"
     print(f"{name} in {document['job_dir']}: {holder}")
     if document["unfinished"] is not None:
