@@ -22,12 +22,13 @@ from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
+    LeaseLostError,
     RevertError,
     SinkError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.testing.sink_bench import QUERY_ID, InterruptedFence
+from airflow_provider.runtime.testing.sink_bench import QUERY_ID, InterruptedFence, LosingFence
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
 from tests.extensions.delta.delta_support import (
     SCHEMA,
@@ -243,6 +244,14 @@ def test_another_version_between_look_and_write(folder):
     delta(str(folder)).commit(committable, InterruptedFence(lambda: add(folder, "other")))
 
     assert ["a", "b", "other"] == visible(folder)
+
+
+def test_a_driver_that_has_lost_its_lease_makes_no_table(folder):
+    """Another one may have moved what was there, or reverted all of it."""
+    with pytest.raises(LeaseLostError):
+        delta(str(folder)).commit(staged(folder, 0, "a"), LosingFence(1))
+
+    assert not DeltaTable.is_deltatable(str(folder))
 
 
 # --- dying ----------------------------------------------------------------------------------------
