@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 2
+OPEN_STEPS = {"stopping", "trial", "rejected"}
 PAGE = Path(__file__).parents[2] / "docs/job-directory.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(?:\.json)?")
@@ -237,7 +238,7 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
     held = is_held(job, lease)
     found = {name: read_run(job / "runs" / name, lease, held=held) for name in names(job / "runs")}
     operations = read_operations(job)
-    upgrades = [read(job / f"upgrades/{n}.json") for n in numbers(job / "upgrades")]
+    upgrades = read_upgrades(job)
     places = operations[-1]["places"] if operations else {}
     queries = {name: read_query(job, name, places) for name in names(job / "queries")}
     record = read(job / "job.json")
@@ -246,6 +247,7 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
     }
     begun = {name: run for name, run in found.items() if is_listed[name] or record is None}
     runs = dict(sorted(begun.items(), key=lambda each: (each[1]["token"], each[0])))
+    upgrades = upgrades or _probation(job, next(reversed(runs), ""))
     return {
         "job": record["name"] if record else None,
         "lease": lease,
@@ -259,6 +261,19 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
         "upgrade": upgrades[-1] if upgrades else None,
         "unfinished": _unfinished(job, operations, upgrades[-1:], queries, runs),
     }
+
+
+def read_upgrades(job: Path) -> list[dict[str, Any] | None]:
+    """Return the steps of the upgrades from a version, ascending; None is one that is damaged."""
+    return [read(job / f"upgrades/{n}.json") for n in numbers(job / "upgrades")]
+
+
+def _probation(job: Path, newest: str) -> list[dict[str, Any] | None]:
+    """Return the open upgrade to a version whose newest run is that upgrade's."""
+    saved = (read(job / f"runs/{newest}/run.json") or {}).get("from_savepoint")
+    others = read_upgrades(Path(saved.rpartition("/savepoints/")[0])) if saved else []
+    steps = [step for step in others if step and step["id"] == newest]
+    return [step for step in steps[-1:] if step["step"] in OPEN_STEPS]
 
 
 def read_operations(job: Path) -> list[dict[str, Any]]:
@@ -279,7 +294,7 @@ def _unfinished(
     if newest and not newest[0]["restore"]:
         newest = [each for each in operations if each["number"] == newest[0]["before"]]
     found = ["restore"] if newest and newest[0]["step"] == 1 else []
-    if upgrade and upgrade[0] and upgrade[0]["step"] in {"stopping", "trial", "rejected"}:
+    if upgrade and upgrade[0] and upgrade[0]["step"] in OPEN_STEPS:
         found.append("upgrade")
     done = {"finished", "suspended", "rewound"}
     open_runs = {name for name, run in runs.items() if run["state"] not in done}

@@ -370,6 +370,27 @@ def upgrade_rolled_back(root: Path) -> Iterator[None]:
 
 
 @directory
+def on_probation(root: Path) -> Iterator[None]:
+    old, new = (
+        JobDirectoryBuilder(f"{root}-old").begin(),
+        JobDirectoryBuilder(root).begin().directory,
+    )
+    trial = UpgradeRecord(
+        by="d1",
+        id=upgrade_id(new.url),
+        to=new.url,
+        entry="j.py:new",
+        old_run_id="r1",
+        began=NOW,
+        step=UpgradeStep.TRIAL,
+    )
+    put_upgrade(old.directory, trial)
+    begun = a_run(trial.id, from_savepoint=f"{old.directory.url}/savepoints/{trial.id}")
+    new.run(trial.id).put_record(begun)
+    yield
+
+
+@directory
 def every_document(root: Path) -> Iterator[None]:
     made = damaged_jobs.make(root.parent / "all")
     (made / "job").rename(root)
@@ -411,6 +432,7 @@ UNFINISHED = {
     "committed_and_not_published": ["publish"],
     "restored_and_cut_short": ["restore"],
     "upgrade_open": ["upgrade"],
+    "on_probation": ["upgrade"],
 }
 
 

@@ -207,10 +207,11 @@ def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
     except CheckpointError as error:
         return {"step": "damaged", "to": None, "summary": str(error), "worker": None}
     old, upgrade = found
+    where = f"{old.url}: " if old is not directory else ""
     return {
         "step": upgrade.step.value,
         "to": upgrade.to,
-        "summary": f"{old.url}: {summary_of(upgrade, worker)}",
+        "summary": f"{where}{summary_of(upgrade, worker)}",
         "worker": dataclasses.asdict(worker) if worker is not None else None,
     }
 
