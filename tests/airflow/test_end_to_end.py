@@ -11,7 +11,7 @@ import pytest
 from gated import MINUTES, Gated
 from services import Airflow, demo, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FLIGHTS = "flights_daily_delays"
 
@@ -58,7 +58,7 @@ def test_a_driver_outlives_its_worker_and_the_next_try_adopts_it(
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
 
     run_id = airflow.trigger(dag_id)
-    attempt = wait_for("the last batch is planned", gated.in_last_batch, within=90)
+    attempt = wait_for("the last batch is planned", gated.in_last_batch, within=180)
     (submission,) = gated.documents("runs/*/submissions/*.process.json")
     launcher = psutil.Process(submission["identity"]["processes"][0][0])
     task = launcher.parent()
@@ -97,7 +97,7 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
 
     following = airflow.trigger("follows")
     run_id = airflow.trigger(dag_id)
-    attempt = wait_for("the last batch is planned", gated.in_last_batch, within=90)
+    attempt = wait_for("the last batch is planned", gated.in_last_batch, within=180)
     state = airflow.task(dag_id, run_id, task_id)["state"]
     os.kill(attempt["pid"], signal.SIGKILL)
     gated.open_gate()
@@ -127,7 +127,7 @@ def test_a_task_cleared_while_it_is_deferred_ends_green(airflow_services: Airflo
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
 
     run_id = airflow.trigger(dag_id)
-    wait_for("the last batch is planned", gated.in_last_batch, within=90)
+    wait_for("the last batch is planned", gated.in_last_batch, within=180)
     airflow.follow(dag_id, run_id, task_id, until=("deferred",), within=30)
     airflow.clear(dag_id, run_id, task_id)
     wait_for("the next try has looked at the run", lambda: gated.claims() > 1, within=60)
@@ -159,7 +159,7 @@ def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
         return gated.documents("runs/*/progress.json")[0]["phase"] == "committing"
 
     run_id = airflow.trigger(dag_id)
-    wait_for("the last batch is planned", gated.in_last_batch, within=90)
+    wait_for("the last batch is planned", gated.in_last_batch, within=180)
     airflow.follow(dag_id, run_id, task_id, until=("deferred",), within=30)
     airflow.mark(dag_id, run_id, task_id, "failed")
     wait_for("the driver ends its batch", halting, within=30)
