@@ -293,3 +293,17 @@ def test_a_version_needs_the_directory_of_its_predecessor_no_more(tmp_path):
     shutil.rmtree(tmp_path / "old")
 
     check_preconditions(directory, "r2")
+
+
+def test_a_predecessor_that_cannot_be_opened_hides_no_run(tmp_path, capsys):
+    """As from a machine without that storage: ``status`` says why, and shows the runs."""
+    directory = JobDirectoryBuilder(tmp_path / "new").begin().directory
+    trial = upgrade_id(directory.url)
+    saved = f"nowhere://old/savepoints/{trial}"
+    directory.run(trial).put_record(a_run(trial, from_savepoint=saved))
+
+    assert EXIT_OK == main(["status", directory.url])
+    shown = capsys.readouterr().out
+    assert "  upgrade: " in shown
+    assert "nowhere" in shown
+    assert f"run {trial}" in shown

@@ -204,7 +204,7 @@ def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
         if found is None:
             return None
         worker = worker_of(*found, waits=True) if found[1].is_open else None
-    except CheckpointError as error:
+    except (CheckpointError, ConfigError, OSError) as error:  # of either version; it hides no run
         return {"step": "damaged", "to": None, "summary": str(error), "worker": None}
     old, upgrade = found
     where = f"{old.url}: " if old is not directory else ""
