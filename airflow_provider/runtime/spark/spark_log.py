@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import threading
@@ -72,7 +73,6 @@ class SparkLog:
         self._warnings = WarningFilter()
         self._offset = 0
         self._lock = threading.Lock()
-        self._first = path
         self.path = path
 
     @classmethod
@@ -85,7 +85,11 @@ class SparkLog:
         return _LOGS[context]
 
     def move(self, path: Path) -> None:
-        """Let the JVM continue in another file, which begins with the content of this one."""
+        """Let the JVM continue in the file of a run's driver.
+
+        What the JVM has logged before any run, or for the same driver elsewhere, moves there. The
+        log of an earlier run in the same session stays where it is.
+        """
         try:
             if path.resolve() != self.path.resolve():
                 self._move(path)
@@ -94,24 +98,34 @@ class SparkLog:
 
     def _move(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        log4j = self._jvm.org.apache.logging.log4j
-        level = log4j.LogManager.getRootLogger().getLevel()
+        goes_along = self._is_temporary() or self.path.name == path.name
+        before = self.path if goes_along else Path(os.devnull)
         with self._lock:
-            shutil.copyfile(self.path, path)
+            shutil.copyfile(before, path)
             copied = path.stat().st_size
-            self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
-            log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
-            redact_log(self._jvm)
-            log4j.core.config.Configurator.setRootLevel(level)
-            with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
+            self._continue_in(path)
+            with before.open("rb") as old, path.open("ab") as new:  # logged meanwhile
                 old.seek(copied)
                 shutil.copyfileobj(old, new)
-            self.path.unlink(missing_ok=True)
+            if goes_along:
+                self.path.unlink(missing_ok=True)
+            self._offset = min(self._offset, copied)
             self.path = path
 
+    def _continue_in(self, path: Path) -> None:
+        log4j = self._jvm.org.apache.logging.log4j
+        level = log4j.LogManager.getRootLogger().getLevel()
+        self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
+        log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
+        redact_log(self._jvm)
+        log4j.core.config.Configurator.setRootLevel(level)
+
     def remove_temporary(self) -> None:
-        if self.path == self._first and self.path.name.startswith(TEMPORARY):
+        if self._is_temporary():
             self.path.unlink(missing_ok=True)
+
+    def _is_temporary(self) -> bool:
+        return self.path.name.startswith(TEMPORARY)
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
