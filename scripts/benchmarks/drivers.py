@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import HEARTBEAT_S, TIMEOUT_S, Lease
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
@@ -59,6 +60,7 @@ class Driver:
 
     def _record(self) -> None:
         """Put what a submission and the driver itself put before its first batch."""
+        begin_identity(self._storage, CLOCK)
         log = Path(self._storage.url) / "runs" / RUN_ID / "logs" / f"{self._id}.log"
         log.parent.mkdir(parents=True)
         log.write_text("a driver's log\n" * 20)

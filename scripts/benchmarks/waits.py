@@ -169,7 +169,10 @@ class Bench:
         self._run_id = self._airflow.trigger("waiting")
 
         def is_deferred() -> bool:
-            return self.states() == {"deferred": self._waits}
+            states = self.states()
+            if "failed" in states:
+                sys.exit(f"waits: {states['failed']} task(s) failed; see the log of one")
+            return states == {"deferred": self._waits}
 
         wait_until("all are deferred", is_deferred, within=60 + 3 * self._waits, every=2)
         took = time.monotonic() - began
