@@ -7,6 +7,7 @@ import threading
 import duckdb
 import pandas as pd
 import pytest
+from driving import driving
 from streams import (
     END_OF_TIME,
     FORMATS,
@@ -502,6 +503,34 @@ def test_a_stream_opened_by_the_job_itself_has_no_end(spark, place):
     assert [(False, False)] == [
         (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
     ]
+
+
+def test_only_a_run_without_an_end_writes_changelogs(spark, place):
+    """
+    A shorter run than Spark's maintenance makes snapshots itself, and continues from changelogs.
+    """
+
+    def versions(ending):
+        return {int(path.stem) for path in place.checkpoint().glob(f"state/0/0/[0-9]*.{ending}")}
+
+    write_events(place.input, FEW)
+    place.run(spark, "tumbling_window", until="available")
+    assert versions("zip")
+    assert not versions("changelog")
+
+    write_events(place.input, MORE, first=1)
+    with driving(spark, place, run_id="two") as driver:
+        driver.read(2)
+        driver.stop()
+        driver.end()
+    changed = versions("changelog")
+    assert changed
+
+    write_events(place.input, LAST, first=2)
+    place.run(spark, "tumbling_window", run_id="three")
+    assert changed == versions("changelog")
+    assert max(changed) < max(versions("zip"))
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
 
 
 def test_a_job_gets_its_settings_in_a_shared_jvm(spark):

@@ -58,9 +58,9 @@ _GIB: Final = 1 << 30
 
 STATE: Final[dict[str, str]] = {
     PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""State is on disk and not in the heap, and a batch writes what it has changed."""
+"""State is on disk and not in the heap."""
+CHANGELOGS: Final = f"{_STATE}rocksdb.changelogCheckpointing.enabled"
 
 FILTERS_AFTER_COUNT: Final[dict[str, str]] = {
     f"spark.sql.{name}.filterPushdown.enabled": "false" for name in ("avro", "csv", "json")

@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
+    CHANGELOGS,
     CHOSEN_PROVIDER,
     JAVA_OPTIONS,
     PARTITIONS,
@@ -260,6 +261,16 @@ def job_session(
             session.conf.set(key, value)
     keep_filters(session)
     return session
+
+
+def choose_changelogs(session: SparkSession, conf: Mapping[str, str], *, is_endless: bool) -> None:
+    """Let the batches of an endless run write only what they change in the state.
+
+    Spark makes a snapshot of these changes in its maintenance, once a minute. A run that ends
+    before would make none, and every start would repeat all changes since the job's first run.
+    """
+    if is_endless and CHANGELOGS not in {**application_settings(session), **conf}:
+        session.conf.set(CHANGELOGS, "true")
 
 
 def checkpoints_on_disk(spark: SparkSession) -> dict[str, str]:
