@@ -32,8 +32,8 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, STATE
-from airflow_provider.runtime.spark.session import job_session
+from airflow_provider.runtime.spark.defaults import CHANGELOGS, PARTITIONS, PROVIDER, STATE
+from airflow_provider.runtime.spark.session import choose_changelogs, job_session
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -531,6 +531,16 @@ def test_only_a_run_without_an_end_writes_changelogs(spark, place):
     assert changed == versions("changelog")
     assert max(changed) < max(versions("zip"))
     assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
+
+
+@pytest.mark.parametrize("chosen", ["true", "false"])
+def test_what_a_job_chooses_about_changelogs_counts(spark, chosen):
+    """Whoever has set it, the request, the application or the job's own function."""
+    session = job_session(spark, {CHANGELOGS: chosen})
+
+    choose_changelogs(session, is_endless=True)
+
+    assert chosen == session.conf.get(CHANGELOGS)
 
 
 def test_a_job_gets_its_settings_in_a_shared_jvm(spark):

@@ -153,7 +153,7 @@ def load_job_in(
     with _held(context):
         check_names_and_places(context.queries)
         plan = _planned(spec, context.queries, mode, definition_of(function))
-    choose_changelogs(session, spec.conf, is_endless=plan.until == "stopped")
+    choose_changelogs(session, is_endless=plan.until == "stopped")
     return LoadedJob(
         name=getattr(function, "__name__", "job"),
         spark=session,

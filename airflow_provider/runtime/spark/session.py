@@ -263,13 +263,13 @@ def job_session(
     return session
 
 
-def choose_changelogs(session: SparkSession, conf: Mapping[str, str], *, is_endless: bool) -> None:
-    """Let the batches of an endless run write only what they change in the state.
+def choose_changelogs(session: SparkSession, *, is_endless: bool) -> None:
+    """Let the batches of an endless run write only what they change, if nobody has chosen.
 
     Spark makes a snapshot of these changes in its maintenance, once a minute. A run that ends
     before would make none, and every start would repeat all changes since the job's first run.
     """
-    if is_endless and CHANGELOGS not in {**application_settings(session), **conf}:
+    if is_endless and session.conf.get(CHANGELOGS, None) is None:
         session.conf.set(CHANGELOGS, "true")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import shutil
 import threading
@@ -98,19 +97,22 @@ class SparkLog:
 
     def _move(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        goes_along = self._is_temporary() or self.path.name == path.name
-        before = self.path if goes_along else Path(os.devnull)
         with self._lock:
-            shutil.copyfile(before, path)
-            copied = path.stat().st_size
-            self._continue_in(path)
-            with before.open("rb") as old, path.open("ab") as new:  # logged meanwhile
-                old.seek(copied)
-                shutil.copyfileobj(old, new)
-            if goes_along:
-                self.path.unlink(missing_ok=True)
-            self._offset = min(self._offset, copied)
+            if self._is_temporary() or self.path.name == path.name:
+                self._take_along(path)
+            else:
+                self._continue_in(path)
+                self._offset = 0
             self.path = path
+
+    def _take_along(self, path: Path) -> None:
+        shutil.copyfile(self.path, path)
+        copied = path.stat().st_size
+        self._continue_in(path)
+        with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
+            old.seek(copied)
+            shutil.copyfileobj(old, new)
+        self.path.unlink(missing_ok=True)
 
     def _continue_in(self, path: Path) -> None:
         log4j = self._jvm.org.apache.logging.log4j
