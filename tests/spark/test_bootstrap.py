@@ -54,10 +54,6 @@ def rows_of(place, kinds=KINDS):
     return {kind: read_with_pandas(place.output / kind) for kind in kinds}
 
 
-def ending_of(path):
-    return path.rpartition(".")[2]
-
-
 def rows_in(folder):
     return read_with_pandas(folder) if any(folder.glob("*.parquet")) else []
 
@@ -111,7 +107,7 @@ def test_output_is_discarded_and_a_death_at_any_step_is_made_good(spark, place, 
     place.run(spark, "tumbling_window", params=live, from_savepoint=made.url, conf=ROCKSDB)
     assert windows_of([*PAST[2:], *LIVE]) == read_with_pandas(place.output)
     (saved,) = made.record.queries.values()
-    assert {"zip"} == {ending_of(f.path) for f in saved.files} & {"zip", "changelog"}
+    assert {"zip"} == {f.path.rpartition(".")[2] for f in saved.files} & {"zip", "changelog"}
     assert made.record == bootstrap(spark, place, "tumbling_window", params).record
     with pytest.raises(ConfigError, match="the job has begun already"):
         bootstrap(spark, place, "tumbling_window", params, to=str(place.root / "second"))

@@ -85,8 +85,10 @@ def test_each_run_of_a_session_has_a_log_that_stays(
         shutil.rmtree(second.parent)
         spark_log.move(third)
         warn(jvm, "third")
+        spark_log.move(first)
+        warn(jvm, "again")
 
-    assert [["starts", "first"], ["third"]] == [messages(first), messages(third)]
+    assert [["starts", "first", "again"], ["third"]] == [messages(first), messages(third)]
     assert not temporary.exists()
     assert not second.exists()
     assert [] == caplog.messages

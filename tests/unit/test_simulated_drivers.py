@@ -38,4 +38,3 @@ def test_a_simulated_driver_runs_and_ends_like_a_real_one(tmp_path, capsys):
         drivers.stdin.flush()
         assert drivers.stdout.readline().startswith("0 ")
         assert "finished" == state()
-        drivers.stdin.close()
