@@ -32,8 +32,14 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.spark.defaults import CHANGELOGS, PARTITIONS, PROVIDER, STATE
-from airflow_provider.runtime.spark.session import choose_changelogs, job_session
+from airflow_provider.runtime.spark.defaults import (
+    CHANGELOGS,
+    MAINTENANCE,
+    PARTITIONS,
+    PROVIDER,
+    STATE,
+)
+from airflow_provider.runtime.spark.session import choose_maintenance, job_session
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -533,14 +539,17 @@ def test_only_a_run_without_an_end_writes_changelogs(spark, place):
     assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
 
 
-@pytest.mark.parametrize("chosen", ["true", "false"])
-def test_what_a_job_chooses_about_changelogs_counts(spark, chosen):
+@pytest.mark.parametrize(
+    ("setting", "chosen", "is_endless"),
+    [(CHANGELOGS, "true", True), (CHANGELOGS, "false", True), (MAINTENANCE, "7s", False)],
+)
+def test_what_a_job_chooses_about_state_counts(spark, setting, chosen, is_endless):
     """Whoever has set it, the request, the application or the job's own function."""
-    session = job_session(spark, {CHANGELOGS: chosen})
+    session = job_session(spark, {setting: chosen})
 
-    choose_changelogs(session, is_endless=True)
+    choose_maintenance(session, is_endless=is_endless)
 
-    assert chosen == session.conf.get(CHANGELOGS)
+    assert chosen == session.conf.get(setting)
 
 
 def test_a_job_gets_its_settings_in_a_shared_jvm(spark):

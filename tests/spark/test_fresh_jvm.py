@@ -1,4 +1,4 @@
-"""State and jobs in a new JVM: state is read where no stream has run, jobs are imported."""
+"""State and jobs in a new JVM: how state is read and removed there, how jobs are imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from streams import read_with_pandas
+from streams import read_with_pandas, write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.crash.drivers import Drivers
@@ -106,3 +106,19 @@ def test_a_job_may_use_pyspark_at_the_top_of_its_file(place, mode):
 
     assert EXIT_OK == driver.wait(), driver.log
     assert [("A", 3), ("B", 6)] == read_with_pandas(place.output)
+
+
+@pytest.mark.long
+def test_a_short_run_removes_old_state(place):
+    """
+    Spark removes old files of state in its maintenance, which a run of a few seconds has as well.
+    """
+    write_events(place.input, *([(10 * n, "a", n)] for n in range(24)))
+    two_kept = "--conf=spark.sql.streaming.minBatchesToRetain=2"
+
+    driver = Drivers(place).run("tumbling_window", {"files_per_batch": "1"}, two_kept)
+
+    assert EXIT_OK == driver.wait(), driver.log
+    versions = sorted(int(path.stem) for path in place.checkpoint().glob("state/0/0/[0-9]*.zip"))
+    assert 24 <= versions[-1]
+    assert 1 < versions[0]

@@ -61,6 +61,7 @@ STATE: Final[dict[str, str]] = {
 }
 """State is on disk and not in the heap."""
 CHANGELOGS: Final = f"{_STATE}rocksdb.changelogCheckpointing.enabled"
+MAINTENANCE: Final = f"{_STATE}maintenanceInterval"
 
 FILTERS_AFTER_COUNT: Final[dict[str, str]] = {
     f"spark.sql.{name}.filterPushdown.enabled": "false" for name in ("avro", "csv", "json")

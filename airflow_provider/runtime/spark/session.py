@@ -25,6 +25,7 @@ from airflow_provider.runtime.spark.defaults import (
     CHANGELOGS,
     CHOSEN_PROVIDER,
     JAVA_OPTIONS,
+    MAINTENANCE,
     PARTITIONS,
     PROVIDER,
     STATE,
@@ -263,14 +264,17 @@ def job_session(
     return session
 
 
-def choose_changelogs(session: SparkSession, *, is_endless: bool) -> None:
-    """Let the batches of an endless run write only what they change, if nobody has chosen.
+def choose_maintenance(session: SparkSession, *, is_endless: bool) -> None:
+    """Choose when Spark makes snapshots of state and removes its old files, if nobody has chosen.
 
-    Spark makes a snapshot of these changes in its maintenance, once a minute. A run that ends
-    before would make none, and every start would repeat all changes since the job's first run.
+    Spark does both in its maintenance, once a minute, and not when a run ends. So only the batches
+    of an endless run write their changes alone: after shorter ones every start would repeat all
+    changes since the job's first run. Any other run has its maintenance each second: no shorter one
+    would ever remove a file.
     """
-    if is_endless and session.conf.get(CHANGELOGS, None) is None:
-        session.conf.set(CHANGELOGS, "true")
+    name, value = (CHANGELOGS, "true") if is_endless else (MAINTENANCE, "1s")
+    if session.conf.get(name, None) is None:
+        session.conf.set(name, value)
 
 
 def checkpoints_on_disk(spark: SparkSession) -> dict[str, str]:
