@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import (
     STOP,
@@ -26,6 +26,7 @@ from airflow_provider.runtime.jobdir.requests import (
     requests_of,
 )
 from airflow_provider.runtime.jobdir.run_records import RequestRecord
+from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage
 
 
@@ -126,6 +127,15 @@ def test_a_damaged_request_does_not_stop_later_ones(counted, clock, caplog):
         assert [later] == [request.id for request in inbox.pending()]
     assert 1 == caplog.text.count("a request is ignored")
     assert ["1.json", "2.json"] == counted.list("requests/d1")
+
+
+def test_a_link_in_the_place_of_a_drivers_requests_is_refused(tmp_path):
+    """In it each of endlessly many numbers would be that of a damaged request."""
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "d1").symlink_to("elsewhere")
+
+    with pytest.raises(CorruptDocumentError, match="d1: is a symbolic link"):
+        requests_of(LocalStorage(str(tmp_path)), "d1")
 
 
 def test_what_a_silent_storage_hides_is_heard_later(counted, clock, monkeypatch):

@@ -103,6 +103,8 @@ def _numbered(
             if request is None:
                 return
         except CorruptDocumentError as error:
+            # A damaged folder says so here: in it every number would be that of a damaged request.
+            storage.list(f"requests/{driver_id}")
             log.warning("a request is ignored: %s", error)
             request = None
         yield number, request
@@ -121,8 +123,7 @@ def is_requested(storage: Storage, driver_id: str) -> bool:
 
 def is_leaving(storage: Storage, driver_id: str) -> bool:
     """Whether the driver ever got a request to end before its run is over."""
-    mine = requests_of(storage, driver_id)
-    return any(request.kind == CANCEL or request.keeps_run for request in mine)
+    return bool(_leaving(storage, driver_id))
 
 
 def forget_requests(storage: Storage, driver_id: str) -> None:
@@ -131,17 +132,18 @@ def forget_requests(storage: Storage, driver_id: str) -> None:
     Crash safety: the requests that are left have no gap, so the next call finds all of them.
     """
     for request in reversed(requests_of(storage, driver_id)):
-        if read_reply(storage, request.id) is not None:
-            storage.delete(f"replies/{request.id}.json")
+        storage.delete(f"replies/{request.id}.json")
         storage.delete(_request_path(driver_id, request.number))
 
 
 def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
     """Whether the driver has answered that it ends before its run is over."""
-    mine = requests_of(storage, driver_id)
-    leaving = (request for request in mine if request.kind == CANCEL or request.keeps_run)
-    replies = (read_reply(storage, request.id) for request in leaving)
+    replies = (read_reply(storage, request.id) for request in _leaving(storage, driver_id))
     return any(reply is not None and reply.ok for reply in replies)
+
+
+def _leaving(storage: Storage, driver_id: str) -> list[RequestRecord]:
+    return [r for r in requests_of(storage, driver_id) if r.kind == CANCEL or r.keeps_run]
 
 
 class Inbox:
