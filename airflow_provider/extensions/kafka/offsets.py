@@ -102,11 +102,6 @@ def split(ranges: Sequence[Range], least: int) -> list[Range]:
     return found
 
 
-def not_before(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> Offsets:
-    """Return *end*, where it is before *start* the latter; of the partitions of both."""
-    return {p: max(end.get(p, 0), start.get(p, 0)) for p in {*start, *end}}
-
-
 def not_after(end: Mapping[Partition, int], limit: Mapping[Partition, int] | None) -> Offsets:
     """Return *end*, where it is after *limit* the latter; of the partitions that *limit* names."""
     if limit is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 
 _FORMATS: Final = ("csv", "delta", "json", "kafka", "orc", "parquet", "rate", "text", "xml", "avro")
-_BRACKETED: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_SQL_STATE: Final = re.compile(r" SQLSTATE: [0-9A-Z]{5}\b;?")
 
 
 class Wording(NamedTuple):
@@ -45,11 +42,6 @@ def wording_of(cause: Cause) -> Wording | None:
     if cause.simple_name == "ModuleNotFoundError":
         return _missing_module(in_worker=cause.in_worker)
     return _PYTHON_ERRORS.get(cause.simple_name)
-
-
-def without_marks(message: str) -> str:
-    """Return a message of Spark without its condition and its SQLSTATE."""
-    return _SQL_STATE.sub("", _BRACKETED.sub("", message)).strip()
 
 
 def _said(what: str, remedy: str) -> _Word:
