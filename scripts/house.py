@@ -55,7 +55,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/base": 950,
     "runtime/checkpoint": 1930,
     "runtime/cli": 2170,
-    "runtime/control": 1010,
+    "runtime/control": 1015,
     "runtime/driver": 3650,
     "runtime/errors": 760,
     "runtime/failures": 1270,
