@@ -151,8 +151,10 @@ class World:
                 driver.stop(aligned_timeout_s=aligned_timeout_s, savepoint=savepoint)
             except UnknownJobError:  # it does not run yet, or no longer
                 CLOCK.sleep(0.02)
-            except (StopError, StopNotYetError):
-                assert interruption is not None
+            except (StopError, StopNotYetError) as error:
+                # A driver that has only to put the final checkpoint of another hears nothing.
+                if interruption is None and "the run had ended already" not in str(error):
+                    raise
                 return
             else:
                 return

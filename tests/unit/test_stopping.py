@@ -29,6 +29,7 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.testing.job_directories import a_final
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 KEEP = Stop(AtEnd.SUSPEND, savepoint=False)
@@ -283,6 +284,49 @@ def test_a_driver_that_ends_without_a_word(job):
         call.poll(observer)
     with pytest.raises(UnknownJobError, match="no driver is running this job"):
         request_stop(job.storage.url, job.clock)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "drain", "is_met"),
+    [("SUSPENDED", False, True), ("SUSPENDED", True, False), ("FINISHED", False, False),
+     ("FINISHED", True, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_put", [True, False])
+def test_a_run_that_ended_without_an_answer_answers_by_its_end(job, outcome, drain, is_met, is_put):
+    """
+    Its driver had decided the end, or is one that came when it was decided, and heard nothing.
+    """
+    job.close()
+    lease = take_lease(job.storage, job.clock)
+    _, call = ask(job, drain=drain)
+    final = a_final("r1", outcome=outcome)
+    if is_put:
+        JobDirectory(job.storage).run("r1").put_final(final)
+    else:
+        lease.seal(final)
+    lease.release()
+    observer = LeaseObserver(job.storage, job.clock)
+
+    if is_met:
+        assert outcome == call.poll(observer).outcome
+    else:
+        with pytest.raises(StopError, match=f"the run had ended already: {outcome}"):
+            call.poll(observer)
+
+
+def test_a_run_that_ended_with_the_savepoint_has_been_stopped(job, tmp_path):
+    """A driver that dies before its answer has left all that was asked for."""
+    url = str(tmp_path / "s1")
+    handler, (request, call) = handler_of(job), ask(job, savepoint=url)
+    _, other = ask(job, savepoint=str(tmp_path / "s2"))
+    handler.decide(request, JobPhase.READING)
+    assert handler.take_savepoint()
+    JobDirectory(job.storage).run("r1").put_final(a_final("r1", outcome="SUSPENDED"))
+    job.close()
+
+    assert url == call.wait(job.clock, 0.05).savepoint
+    with pytest.raises(StopError, match="the run had ended already: SUSPENDED"):
+        other.wait(job.clock, 0.05)
 
 
 def test_a_savepoint_outlives_the_driver_that_has_taken_it(job, tmp_path):

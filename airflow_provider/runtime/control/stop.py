@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_OK,
     EXIT_RETRY,
     EXIT_USAGE,
     ConfigError,
@@ -26,6 +28,7 @@ from airflow_provider.runtime.jobdir.requests import (
     read_reply,
     savepoint_is_complete,
 )
+from airflow_provider.runtime.jobdir.run_records import ReplyRecord
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
-    from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
+    from airflow_provider.runtime.jobdir.run_records import RequestRecord
 
 _POLL_S = 0.1
 _NO: Final = {EXIT_USAGE: StopRefusedError, EXIT_RETRY: StopNotYetError}
@@ -57,7 +60,7 @@ class StopCall:
         if answer is not None:
             return self._checked(answer)
         if _is_over(self.token, held, liveness):
-            raise self._unanswered()
+            return self._checked(self._reply_of_end(held))
         return None
 
     def wait(self, clock: Clock, timeout_s: float) -> ReplyRecord:
@@ -92,27 +95,36 @@ class StopCall:
         )
         return StopNotYetError(msg)
 
-    def _unanswered(self) -> SparkStreamError:
+    def _reply_of_end(self, held: LeaseRecord | None) -> ReplyRecord:
+        """Return what the end of the run says to a request that its driver has not answered."""
+        directory = directory_at(self.job_dir)
+        request = find_request(directory.storage, self.request_id)
+        saved = _savepoint_of(request) if request is not None else None
+        # A lease may be sealed by a driver that has died before it put the final checkpoint.
+        sealed = held.final if held is not None and held.run_id == self.run_id else None
+        final = directory.run(self.run_id).final() or sealed
+        if final is None or request is None:
+            raise self._unanswered(directory, saved)
+        met = request.is_met(final.outcome) and (request.savepoint is None or saved is not None)
+        return ReplyRecord(
+            id=request.id,
+            ok=met,
+            message=f"the run had ended already: {final.outcome}",
+            at=final.committed,
+            exit_code=EXIT_OK if met else EXIT_FATAL,
+            outcome=final.outcome,
+            savepoint=saved,
+        )
+
+    def _unanswered(self, directory: JobDirectory, saved: str | None) -> SparkStreamError:
         ended = f"{self.job_dir}: the driver of run {self.run_id!r} ended without an answer"
-        saved = self._savepoint()
         if saved is not None:
             return StopError(f"{ended}. {savepoint_is_complete(saved)}")
-        if _is_promised(directory_at(self.job_dir), self.run_id, self.request_id):
+        if _is_promised(directory, self.run_id, self.request_id):
             follows = "it had begun to drain the job, and its next attempt goes on with that"
         else:
             follows = "its next attempt resumes the run, so stop that one"
         return StopNotYetError(f"{ended}; {follows}")
-
-    def _savepoint(self) -> str | None:
-        request = find_request(open_storage(self.job_dir), self.request_id)
-        if request is None or request.savepoint is None:
-            return None
-        try:
-            found = open_savepoint(request.savepoint)
-        except ConfigError:
-            return None
-        is_ours = found.record.labels.get(STOP_REQUEST) == self.request_id
-        return found.url if is_ours else None
 
     def _checked(self, answer: ReplyRecord) -> ReplyRecord:
         if not answer.ok:
@@ -194,6 +206,16 @@ def _is_void(
 def _is_promised(directory: JobDirectory, run_id: str, request_id: str) -> bool:
     promised = directory.run(run_id).stop()
     return promised is not None and promised.request_id == request_id
+
+
+def _savepoint_of(request: RequestRecord) -> str | None:
+    if request.savepoint is None:
+        return None
+    try:
+        found = open_savepoint(request.savepoint)
+    except ConfigError:
+        return None
+    return found.url if found.record.labels.get(STOP_REQUEST) == request.id else None
 
 
 def _call(directory: JobDirectory, request: RequestRecord) -> StopCall:

@@ -48,7 +48,7 @@ from airflow_provider.runtime.jobdir.requests import (
     reply,
     savepoint_is_complete,
 )
-from airflow_provider.runtime.jobdir.run_records import FINISHED, RequestRecord, StopRecord
+from airflow_provider.runtime.jobdir.run_records import RequestRecord, StopRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import MANIFEST
@@ -236,7 +236,7 @@ class StopRequestHandler:
         for request in pending_requests(self._directory.storage, self._driver_id):
             if request.kind != STOP:
                 continue
-            met = outcome == FINISHED and request.drain and request.savepoint is None
+            met = request.is_met(outcome) and request.savepoint is None
             ended = f"the run had ended already: {outcome or reason}"
             self._answer(request.id, ok=met, message=ended, outcome=outcome)
 

@@ -221,6 +221,10 @@ class RequestRecord(Document):
     keeps_run: bool = False
     number: Positive
 
+    def is_met(self, outcome: str | None) -> bool:
+        """Whether a run that has ended so is as the stop asks, whatever its savepoint."""
+        return outcome == (FINISHED if self.drain else SUSPENDED)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplyRecord(Document):
@@ -294,6 +298,3 @@ FAILED: Final = "FAILED"
 
 
 CANCELLED: Final = "CANCELLED"
-
-
-SUCCESSES: Final = frozenset({FINISHED, SUSPENDED})
