@@ -73,6 +73,8 @@ class StopCall:
     def answer_within(self, timeout_s: float, clock: Clock) -> ReplyRecord | None:
         """Return the driver's answer; None when there is none in *timeout_s* seconds.
 
+        If the run has ended and its driver has said nothing, its end is the answer.
+
         Raises:
             StopRefusedError: the driver answered that this job cannot be stopped so.
             StopNotYetError: it refused, or ended without an answer; the request can be repeated.
