@@ -49,7 +49,7 @@ REVERTING = (
 )
 FINISHING = ("final.sealed", "final.put")
 WRITES = ("put", "put_if_absent", "delete", "delete_all")
-STEPS = (*WRITES, "rename", *IN_A_BATCH, *PUBLISHING, *FINISHING)  # where a driver may be paused
+PAUSE = "pause"  # at a step of any kind; with its name only at those of this kind
 
 
 class CommitsCounted(HandStagedFiles):
@@ -121,7 +121,14 @@ while_starting = st.tuples(st.sampled_from(("lease.acquired", *RECOVERING)), st.
 while_reverting = st.tuples(st.sampled_from(REVERTING), st.integers(1, 3))
 while_finishing = st.tuples(st.sampled_from(FINISHING), st.just(1))
 losing_replies = st.tuples(st.sampled_from(WRITES), st.integers(1, 4))
-pauses = st.tuples(st.sampled_from([f"pause {step}" for step in STEPS]), st.integers(1, 4))
+# What is paused, and before which of its steps: each takes about so many.
+pauses = st.sampled_from(
+    [
+        (what, (PAUSE, step))
+        for what, steps in {"batch": 30, "publish": 15, "start again": 15, "finish": 5}.items()
+        for step in range(1, steps + 1)
+    ]
+)
 
 
 class EpochsMachine(RuleBasedStateMachine):
@@ -196,7 +203,9 @@ class EpochsMachine(RuleBasedStateMachine):
             raise SimulatedCrashError(name)
 
     def pause_if_due(self, name: str) -> None:
-        if self.running is not None and self.running.is_here() and self.due(f"pause {name}"):
+        if self.running is None or not self.running.is_here():
+            return
+        if self.due(PAUSE) or self.due(f"{PAUSE} {name}"):
             self.running.pause()
 
     def pausing(self, name, step):
@@ -314,13 +323,10 @@ class EpochsMachine(RuleBasedStateMachine):
     # --- the driver that is paused --------------------------------------------------------------
 
     @precondition(lambda self: self.driver is not None)
-    @rule(
-        what=st.sampled_from(("batch", "publish", "start again", "finish")),
-        at=pauses,
-    )
-    def a_driver_is_paused(self, what, at) -> None:
+    @rule(where=pauses)
+    def a_driver_is_paused(self, where) -> None:
         """Between any two steps, such as its look at the lease and the put that follows."""
-        driver, run_id = present(self.driver), self.run_id
+        (what, at), driver, run_id = where, present(self.driver), self.run_id
         if what == "finish" and self.job.spark.logs.position().open_batch is not None:
             return
         steps = {

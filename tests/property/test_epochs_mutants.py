@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError, SinkError
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from tests.property.epochs_model import EpochsMachine
+from tests.property.epochs_model import PAUSE, EpochsMachine
 from tests.property.test_epochs_machine import SETTINGS
 
 FOUND = (AssertionError, CheckpointError, CorruptDocumentError, SinkError)
@@ -83,7 +83,7 @@ LATE_COMMIT: tuple[str, dict[str, object]] = ("an_overtaken_drivers_spark_wakes_
 
 
 def paused(what: str, step: str, hit: int = 1):
-    return ("a_driver_is_paused", {"what": what, "at": (f"pause {step}", hit)})
+    return ("a_driver_is_paused", {"where": (what, (f"{PAUSE} {step}", hit))})
 
 
 HISTORIES = {
