@@ -121,12 +121,14 @@ while_starting = st.tuples(st.sampled_from(("lease.acquired", *RECOVERING)), st.
 while_reverting = st.tuples(st.sampled_from(REVERTING), st.integers(1, 3))
 while_finishing = st.tuples(st.sampled_from(FINISHING), st.just(1))
 losing_replies = st.tuples(st.sampled_from(WRITES), st.integers(1, 4))
-# What is paused, and before which of its steps: each takes about so many.
+# What is paused, and before which of its steps: each takes about so many. The few of an end are
+# drawn as often as those of a publication.
+_STEPS_OF = {"batch": 30, "publish": 15, "start again": 15, "finish": 5}
 pauses = st.sampled_from(
     [
         (what, (PAUSE, step))
-        for what, steps in {"batch": 30, "publish": 15, "start again": 15, "finish": 5}.items()
-        for step in range(1, steps + 1)
+        for what, steps in _STEPS_OF.items()
+        for step in (*range(1, steps + 1),) * max(1, 15 // steps)
     ]
 )
 
