@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from unittest.mock import Mock
 
@@ -27,9 +28,9 @@ from airflow_provider.runtime.jobdir.requests import (
     read_reply,
     reply,
 )
-from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, JobRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.testing.job_directories import a_final
+from airflow_provider.runtime.testing.job_directories import a_final, a_run
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 KEEP = Stop(AtEnd.SUSPEND, savepoint=False)
@@ -42,7 +43,9 @@ def job(tmp_path):
     bench = EpochBench(tmp_path / "job", FakeSink())
     bench.spark.begin()
     bench.spark.storage.put("sources/0/0", b"v1")
-    JobDirectory(bench.storage).put_job(JobRecord(name="job", created="now"))
+    directory = JobDirectory(bench.storage)
+    directory.put_job(JobRecord(name="job", created="now"))
+    directory.run("r1").put_record(a_run("r1", starting={"q": -1}))
     committer = bench.recovered()
     for epoch in (0, 1):
         bench.spark.plan(epoch)
@@ -67,6 +70,11 @@ def ask(job: EpochBench, **how):
 
 def answer(job: EpochBench, request):
     return read_reply(job.storage, request.id)
+
+
+def ended_as(outcome: str) -> FinalCheckpoint:
+    """Return the final checkpoint of the run, all batches of which are published."""
+    return dataclasses.replace(a_final("r1", outcome=outcome, batch=1, epoch=1), job="job")
 
 
 def test_a_stop_is_accepted_while_the_job_reads(job):
@@ -299,7 +307,7 @@ def test_a_run_that_ended_without_an_answer_answers_by_its_end(job, outcome, dra
     job.close()
     lease = take_lease(job.storage, job.clock)
     _, call = ask(job, drain=drain)
-    final = a_final("r1", outcome=outcome)
+    final = ended_as(outcome)
     if is_put:
         JobDirectory(job.storage).run("r1").put_final(final)
     else:
@@ -321,7 +329,7 @@ def test_a_run_that_ended_with_the_savepoint_has_been_stopped(job, tmp_path):
     _, other = ask(job, savepoint=str(tmp_path / "s2"))
     handler.decide(request, JobPhase.READING)
     assert handler.take_savepoint()
-    JobDirectory(job.storage).run("r1").put_final(a_final("r1", outcome="SUSPENDED"))
+    JobDirectory(job.storage).run("r1").put_final(ended_as("SUSPENDED"))
     job.close()
 
     assert url == call.wait(job.clock, 0.05).savepoint

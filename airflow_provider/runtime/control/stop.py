@@ -28,6 +28,7 @@ from airflow_provider.runtime.jobdir.requests import (
     read_reply,
     savepoint_is_complete,
 )
+from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
@@ -107,6 +108,7 @@ class StopCall:
         final = directory.run(self.run_id).final() or sealed
         if final is None or request is None:
             raise self._unanswered(directory, saved)
+        verify_final(directory, final)
         met = request.is_met(final.outcome) and (request.savepoint is None or saved is not None)
         return ReplyRecord(
             id=request.id,

@@ -223,7 +223,7 @@ class RequestRecord(Document):
 
     def is_met(self, outcome: str | None) -> bool:
         """Whether a run that has ended so is as the stop asks, whatever its savepoint."""
-        return outcome == (FINISHED if self.drain else SUSPENDED)
+        return not self.keeps_run and outcome == (FINISHED if self.drain else SUSPENDED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
