@@ -288,7 +288,8 @@ class EpochsMachine(RuleBasedStateMachine):
         self.hit("spark.planned")
         rows = rows_of(run, epoch)
         driver.pre_commit(FakeFrame(*rows), epoch, counted(len(rows)))
-        self.stalled.add(epoch)
+        if spark.root == self.job.spark.root:
+            self.stalled.add(epoch)
         driver.commit_ready()  # the driver looks while Spark is about to commit
         self.hit("spark.committing")
         self.spark_commits(spark, epoch)
