@@ -8,6 +8,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places
+from airflow_provider.runtime.jobdir.journal import draft
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints import restore_log as relocation
 from airflow_provider.runtime.savepoints.restore_log import Restores, relocate
@@ -120,20 +121,22 @@ def test_an_overtaken_driver_does_not_relocate(job, monkeypatch):
     assert {"q": 2} == places(job.storage)
 
 
-def test_a_driver_that_is_overtaken_before_its_record_does_not_go_on(job, monkeypatch):
+@pytest.mark.parametrize("read", [next_number, draft])
+def test_a_driver_that_is_overtaken_before_its_record_does_not_go_on(job, monkeypatch, read):
     """
-    The next driver has relocated under the same number: this one neither starts nor relocates.
+    The next driver has relocated under the same number: this one neither starts nor relocates, and
+    what it has read before is not what counts.
     """
     job.spark.run(0)
     job.lease()
 
-    def overtaken(storage):
-        monkeypatch.setattr(relocation, "next_number", next_number)
-        number = next_number(storage)
+    def overtaken(*arguments):
+        monkeypatch.setattr(relocation, read.__name__, read)
+        found = read(*arguments)
         relocated(job)
-        return number
+        return found
 
-    monkeypatch.setattr(relocation, "next_number", overtaken)
+    monkeypatch.setattr(relocation, read.__name__, overtaken)
     with pytest.raises(LeaseLostError):
         relocated(job)
     assert {"q": 1} == places(job.storage)

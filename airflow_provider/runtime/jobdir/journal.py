@@ -155,12 +155,16 @@ class Journal:
         return next(self.restores(), None)
 
 
-def draft(job: Storage, token: int, at: str) -> OperationRecord:
-    """Return an operation that does nothing yet, with what earlier ones have decided."""
+def draft(job: Storage, number: int, token: int, at: str) -> OperationRecord:
+    """Return an operation that does nothing yet, with what earlier ones have decided.
+
+    Its *number* was chosen before: what another process decides after this read has that number, or
+    a later one.
+    """
     journal = Journal(job)
     newest, last = journal.newest(), journal.last_restore()
     return OperationRecord(
-        number=1,  # chosen when it is put
+        number=number,
         token=token,
         began=at,
         places=newest.places if newest is not None else {},

@@ -116,10 +116,9 @@ class Restores:
         """
         number = next_number(self._storage)
         made = dict.fromkeys(plan.queries if plan is not None else (), number)
-        record = draft(self._storage, fence.token, at)
+        record = draft(self._storage, number, fence.token, at)
         record = dataclasses.replace(
             record,
-            number=number,
             restore=plan,
             places={**record.places, **made, **(kept or {})},
             rewinds=[*rewinds],
@@ -393,18 +392,19 @@ def relocate(
     if not unended:
         return
     while True:
+        number = next_number(storage)
         newest = Journal(storage).newest()
         exposed = _exposed(directory, newest, unended, queries)
+        lease.check()  # who takes over after it takes the number, or a later one
         if newest is not None and newest.token > unended and not exposed:
             return
         if newest is not None:
             mark_rewound(directory, newest)
-        record = draft(storage, lease.token, to_iso(clock.now()))
-        record = dataclasses.replace(record, number=next_number(storage), relocates=exposed)
+        record = draft(storage, number, lease.token, to_iso(clock.now()))
+        record = dataclasses.replace(record, relocates=exposed)
         # If not, the earlier driver has put what it was about to: a restore, which is open now.
         if put_operation(storage, record):
             break
-        lease.check()
     if exposed:
         failpoints.hit("relocation.intended")
         _move(directory, record, lease)
