@@ -141,4 +141,6 @@ def test_the_model_finds_a_missing_guard_by_itself(take_out, monkeypatch):
     take_out(monkeypatch)
 
     with pytest.raises(FOUND):
-        run_state_machine_as_test(EpochsMachine, settings=settings(SETTINGS, max_examples=5_000))
+        run_state_machine_as_test(
+            EpochsMachine, settings=settings(SETTINGS, max_examples=5_000, stateful_step_count=50)
+        )
