@@ -63,7 +63,7 @@ BUDGET: Final[dict[str, int]] = {
     "runtime/observe": 1485,
     "runtime/queries": 4500,
     "runtime/samples": 625,
-    "runtime/savepoints": 2315,
+    "runtime/savepoints": 2320,
     "runtime/sinks": 1350,
     "runtime/spark": 1130,
     "runtime/storage": 2000,
