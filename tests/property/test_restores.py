@@ -361,11 +361,12 @@ def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         range(3),
         pytest.param(range(3, 10), marks=pytest.mark.long),
+        pytest.param((49, 90, 169), marks=pytest.mark.long),  # each has found a defect
         pytest.param(range(10, 300), marks=pytest.mark.soak),
     ],
 )
 def test_the_output_has_what_the_state_has_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Sequence[int]
 ) -> None:
     """
     Whatever was restored, rewound, removed, cut short and overtaken: each row that was read is

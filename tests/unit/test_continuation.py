@@ -489,7 +489,7 @@ def test_a_savepoint_of_before_a_copy_began_is_not_restored_in_it(job, sink, tmp
     set_back(new, start)
 
     for other, epoch in ((early, 2), (late, 5)):
-        said = f"'q' has begun here after epoch 4 of another job directory, .* up to {epoch} in"
+        said = f"'q' has begun here with another savepoint of another job .* up to {epoch} in"
         with pytest.raises(ConfigError, match=said):
             restore_job(new.storage.url, other.url, clock=job.clock)
     set_back(new, write_on(new, 8))

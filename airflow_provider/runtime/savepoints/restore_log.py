@@ -46,7 +46,7 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
     token_of_place,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, left_ids, query_ids
-from airflow_provider.runtime.jobdir.identity import identity_of
+from airflow_provider.runtime.jobdir.identity import identity_of, lineage_of
 from airflow_provider.runtime.jobdir.journal import (
     Journal,
     OperationRecord,
@@ -303,13 +303,19 @@ def _why_foreign(directory: JobDirectory, name: str, epoch: int, savepoint: Save
             f"has written epoch {written} here, and the savepoint, which is of another job "
             f"directory, has read other rows up to epoch {epoch}"
         )
-    begun = min((records.copied() for records in ids if records.has_own()), default=-1)
-    starts = Restores(directory).starts()
-    is_start = begun == epoch and any(is_of(start, savepoint) for start in starts)
-    if begun >= 0 and not is_start:  # the output may be the same, as after an upgrade
+    own = [records for records in ids if records.has_own()]
+    begun = min((records.copied() for records in own), default=-1)
+    starts = [*Restores(directory).starts()]
+    is_start = any(is_of(start, savepoint) for start in starts)
+    # The output may be the same, as after an upgrade, also of a query that began without state.
+    continued = {*savepoint.record.lineage[:1]} & {*lineage_of(directory.storage)}
+    is_other = (
+        begun not in {-1, epoch} if is_start else begun >= 0 or (own and starts and continued)
+    )
+    if is_other:
         return (
-            f"has begun here after epoch {begun} of another job directory, and nothing here knows "
-            f"what that one has written, or reverted, of the epochs up to {epoch} in the savepoint"
+            "has begun here with another savepoint of another job directory, and nothing here "
+            f"knows what that one has written, or reverted, of the epochs up to {epoch} in this one"
         )
     return ""
 
