@@ -328,6 +328,21 @@ def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade
     check_rows(place)
 
 
+@pytest.mark.long
+def test_an_old_version_that_ends_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
+    """A run that suspends itself at this moment has no savepoint, and has lost nothing."""
+    write_events(place.input, *FILES[:3])
+    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r1"})
+    directory = JobDirectory(open_storage(str(place.job_dir)))
+    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
+    put_request(directory.storage, STOP, "ended", CLOCK, request_id=upgrade_of(place), **options)
+
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+
+    assert "FINISHED" == final.outcome
+    check_rows(place)
+
+
 # --- processes that are killed ------------------------------------------------------------------
 
 

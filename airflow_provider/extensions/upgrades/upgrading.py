@@ -184,7 +184,11 @@ class Upgrade(UpgradeSteps):
         try:
             call = request_stop(url, self._clock, savepoint=where, request_id=self._id)
             taken = call.wait(self._clock, self._trial.stop_timeout_s).savepoint
-        except (UnknownJobError, StopNotYetError):  # none runs it, or one died before it answered
+        except (UnknownJobError, StopNotYetError, StopError) as error:
+            # None runs it, one died before it answered, or its run had just ended by itself.
+            has_ended = self._directory.run(self.record.old_run_id).has_ended()
+            if isinstance(error, StopError) and not has_ended:
+                raise
             if observer.settle()[1] not in TAKEABLE:
                 raise  # it has just been started, or is at work
             return self._saved(where) or self._save_what_has_ended(where)
