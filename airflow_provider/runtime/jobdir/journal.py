@@ -158,7 +158,7 @@ class Journal:
 def draft(job: Storage, number: int, token: int, at: str) -> OperationRecord:
     """Return an operation that does nothing yet, with what earlier ones have decided.
 
-    Its *number* was chosen before: what another process decides after this read has that number, or
+    Its *number* was chosen before: what another process has decided since then has that number, or
     a later one.
     """
     journal = Journal(job)

@@ -401,7 +401,7 @@ def relocate(
         number = next_number(storage)
         newest = Journal(storage).newest()
         exposed = _exposed(directory, newest, unended, queries)
-        lease.check()  # who takes over after it takes the number, or a later one
+        lease.check()  # a driver that takes over from here on chooses this number, or a later one
         if newest is not None and newest.token > unended and not exposed:
             return
         if newest is not None:
