@@ -1,8 +1,7 @@
-"""Lines, imports and files of each room of the package, how rooms import each other, and budgets.
+"""Lines, imports and files of each room of the package, and how rooms import each other.
 
-``python scripts/house.py`` prints the numbers. :data:`BUDGET` has the most code lines of each room,
-without docstrings, comments and blanks; a test compares. What outgrows its budget is simplified or
-split off; a budget is raised by a commit of its own, which says why.
+``python scripts/house.py`` prints the numbers. A code line is one without docstrings, comments and
+blanks.
 """
 
 from __future__ import annotations
@@ -28,52 +27,6 @@ _LAYOUT: Final = {
 
 GENERATED: Final = ("crash-table.md", "operators.md", "options.md")
 """Pages of ``docs/`` that scripts write from the code."""
-
-BUDGET: Final[dict[str, int]] = {
-    ".": 350,
-    "cli": 100,
-    "decorators": 100,
-    "extensions/bucket_files": 700,
-    "extensions/delta": 760,
-    "extensions/emr_serverless": 340,
-    "extensions/hdfs": 500,
-    "extensions/iceberg": 780,
-    "extensions/kafka": 1220,
-    "extensions/livy": 270,
-    "extensions/postgres": 1290,
-    "extensions/row_checks": 700,
-    "extensions/scripts": 1370,
-    "extensions/state_rewrite": 1000,
-    "extensions/state_tools": 1330,
-    "extensions/upgrades": 1300,
-    "extensions/warm_drivers": 1260,
-    "hooks": 1700,
-    "operators": 1755,
-    "plugins": 1940,
-    "runtime/api": 400,
-    "runtime": 425,
-    "runtime/base": 950,
-    "runtime/checkpoint": 1930,
-    "runtime/cli": 2170,
-    "runtime/control": 1015,
-    "runtime/driver": 3650,
-    "runtime/errors": 760,
-    "runtime/failures": 1270,
-    "runtime/jobdir": 4060,
-    "runtime/observe": 1485,
-    "runtime/queries": 4500,
-    "runtime/samples": 625,
-    "runtime/savepoints": 2320,
-    "runtime/sinks": 1350,
-    "runtime/spark": 1130,
-    "runtime/storage": 2000,
-    "runtime/testing": 1165,
-    "sensors": 100,
-    "triggers": 780,
-}
-"""The most code lines of each room."""
-NEW_EXTENSION: Final = 300
-"""The most code lines of an extension without a row of its own."""
 
 
 class Count(NamedTuple):
