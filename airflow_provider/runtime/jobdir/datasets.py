@@ -77,7 +77,9 @@ class _ReadPlace(TypedDict):
 ReadPlaceValues = Annotated[dict[str, Any], shaped(_ReadPlace)]
 
 
-FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+FILE_FORMATS: Final = frozenset(
+    {"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"}
+)
 _FILTER: Final = "pathglobfilter"
 
 
@@ -150,7 +152,7 @@ def _digest(options: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_IN_FOLDERS: Final = FILE_FORMATS | {"binaryfile", "delta", "iceberg"}
+_IN_FOLDERS: Final = FILE_FORMATS | {"delta", "iceberg"}
 _POSTGRES_PORT: Final = "5432"
 """Spark's connector, and the source of this package."""
 _KAFKA_PORT: Final = "9092"

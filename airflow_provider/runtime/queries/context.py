@@ -22,6 +22,7 @@ from airflow_provider.runtime.queries.output_locations import (
     sinks_of,
 )
 from airflow_provider.runtime.queries.params import Params
+from airflow_provider.runtime.queries.path_patterns import named_by
 from airflow_provider.runtime.queries.plan import has_operators, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
 from airflow_provider.runtime.queries.read_options import (
@@ -175,24 +176,24 @@ class JobContext:
         if any(source.name in new for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
-        written = path is not None and location_key(path) in self._written()
+        written = self._output_named(path)
         check_options(name, format, options or ())
         binding = self._bindings.get(name, SourceBinding())
         declared = SourceDefinition(
             name=name,
             format=format,
-            path=path,
+            path=path if written is None else written,
             schema=schema,
             options=dict(options or {}),
             bounded=bounded,
             watermark=check_watermark(name, watermark),
-            is_internal=written,
+            is_internal=written is not None,
             adaptive_batches=adaptive_batches,
             target_s=self._target_batch_s,
             idle_timeout_s=check_idle_timeout(name, idle_timeout, watermark),
             markers=binding.markers,
             ended=binding.ended,
-            ends=check_end(name, format, ends, bounded=bounded, is_internal=written),
+            ends=check_end(name, format, ends, bounded=bounded, is_internal=written is not None),
             read_order=check_read_order(name, format, read_order, options or {}, bounded=bounded),
         )
         if rejected is not None or value is not None:
@@ -426,6 +427,12 @@ class JobContext:
     @property
     def source_names(self) -> Collection[str]:
         return [source.name for source in self._sources]
+
+    def _output_named(self, path: str | None) -> str | None:
+        """Return the output of another query that a path names, literally or as a pattern."""
+        written = self._written()
+        names = () if path is None else (path, named_by(path))
+        return next((name for name in names if location_key(name) in written), None)
 
     def _written(self) -> set[str]:
         return {place for query in self._queries for place in query.written_places}

@@ -19,6 +19,7 @@ from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, folder_dataset
+from airflow_provider.runtime.queries.path_patterns import named_by
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.source import SourceDefinition
 
 _GLOB: Final = re.compile(r"[*?\[{]")
+_ESCAPED: Final = re.compile(r"\\(.)")
 _ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -181,9 +183,11 @@ def reads_folder(pattern: str, place: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    if pattern == name:
+    if named_by(pattern) == name:
         return True
-    return any(fnmatch.fnmatchcase(name, each) for each in _alternatives(pattern))
+    # Hadoop escapes a letter by a backslash, fnmatch by brackets.
+    given = (_ESCAPED.sub(r"[\1]", each) for each in _alternatives(pattern))
+    return any(fnmatch.fnmatchcase(name, each) for each in given)
 
 
 def _alternatives(pattern: str) -> Iterator[str]:

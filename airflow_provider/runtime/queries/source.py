@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,14 @@ from airflow_provider.runtime.jobdir.datasets import (
     ReadLocation,
 )
 from airflow_provider.runtime.jobdir.end_of_input import MARKER_COLUMN, marker_name
+from airflow_provider.runtime.queries.path_patterns import (
+    can_glob,
+    escaped,
+    even_if_missing,
+    exists,
+    globbed,
+    is_pattern,
+)
 from airflow_provider.runtime.spark.versions import own_package
 from airflow_provider.runtime.storage.open import spark_url
 
@@ -39,16 +47,21 @@ LATEST: Final = "latest"
 EndOption = str | dt.datetime | Mapping[str, Mapping[str, int]]
 MODIFIED: Final = "modified"
 NAME: Final = "name"
-ANY_AGE: Final = {"maxFileAge": "36500d"}
-"""By name an old file may follow a new one, and Spark would pass over it if a week lies between."""
+MAX_AGE: Final = "maxFileAge"
+ANY_AGE: Final = "36500d"
+"""Spark passes over files that are a week older than the newest that it has read, and counts none.
+
+A later run would never read what arrives with an old modification time, or after a file of the
+future.
+"""
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
 TABLE: Final = "table"  # its path is a name in the session's catalog
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
-_PATTERN: Final = re.compile(r"[*?\[{]")  # as Hadoop reads paths
 _NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended
+_FILTER: Final = "pathGlobFilter"
 
 # Of the first batch, before anything is known: a job of 1 ms a row takes a few times the target.
 FIRST_BYTES_PER_S: Final = 256 * 1024
@@ -115,7 +128,7 @@ class SourceDefinition:
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         df = self._read(spark, streaming=streaming)
-        if self.also is not None and (streaming or self.also._matches(spark)):
+        if self.also is not None and (streaming or exists(spark, str(self.also.path))):
             df = df.union(self.also._read(spark, streaming=streaming))
         if self.without_rejected is not None:
             df = self.without_rejected(df)
@@ -129,8 +142,7 @@ class SourceDefinition:
     def _read(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         known = self.known_format
         own = self.options if self.records is None else self.records.read_options()
-        options = {**own, **self._first_limit()}
-        options |= ANY_AGE if streaming and self.read_order == NAME else {}
+        options = {**own, **self._first_limit(), **self._lifted(streaming=streaming)}
         if known is not None:
             options = known.complete(options, bounded=self.bounded)
             known.prepare(spark, self.name, options, streaming=streaming)
@@ -140,7 +152,8 @@ class SourceDefinition:
         schema = self.schema if self.records is None else self.records.read_schema()
         if schema is not None:
             reader = reader.schema(schema)
-        path = self._path()
+        path, more = self._address(spark)
+        reader = reader.options(**more)
         df = reader.table(str(path)) if self.format == TABLE else reader.load(path)
         if known is not None:
             known.check(self.name, options, df)
@@ -149,20 +162,30 @@ class SourceDefinition:
         return df
 
     def check_matches(self, spark: SparkSession) -> None:
-        """Refuse a bounded file pattern without a match, which Spark reads as no rows."""
-        is_pattern = self.path is not None and _PATTERN.search(self.path) is not None
-        if not (self.bounded and is_pattern and self.format in FILE_FORMATS) or self.is_internal:
+        """Refuse a pattern without a match, one that names a folder, or one that matches twice.
+
+        Spark reads no rows for the first two, and the rows of the last one twice.
+        """
+        is_of_files = self.path is not None and self.format.lower() in FILE_FORMATS
+        if self.path is None or not (is_of_files and is_pattern(self.path)) or self.is_internal:
             return
-        if not self._matches(spark):
-            what = f"source {self.name!r} ({self.format} at {self.path}): no file matches"
+        where = f"source {self.name!r} ({self.format} at {self.path})"
+        if exists(spark, self.path):
+            msg = (
+                f"{where}: a folder has this name, and Spark reads it as a pattern for others; "
+                f"write {escaped(self.path)}"
+            )
+            raise ConfigError(msg)
+        found = globbed(spark, self.path)
+        twice = sorted(path for path, times in collections.Counter(found).items() if times > 1)
+        if twice:
+            msg = f"{where}: the pattern matches {twice[0]} more than once; name each folder once"
+            raise ConfigError(msg)
+        if self.bounded and not found:
+            what = f"{where}: no file matches"
             error = AbsentInputError(what)
             error.explanation = Explanation(what=what, source=self.name, remedy=ABSENT_INPUT)
             raise error
-
-    def _matches(self, spark: SparkSession) -> bool:
-        path = spark._jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
-        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        return bool(files.globStatus(path))
 
     @property
     def known_format(self) -> Any:
@@ -175,13 +198,25 @@ class SourceDefinition:
             return None
         return known.end_at(self.name, self.options, self.ends)
 
-    def _path(self) -> str | None:
+    def _address(self, spark: SparkSession) -> tuple[str | None, dict[str, str]]:
+        """Return the path to load, and the options that it needs."""
+        if self.path is None or self.format.lower() not in FILE_FORMATS:
+            return self.path, {}
         if self.ended:
-            return even_if_missing(f"{self.path}/{_NOTHING}")
-        may_be_missing = self.is_internal or self.may_be_missing
-        if self.path is not None and may_be_missing and self.format in FILE_FORMATS:
-            return even_if_missing(self.path)
-        return self.path
+            folder = escaped(self.path) if self.is_internal else self.path
+            nothing = f"{folder}/[{_NOTHING[0]}]{_NOTHING[1:]}"
+            # Without a pattern the folder is listed, and all names in it are passed over.
+            return (nothing, {}) if can_glob(spark, nothing) else (folder, {_FILTER: _NOTHING})
+        if self.is_internal or self.may_be_missing:
+            return even_if_missing(spark, self.path), {}
+        return self.path, {}
+
+    def _lifted(self, *, streaming: bool) -> dict[str, str]:
+        """Return the options that replace defaults of Spark's by which it leaves out input."""
+        is_given = any(key.lower() == MAX_AGE.lower() for key in self.options)
+        if not streaming or is_given or self.format.lower() not in FILE_FORMATS:
+            return {}
+        return {MAX_AGE: ANY_AGE}
 
     def of_its_markers(self) -> SourceDefinition:
         return dataclasses.replace(
@@ -261,7 +296,7 @@ def with_markers(
     # since the source is announced again.
     reader = markers.format("json").schema(f"{MARKER_COLUMN} long")
     reader = reader.option("cleanSource", "delete").option("ignoreMissingFiles", "true")
-    rows = reader.load(even_if_missing(spark_url(folder)))
+    rows = reader.load(even_if_missing(df.sparkSession, spark_url(folder)))
     values = [
         (sf.timestamp_micros(MARKER_COLUMN) if field.name.lower() == column else sf.lit(None))
         .cast(field.dataType)
@@ -273,15 +308,6 @@ def with_markers(
     # the partition it leaves where it is, and all filters above it as well.
     only_rows = sf.when(sf.spark_partition_id() >= 0, ~sf.col(_IS_MARKER))
     return both.withWatermark(*watermark).where(only_rows).drop(_IS_MARKER)
-
-
-def even_if_missing(path: str) -> str:
-    """Return a pattern that matches this folder alone.
-
-    Spark refuses to stream from a missing folder; a pattern may match nothing for a while.
-    """
-    folder, slash, name = path.rstrip("/").rpartition("/")
-    return f"{folder}{slash}[{name[0]}]{name[1:]}"
 
 
 ARTIFACT: Final = "spark-sql-kafka-0-10"
