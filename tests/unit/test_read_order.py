@@ -7,12 +7,9 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.file_listing import check_lists_once, describe_order
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.read_options import (
-    check_lists_once,
-    check_read_order,
-    describe_order,
-)
+from airflow_provider.runtime.queries.read_options import check_read_order
 from airflow_provider.runtime.queries.source import SourceDefinition
 
 FILES = SourceDefinition(

@@ -15,7 +15,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry, sha256
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COMPACT: Final = ".compact"
 _FILE_OFFSET: Final = re.compile(r'\{"logOffset":(\d{1,18})\}')
 # Of a source in one batch; Spark moves it by one, and by one more for each start that died before
 # it had planned a batch. Without a bound a damaged entry would have files looked for without end.
@@ -64,6 +67,32 @@ class BatchLogs:
         digests = {each: sha256(text) for each, text in ({path: data} | self._kept[batch]).items()}
         return LoggedBatch(data.decode(errors="surrogateescape"), digests)
 
+    def lines(self, batch: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the offsets at which the batch that was read last ends, and begins, by place."""
+        ends = self._lines_of(batch) or ()
+        return ends, self._lines_of(batch - 1) or (NO_OFFSET,) * len(ends)
+
+    def files(self, batch: int, place: int, folder: str) -> dict[str, int]:
+        """Return the files that the batch which was read last has of a file source.
+
+        Args:
+            batch: the batch.
+            place: the source's line in the offset log.
+            folder: its folder in ``sources/``.
+
+        Returns:
+            The modification time in milliseconds by address, as Spark writes them; a file that is
+            listed twice has a time of -1.
+        """
+        ends, begins = self.lines(batch)
+        found: dict[str, int] = {}
+        for number in range(_position(begins[place]) + 1, _position(ends[place]) + 1):
+            names = (f"sources/{folder}/{number}", f"sources/{folder}/{number}{_COMPACT}")
+            for data in filter(None, map(self._files_of(batch).get, names)):
+                for path, modified_ms in entries_at(number, data):
+                    found[path] = -1 if path in found else modified_ms
+        return found
+
     def _put_back(self) -> None:
         for path, was in itertools.chain(*(files.items() for files in self._kept.values())):
             now = _read(self._checkpoint, path)
@@ -99,10 +128,21 @@ class BatchLogs:
             return
         for folder in self._checkpoint.list("sources"):
             for number in numbers:
-                for name in (f"sources/{folder}/{number}", f"sources/{folder}/{number}.compact"):
+                for name in (f"sources/{folder}/{number}", f"sources/{folder}/{number}{_COMPACT}"):
                     if (data := _read(self._checkpoint, name)) is not None:
                         yield name, data
                         break
+
+
+def entries_at(number: int, data: bytes) -> Iterator[tuple[str, int]]:
+    """Yield path and modification time in milliseconds of the files that a position has.
+
+    A compacted file of the log has all positions before it, too, of which most lines are not read.
+    """
+    end = f'"batchId":{number}}}'
+    lines = [line for line in data.decode(errors="replace").split("\n") if line.endswith(end)]
+    for entry in read_json(f"[{','.join(lines)}]"):
+        yield entry["path"], entry["timestamp"]
 
 
 def changed_offsets(checkpoint: Storage, batch: int, logged: LoggedBatch) -> bytes | None:

@@ -46,9 +46,9 @@ from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
+from airflow_provider.runtime.queries.file_listing import check_lists_once
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone, upstream_of
-from airflow_provider.runtime.queries.read_options import check_lists_once
 from airflow_provider.runtime.spark.session import choose_maintenance, job_session
 from airflow_provider.runtime.spark.spark_log import keep_secrets
 from airflow_provider.runtime.spark.versions import explain_missing

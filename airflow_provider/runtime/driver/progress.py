@@ -191,7 +191,10 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         ],
         "sinks": described_sinks(query.definition, query.epochs),
         "account": account_of(
-            query.definition, query.epochs.totals(), written_rows(query.definition, query.epochs)
+            query.definition,
+            query.epochs.totals(),
+            written_rows(query.definition, query.epochs),
+            query.unread_input(),
         ).to_dict(),
     }
 

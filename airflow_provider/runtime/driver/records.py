@@ -56,7 +56,7 @@ from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
@@ -246,10 +246,12 @@ def _describe_query(
     marks: Marks,
     finished: bool,
     ignored: Mapping[int, int | None],
+    unread_input: Collection[str],
 ) -> dict[str, Any]:
     position = logs.position()
     last = epochs.last_record()
-    account = check_account(query, epochs.totals(), written_rows(query, epochs))
+    written = written_rows(query, epochs)
+    account = check_account(query, epochs.totals(), written, unread_input=unread_input)
     return {
         "query_id": logs.query_id(),
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
@@ -348,6 +350,7 @@ def final_of(
                 marks=marks_now(query.definition, life.queries[name]),
                 finished=life.queries[name] is QueryPhase.DRAINED,
                 ignored=ignored[name],
+                unread_input=query.unread_input(),
             )
             for name, query in queries.items()
         },

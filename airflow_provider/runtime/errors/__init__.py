@@ -186,6 +186,20 @@ class MissingInputError(SparkStreamError):
         )
 
 
+class MisreadInputError(SparkStreamError):
+    """Spark reads other input in a batch than its offset log lists for it."""
+
+    def __init__(self, query: str, batch: int, what: str) -> None:
+        super().__init__(query, batch, what)
+        self.query, self.batch, self.what = query, batch, what
+
+    def _message(self) -> str:
+        return (
+            f"query {self.query!r}: batch {self.batch} does not read what was planned for it: "
+            f"{self.what}. Nothing of it is published"
+        )
+
+
 class UnreachedEndError(SparkStreamError):
     """A query has no more input but has not reached the end that its run recorded."""
 

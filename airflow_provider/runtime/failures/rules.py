@@ -107,6 +107,11 @@ RULES: Final[tuple[Rule, ...]] = (
         _NON_RECOVERABLE,
         types=("LateRowsError", "RefusedRowsError"),
     ),
+    Rule(
+        "Spark reads other input than was planned, and would again",
+        _NON_RECOVERABLE,
+        types=("MisreadInputError",),
+    ),
     JVM_GONE,
     Rule(
         "memory has run out",

@@ -10,7 +10,7 @@ from airflow_provider.runtime.jobdir.row_account import RowAccount, RuleCount, i
 from airflow_provider.runtime.sinks.files import FilesSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord, LateRows
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -26,7 +26,10 @@ _PUBLISHED: Final = (
 
 
 def account_of(
-    query: QueryDefinition, totals: Mapping[str, Any], written: Mapping[str, int | None]
+    query: QueryDefinition,
+    totals: Mapping[str, Any],
+    written: Mapping[str, int | None],
+    unread_input: Collection[str] = (),
 ) -> RowAccount:
     """Return the account of a query's rows.
 
@@ -34,6 +37,7 @@ def account_of(
         query: as the job declares it.
         totals: the counts of the run so far, as :func:`~.epoch_documents.totals_after` names them.
         written: by sink, the rows of the run.
+        unread_input: in words, input that was listed and is not read.
     """
     taps = totals["taps"]
     counted = [(tap, taps[tap.name]) for tap in query.taps if tap.name in taps]
@@ -65,7 +69,7 @@ def account_of(
         lost=totals["lost_rows"],
         written={sink.name: written.get(sink.name) for sink in query.output_sinks},
         row_by_row=_is_row_by_row(query),
-        uncounted=tuple(_uncounted(query, totals, written)),
+        uncounted=(*_uncounted(query, totals, written), *unread_input),
     )
 
 
@@ -74,11 +78,12 @@ def check_account(
     totals: Mapping[str, Any],
     written: Mapping[str, int | None],
     *,
+    unread_input: Collection[str] = (),
     at: str = "the run",
     way_out: str = _PUBLISHED,
 ) -> RowAccount:
     """Return the account; AccountError if it does not add up, *at* a batch, or the run's end."""
-    account = account_of(query, totals, written)
+    account = account_of(query, totals, written, unread_input)
     wrong = imbalance(account)
     if wrong is not None:
         msg = f"query {query.name!r}: {at} does not add up: {wrong}; {way_out}"

@@ -17,6 +17,8 @@ from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     FILE_SCAN,
+    FILE_SOURCE,
+    LISTED,
     items,
     leaves,
     listed_files,
@@ -198,6 +200,10 @@ class BatchQuery:
 
     def unread_files(self) -> int | None:
         return None
+
+    def unread_input(self) -> Collection[str]:
+        """Nothing: the job lists its files when it reads them."""
+        return ()
 
     def tasks(self) -> dict[str, Any] | None:
         return self._tasks.count() if self._tasks is not None else None
@@ -412,7 +418,6 @@ def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> 
     return sum(loss.rows for loss in losses)
 
 
-_SOURCE: Final = "FileStreamSource"
 _MOST: Final = 100_000  # the names of so many files are 15 MB
 
 
@@ -446,7 +451,7 @@ class _FileSource:
         self._reaches: int | None = None  # so many files are seen when all are read
 
     def count(self) -> int | None:
-        listed = self._value("allFilesForTriggerAvailableNow")
+        listed = self._value(LISTED)
         if listed is not None:
             if int(listed.size()) > _MOST:
                 msg = f"more than {_MOST:,} files are listed"
@@ -469,7 +474,7 @@ class _FileSource:
 
 def _file_sources(execution: Any) -> Iterator[_FileSource]:
     for stream in items(execution.sources().distinct()):
-        if stream.getClass().getSimpleName() == _SOURCE:
+        if stream.getClass().getSimpleName() == FILE_SOURCE:
             yield _FileSource(stream)
 
 

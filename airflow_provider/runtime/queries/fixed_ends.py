@@ -37,7 +37,13 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_source_ends,
     source_ends,
 )
-from airflow_provider.runtime.queries.plan import items, listed_files, private_value
+from airflow_provider.runtime.queries.plan import (
+    FILE_SOURCE,
+    LISTED,
+    items,
+    listed_files,
+    private_value,
+)
 from airflow_provider.runtime.queries.read_options import tells_its_end
 from airflow_provider.runtime.queries.source import LATEST
 
@@ -237,7 +243,6 @@ class FixedEnds:
         return not plan.unread(self._logs.position().last_commit)
 
 
-_FILES: Final = "FileStreamSource"
 _ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 _PYTHON: Final = "PythonMicroBatchStream"  # what the names of its classes begin with
 MOST_FILES: Final = 1_000_000  # their names are some 100 MB, which one document can have
@@ -301,7 +306,7 @@ def _end_of(
     planned: Planned, stream: Any, source: SourceDefinition, place: int
 ) -> SourceEnd | None:
     kind = str(stream.getClass().getSimpleName())
-    if kind == _FILES:
+    if kind == FILE_SOURCE:
         return _end_of_files(planned, stream, source, place)
     able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
     if source.format.lower() == FORMAT and not able:
@@ -341,7 +346,7 @@ def _check_partitions(
 def _end_of_files(
     planned: Planned, stream: Any, source: SourceDefinition, place: int
 ) -> SourceEnd | None:
-    listed = private_value(stream, "allFilesForTriggerAvailableNow")
+    listed = private_value(stream, LISTED)
     if listed is None:
         msg = "Spark has not listed its files"
         raise ValueError(msg)

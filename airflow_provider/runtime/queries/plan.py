@@ -40,7 +40,10 @@ log = logging.getLogger(__name__)
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 FILE_SCAN: Final = "FileSourceScanExec"
-_STREAM_SCAN: Final = "MicroBatchScanExec"
+FILE_SOURCE: Final = "FileStreamSource"
+LISTED: Final = "allFilesForTriggerAvailableNow"
+"""The field of a file source with the files that it has listed for a run that ends."""
+STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
 _WATERMARK: Final = "EventTimeWatermark"
@@ -160,7 +163,7 @@ def has_state(plan: Any, jvm: Any) -> bool:
 def planned_tasks(plan: Any) -> Iterator[bytes]:
     """Yield the pickled plan of each task of the sources written in Python."""
     for leaf in leaves(plan):
-        if leaf.getClass().getSimpleName() not in {_STREAM_SCAN, _BATCH_SCAN}:
+        if leaf.getClass().getSimpleName() not in {STREAM_SCAN, _BATCH_SCAN}:
             continue
         for task in items(leaf.inputPartitions()):
             if task.getClass().getSimpleName() not in _PYTHON_TASKS:
@@ -237,7 +240,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
     """Yield the leaves that read a source of the job."""
     for leaf in leaves(plan):
         kind = leaf.getClass().getSimpleName()
-        if kind == _STREAM_SCAN:
+        if kind == STREAM_SCAN:
             yield leaf
         elif kind == FILE_SCAN:
             name = option_of(leaf.relation().options(), SOURCE_OPTION)

@@ -1,228 +1,25 @@
-"""Checks of ``ctx.read``'s options, and the order in which a bounded file source is read."""
+"""Checks of ``ctx.read``'s options."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import datetime as dt
 import difflib
-import logging
-import os
 import re
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.clock import millis_to_iso, parse_duration
+from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, FORMAT, KAFKA_FORMATS
-from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.output_locations import location_key, reads_folder
-from airflow_provider.runtime.queries.plan import (
-    items,
-    listed_files,
-    private_field,
-    private_value,
-)
 from airflow_provider.runtime.queries.source import LATEST, MODIFIED, NAME, EndOption
-from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable
 
-    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
-
-log = logging.getLogger(__name__)
-
-_FILES: Final = "FileStreamSource"
-_LISTED: Final = "allFilesForTriggerAvailableNow"
-_HELD_S: Final = 60.0
-_LISTING_MS: Final = 3_600_000  # of a folder with millions of files
-_MOST_OF_THEM: Final = 0.5
-_MOST_FILES: Final = 100_000  # the names of so many are 15 MB
-
-
-def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]) -> None:
-    """Refuse an order by name with until='stopped', where Spark lists files before each batch."""
-    for query in queries:
-        if query.name in alone or query.ending:
-            continue
-        for source in query.sources:
-            if source.read_order == NAME:
-                msg = (
-                    f"source {source.name!r}: read_order={NAME!r} needs a run that reads what is "
-                    "there and ends; leave until='stopped' out, or the order"
-                )
-                raise ConfigError(msg)
-
-
-def describe_order(sources: Sequence[SourceDefinition]) -> str:
-    """Return the read order of each bounded file source in words; empty without such a source."""
-    return ", ".join(
-        f"files of source {source.name} by "
-        + ("name" if source.read_order == NAME else "modification time")
-        for source in {each.name: each for each in sources}.values()
-        if source.bounded and source.format.lower() in FILE_FORMATS and not is_marker(source.name)
-    )
-
-
-@contextlib.contextmanager
-def in_read_order(definition: QueryDefinition, *, lists_once: bool) -> Iterator[None]:
-    """Let a query that is started in the block read its files in the order that the job wants.
-
-    *lists_once* says whether it is started with ``availableNow``.
-
-    Raises:
-        SparkStreamError: it has started, and its files are not in that order; stop it.
-    """
-    if not lists_once or all(s.read_order != NAME or s.ended for s in definition.sources):
-        yield
-        return
-    streams, sorting = definition.df.sparkSession.streams, _Sorting(definition)
-    listener = _listener_of(sorting)
-    streams.addListener(listener)
-    try:
-        yield
-    finally:
-        streams.removeListener(listener)
-    sorting.finish()
-
-
-def _listener_of(sorting: _Sorting) -> Any:
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    class Listener(StreamingQueryListener):
-        def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            sorting.begin(str(event.id), str(event.name))
-
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Ignore it."""
-
-        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Ignore it."""
-
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Ignore it."""
-
-    return Listener()
-
-
-class _Sorting:
-    def __init__(self, definition: QueryDefinition) -> None:
-        if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
-            msg = f"read_order={NAME!r} needs PYSPARK_PIN_THREAD=true, which is the default"
-            raise ConfigError(msg)
-        self._definition = definition
-        self._thread: threading.Thread | None = None
-        self._is_held = threading.Event()
-        self._error: Exception | None = None
-        self._is_done = False
-
-    def begin(self, query_id: str, name: str) -> None:
-        if name != self._definition.name or self._thread is not None:
-            return
-        self._thread = threading.Thread(target=self._sort, args=(query_id,), daemon=True)
-        self._thread.start()
-        self._is_held.wait(_HELD_S)
-
-    def finish(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-        if not self._is_done:
-            msg = (
-                f"query {self._definition.name!r}: its files cannot be read by name: {self._error}"
-            )
-            raise SparkStreamError(msg) from self._error
-
-    def _sort(self, query_id: str) -> None:
-        try:
-            streams: Any = self._definition.df.sparkSession.streams
-            execution = streams.get(query_id)._jsq.streamingQuery()
-            lock = execution.awaitProgressLock()
-            lock.lock()
-            self._is_held.set()
-            try:
-                execution.awaitInitialization(_LISTING_MS)
-                self._sort_sources(execution)
-            finally:
-                lock.unlock()
-            self._is_done = True
-        except Exception as error:  # noqa: BLE001 - given to the thread that starts the query
-            self._error = error
-        finally:
-            self._is_held.set()
-
-    def _sort_sources(self, execution: Any) -> None:
-        jvm = self._definition.df.sparkSession._jvm
-        streams = items(execution.sources())
-        for stream, source in zip(streams, self._definition.sources, strict=True):
-            if source.read_order == NAME and not source.ended:
-                listed = private_field(stream, _LISTED)
-                listed.set(stream, _sorted_by_path(listed.get(stream), jvm))
-
-
-def _sorted_by_path(files: Any, jvm: Any) -> Any:
-    """Return the JVM's sequence of files sorted by path, in a constant number of calls."""
-    array = jvm.java.util.ArrayList(
-        jvm.scala.collection.JavaConverters.seqAsJavaListConverter(files).asJava()
-    )
-    if array.isEmpty():
-        return files
-    handles, types = jvm.java.lang.invoke.MethodHandles, jvm.java.lang.invoke.MethodType
-    lookup, kind = handles.publicLookup(), array.get(0).getClass()
-    spark_path = jvm.java.lang.Class.forName("org.apache.spark.paths.SparkPath")
-    name = path_method(kind)
-    returned = kind.getMethod(name, None).getReturnType()
-    found = lookup.findVirtual(kind, name, types.methodType(returned))
-    found, kind = found.asType(types.methodType(spark_path, kind)), spark_path
-    for method in ("toPath", "toString"):
-        returned = kind.getMethod(method, None).getReturnType()
-        step = lookup.findVirtual(kind, method, types.methodType(returned))
-        found, kind = handles.filterReturnValue(found, step), returned
-    function = jvm.java.lang.Class.forName("java.util.function.Function")
-    key = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(function, found)
-    jvm.java.util.Collections.sort(array, jvm.java.util.Comparator.comparing(key))
-    return jvm.PythonUtils.toSeq(array)
-
-
-def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
-    """Warn of files with one modification time, whose order is undefined, below a watermark."""
-    from py4j.protocol import Py4JError
-
-    if "EventTimeWatermark" not in definition.operations:
-        return
-    try:
-        for stream, source in zip(items(execution.sources()), definition.sources, strict=True):
-            if stream.getClass().getSimpleName() == _FILES and source.read_order == MODIFIED:
-                _warn_of_source(definition.name, source, stream)
-    except (Py4JError, ValueError) as error:  # too many, or another version of Spark
-        log.debug("query=%s it is not known when files were modified: %s", definition.name, error)
-
-
-def _warn_of_source(query: str, source: SourceDefinition, stream: Any) -> None:
-    listed = private_value(stream, _LISTED)
-    if listed is None or is_marker(source.name) or int(listed.size()) > _MOST_FILES:
-        return
-    if int(private_value(stream, "seenFiles").size()) >= int(listed.size()):
-        return
-    times = collections.Counter(ms // 1000 for _, ms in listed_files(listed))
-    second, most = times.most_common(1)[0]
-    if most == 1 or most < _MOST_OF_THEM * times.total():
-        return
-    log.warning(
-        "query=%s source=%s: %s of %s files were modified in one second (%s), so that their order "
-        "is not that of their rows, and rows may come late; read them by name "
-        "(read_order='name'), or run with late='wait'",
-        query,
-        source.name,
-        most,
-        times.total(),
-        millis_to_iso(second * 1000),
-    )
-
 
 _ALIKE: Final = 0.9  # of two names that differ in a slip of a finger
 _OF_FILES: Final = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
-from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
+from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.queries.accounting import checked_rows
 from airflow_provider.runtime.queries.batch import (
     UnreadFiles,
@@ -21,19 +21,20 @@ from airflow_provider.runtime.queries.batch_reports import (
     own_report,
 )
 from airflow_provider.runtime.queries.batch_sizing import single_admission
-from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.plan import FILE_SCAN, items, leaves
-from airflow_provider.runtime.queries.read_options import (
+from airflow_provider.runtime.queries.file_listing import (
     describe_order,
-    in_read_order,
+    describe_unread,
     warn_of_one_time,
 )
+from airflow_provider.runtime.queries.fixed_ends import PastEndError
+from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, ScanGuard
+from airflow_provider.runtime.queries.source_start import changed_at_start
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
 from airflow_provider.runtime.sinks.spark_sink import SparkSink, SparkSinkEpochs
-from airflow_provider.runtime.spark.versions import jobs_refused, reads_stream
+from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -117,6 +118,8 @@ class RunningQuery:
         self._files: UnreadFiles | None = None
         self._unread: int | None = None
         self._batch_logs = BatchLogs(logs.checkpoint)
+        self._guard = ScanGuard()
+        self._unread_input: dict[str, str] = {}
 
     def start(self, how: StartMode) -> None:
         self._started.clear()
@@ -153,11 +156,16 @@ class RunningQuery:
 
     def _launch(self, writer: DataStreamWriter) -> StreamingQuery:
         self._is_first = True
+        self._guard.starts()
         query = None
         try:
             with (
                 self._empty_batches_left_out(),
-                in_read_order(self.definition, lists_once=self._reads_available),
+                changed_at_start(
+                    self.definition,
+                    lists_once=self._reads_available,
+                    each_file_once=self._guard.each_file_once,
+                ),
             ):
                 query = writer.start()
         except SparkStreamError:
@@ -207,7 +215,7 @@ class RunningQuery:
         return self._query is not None and self._query.isActive
 
     def error(self) -> BaseException | None:
-        ended = isinstance(self._callback_error, _HaltedError | PastEndError)
+        ended = isinstance(self._callback_error, _HaltedError | PastEndError | RepeatedFilesError)
         if ended or (self._halt and self._halt.stopped):
             return None
         if self._callback_error is not None:
@@ -223,6 +231,8 @@ class RunningQuery:
         """
         if self._query is None or self._halt is not None:
             return False
+        if isinstance(self._callback_error, RepeatedFilesError):
+            return True
         more = self._ends.has_more() if self._ends is not None else None
         if more is not None or not self._reads_available:
             return bool(more)
@@ -236,11 +246,25 @@ class RunningQuery:
 
     def settle(self) -> None:
         self._collect()
+        self._say_unread()
         self._progress = self.last_progress()
         if self._query is not None:
             self._await_name(self._query)
         self._query = None
         self._has_nothing_left = False
+
+    def _say_unread(self) -> None:
+        """Name the files that were listed and not read, in the log once and in the account."""
+        if self._query is None or not self._reads_available:
+            return
+        for source, text in describe_unread(self.definition, self._execution()).items():
+            if self._unread_input.get(source) != text:
+                log.warning("query=%s %s", self.name, text)
+            self._unread_input[source] = text
+
+    def unread_input(self) -> Collection[str]:
+        """Return in words what its sources have listed and not read."""
+        return self._unread_input.values()
 
     def _await_name(self, query: StreamingQuery) -> None:
         from pyspark.errors import PySparkException
@@ -331,8 +355,8 @@ class RunningQuery:
             if self._ends is not None:
                 self._ends.check(batch, self._execution())
             logged = self._batch_logs.read(batch)
-            self._check_input(batch)
             execution = self._execution()
+            self._check_input(batch, execution)
             rows = StreamBatch(
                 self.definition,
                 self._policy,
@@ -376,11 +400,9 @@ class RunningQuery:
         if self._halt is not None and batch > self._halt.batch:
             raise _HaltedError  # it was planned between the request and the stop
 
-    def _check_input(self, batch: int) -> None:
-        execution = self._execution()
-        missing = _missing_files(execution) if execution is not None else []
-        if missing:
-            raise MissingInputError(self.name, batch, tuple(missing))
+    def _check_input(self, batch: int, execution: Any | None) -> None:
+        if execution is not None:
+            self._guard.check(self.definition, execution, batch, self._batch_logs)
 
     def _count_files(self, batch: int, execution: Any) -> None:
         self._files = self._files or UnreadFiles(execution)
@@ -392,21 +414,3 @@ class RunningQuery:
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
         return self._query._jsq.streamingQuery()
-
-
-def _missing_files(stream_execution: Any) -> list[str]:
-    """Return the files of the current batch that Spark has not found, and silently ignores.
-
-    SPARK-17599 made the listing forgiving, so the batch would commit without their rows.
-    """
-    missing: list[str] = []
-    for leaf in leaves(stream_execution.lastExecution().executedPlan()):
-        if leaf.getClass().getSimpleName() != FILE_SCAN or not reads_stream(leaf):
-            continue
-        location = leaf.relation().location()
-        planned, found = location.rootPaths(), location.allFiles()
-        if planned.size() > found.size():
-            there = {str(file.getPath().toString()) for file in items(found)}
-            paths = (str(path.toString()) for path in items(planned))
-            missing += [path for path in paths if path not in there]
-    return missing
