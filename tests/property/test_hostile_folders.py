@@ -22,6 +22,7 @@ import pyarrow.parquet
 import pytest
 from streams import Place
 
+from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.queries.path_patterns import escaped
 from airflow_provider.runtime.queries.scanned_input import ScanGuard
@@ -148,8 +149,9 @@ def check_refused(spark: Any, place: Place, folder: Folder, mode: str) -> None:
 def check_folder(spark: Any, root: Path, seed: int) -> None:
     """Read a drawn folder as a table, and as a stream in two runs, between which files arrive."""
     rng = random.Random(seed)
-    # The job directory and the output have such names, too.
-    batch, stream = (Place(root / f"{each}{name_of(rng, 0)}") for each in ("batch", "stream"))
+    # The job directory and the output have such names, too, but for letters that end a line.
+    names = (CONTROLS.sub("", f"{each}{name_of(rng, 0)}") for each in ("batch", "stream"))
+    batch, stream = (Place(root / name) for name in names)
     for place in (batch, stream):
         place.root.mkdir(parents=True)
     folder, truth = draw(rng, batch.input)

@@ -14,6 +14,7 @@ from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, Unsupported
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.objects import MemoryStorage, ObjectStorage
 from airflow_provider.runtime.storage.open import (
+    check_place,
     has_escapes,
     local_path_of,
     open_objects,
@@ -34,6 +35,13 @@ def test_a_local_folder_is_opened(tmp_path, url):
     assert isinstance(storage, LocalStorage)
     assert str(tmp_path / "job") == storage.url
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "\x7f"])
+def test_a_job_directory_on_two_lines_is_refused(tmp_path, name):
+    """Its documents name it on one line."""
+    with pytest.raises(ConfigError, match="has an address on one line; use another path"):
+        check_place(str(tmp_path / name))
 
 
 def test_a_relative_path_becomes_absolute(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from airflow_provider.runtime.base.extensions import (
     load_known,
     names_in,
 )
+from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -223,6 +224,9 @@ def open_storage(url: str) -> Storage:
 
 def check_place(url: str) -> None:
     """Refuse a place that cannot decide between two drivers, as far as known before writing."""
+    if CONTROLS.search(url):
+        msg = f"{url!r}: a job directory has an address on one line; use another path"
+        raise ConfigError(msg)
     local = local_path_of(url)
     if local is not None:
         for place in (Path(local), *Path(local).parents):
