@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.staging import stage_files
 
 pytestmark = pytest.mark.spark
@@ -76,3 +77,21 @@ def test_what_an_earlier_run_of_the_batch_has_left_is_removed(spark, tmp_path):
 
     assert [5, 3] == [staged.rows for staged in stagings]
     assert 1 == len(list(folder.iterdir()))
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json"])
+def test_text_keeps_values_as_they_are(spark, tmp_path, file_format):
+    """Microseconds, and blanks at the ends of a value, which Spark's writer cuts off by itself."""
+    rows = spark.sql(
+        "SELECT ' a ' AS s, TIMESTAMP'2026-01-01 00:00:00.123456Z' AS t, "
+        "TIMESTAMP_NTZ'2026-01-01 00:00:00.123456' AS n"
+    )
+    options = files(str(tmp_path / "out"), format=file_format).layout.options
+
+    stage_files(rows, str(tmp_path / "staged"), file_format, options=options)
+
+    read = spark.read.format(file_format).schema(rows.schema).option("recursiveFileLookup", "true")
+    assert rows.collect() == read.load(str(tmp_path / "staged")).collect()
+    own = files(str(tmp_path / "out"), format=file_format, options={"TimestampFormat": "yyyy"})
+    assert "yyyy" == own.layout.options["TimestampFormat"]
+    assert "timestampFormat" not in own.layout.options

@@ -590,6 +590,6 @@ def test_a_sink_in_a_bucket_can_be_tried_in_a_folder(tmp_path):
     tried = FilesSink(str(tmp_path), *sink.layout)
 
     assert (f"files:{tmp_path}", "files:s3://bucket/out") == (tried.name, sink.name)
-    assert ("json", ("day",), {"compression": "gzip"}) == (
-        *(tried._format, tried._partition_by, tried._options),
-    )
+    assert ("json", ("day",)) == (tried.layout.format, tried.layout.partition_by)
+    assert sink.layout.options == tried.layout.options
+    assert "gzip" == tried.layout.options["compression"]

@@ -59,6 +59,13 @@ log = logging.getLogger(__name__)
 
 FORMATS: Final = ("parquet", "json", "csv", "orc")
 BUCKET_FORMATS: Final = ("parquet", "json", "csv")
+# By default Spark cuts microseconds off, and blanks at both ends of a value of CSV.
+_TIMES: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
+_BLANKS: Final = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+_LIFTED: Final[Mapping[str, Mapping[str, str]]] = {"csv": {**_TIMES, **_BLANKS}, "json": _TIMES}
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
 
 
@@ -76,7 +83,9 @@ def files(
             object store. Other writers may use it too.
         format: ``parquet``, ``json``, ``csv`` or ``orc``; in an object store not ``orc``.
         partition_by: columns that become subfolders ``column=value``.
-        options: further options of Spark's writer, such as ``compression`` or ``header``.
+        options: further options of Spark's writer, such as ``compression`` or ``header``. Unless
+            they say otherwise, JSON and CSV keep microseconds, and CSV the blanks at both ends of
+            a value.
 
     Raises:
         ConfigError: the path is empty, as that of a missing parameter.
@@ -87,10 +96,17 @@ def files(
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if is_in_bucket(path):
         made: FolderSink = load_known(FILE_SINKS, "objects")(
-            path, format, partition_columns, dict(options or {})
+            path, format, partition_columns, _completed(format, options or {})
         )
         return made
-    return FilesSink(path, format, partition_columns, dict(options or {}))
+    return FilesSink(path, format, partition_columns, _completed(format, options or {}))
+
+
+def _completed(file_format: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with those without which Spark's writer would change values."""
+    given = {name.lower() for name in options}
+    lifted = _LIFTED.get(file_format, {})
+    return {n: value for n, value in lifted.items() if n.lower() not in given} | dict(options)
 
 
 class FolderSink(Sink, FileSink, Protocol):
