@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, offset_value
 from airflow_provider.runtime.errors import MisreadInputError, MissingInputError
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
+from airflow_provider.runtime.queries.path_patterns import is_pattern
 from airflow_provider.runtime.queries.plan import (
     FILE_SCAN,
     FILE_SOURCE,
@@ -76,6 +77,16 @@ class _Place(NamedTuple):
     name: str
     stream: Any
     folder: str | None  # of a file source, in ``sources/``
+
+    def in_partitions(self, paths: Sequence[str]) -> list[str]:
+        """Return the files that Spark would find in folders of partitions.
+
+        It looks for them below the path of the source, if that is no pattern.
+        """
+        base = str(self.stream.toString()).partition("[")[2].removesuffix("]")
+        if is_pattern(base):
+            return []
+        return [path for path in paths if _PARTITION.search(path.removeprefix(base))]
 
 
 class ScanGuard:
@@ -162,7 +173,7 @@ class _Scans:
         best = min(range(len(found)), key=lambda index: sum(map(len, found[index])))
         source = places[best].name
         self._refuse(batch, source, found[best], listed[best])
-        if self._is_changed and (parts := list(filter(_PARTITION.search, paths))):
+        if self._is_changed and (parts := places[best].in_partitions(paths)):
             what = (
                 f"source {source!r} has files in folders of partitions ({_some(parts)}) beside "
                 "files whose names Spark takes for patterns, so that it does not read the columns "
