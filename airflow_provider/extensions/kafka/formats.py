@@ -33,8 +33,9 @@ class _Kafka:
     format: str
 
     def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        del bounded
-        return dict(options)
+        """Return the options; a source that ends begins with the earliest offsets by default."""
+        start = {"startingOffsets": "earliest"} if bounded and not has_start(options) else {}
+        return {**start, **options}
 
     def end_at(
         self, name: str, options: Mapping[str, str], moment: dt.datetime
@@ -58,11 +59,6 @@ class PythonKafka(_Kafka):
     """The source in Python, which needs no jar."""
 
     format = FORMAT
-
-    def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        """Return the options; a source that ends begins with the earliest offsets by default."""
-        start = {"startingOffsets": "earliest"} if bounded and not has_start(options) else {}
-        return {**start, **options}
 
     def prepare(
         self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool

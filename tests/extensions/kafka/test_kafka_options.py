@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA
+from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA, SPARKS_KAFKA
 from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
@@ -150,14 +150,13 @@ def test_options_show_no_secret():
     assert SECRET not in repr(parse(**{"kafka.sasl.password": SECRET}))
 
 
-def test_a_source_that_ends_begins_with_the_first_offset():
+@pytest.mark.parametrize("kafka", [PYTHON_KAFKA, SPARKS_KAFKA], ids=lambda each: each.format)
+def test_a_source_that_ends_begins_with_the_first_offset(kafka):
     """Unless the job says where; one without end begins as Spark's connector does."""
-    assert {"a": "1", "startingOffsets": "earliest"} == PYTHON_KAFKA.complete(
-        {"a": "1"}, bounded=True
-    )
-    assert {"a": "1"} == PYTHON_KAFKA.complete({"a": "1"}, bounded=False)
+    assert {"a": "1", "startingOffsets": "earliest"} == kafka.complete({"a": "1"}, bounded=True)
+    assert {"a": "1"} == kafka.complete({"a": "1"}, bounded=False)
     for said in ("startingoffsets", "startingTimestamp", "STARTINGOFFSETSBYTIMESTAMP"):
-        assert {said: "x"} == PYTHON_KAFKA.complete({said: "x"}, bounded=True)
+        assert {said: "x"} == kafka.complete({said: "x"}, bounded=True)
 
 
 def test_a_missing_connector_has_two_ways_out():
