@@ -30,7 +30,7 @@ _SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text
 # Options of file streams that a batch reader ignores: harmless value, and what it would miss.
 _STREAM_ONLY: Final[Mapping[str, tuple[str, str]]] = {
     "cleansource": ("off", "a batch job cleans no files, so cleanSource would be ignored"),
-    "filenameonly": ("false", "a batch job reads every file, also two of one name (fileNameOnly)"),
+    "maxfileage": ("", "a batch job reads files of any age, so maxFileAge would be ignored"),
 }
 
 
