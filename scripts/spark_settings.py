@@ -28,10 +28,11 @@ CONSTANT = re.compile(rb"\x01(?=(..)(spark(?:\.[A-Za-z0-9_\-]+)+))", re.DOTALL)
 
 def names_in(home: Path) -> set[str]:
     """Return the names of settings in the jars of a Spark."""
-    return {name for jar in (home / "jars").glob("spark-*.jar") for name in _names_in_jar(jar)}
+    return {name for jar in (home / "jars").glob("spark-*.jar") for name in names_in_jar(jar)}
 
 
-def _names_in_jar(jar: Path) -> Iterator[str]:
+def names_in_jar(jar: Path) -> Iterator[str]:
+    """Yield the names of settings in the classes of a jar."""
     with zipfile.ZipFile(jar) as archive:
         for member in archive.namelist():
             if member.endswith(".class"):

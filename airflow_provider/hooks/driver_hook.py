@@ -33,6 +33,7 @@ from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.state import RunState, driver_at_work
 from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.spark.defaults import check_names
+from airflow_provider.runtime.spark.options import check_settings
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ class DriverHook(BaseHook):
         return {**theirs, **self._options.conf}
 
     def _checked(self, conf: dict[str, str]) -> dict[str, str]:
+        check_settings(conf, "conf")
         for line in check_names(conf, "conf"):
             self.log.warning("%s", line)
         return conf

@@ -166,6 +166,18 @@ def test_the_connection_has_settings_and_the_task_wins(
     }
 
 
+def test_a_setting_of_the_connection_that_leaves_input_out_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """No driver is submitted; what the task says wins here, too."""
+    name = "spark.sql.files.ignoreMissingFiles"
+    connect(monkeypatch, "local[1]", conf={name: "true"})
+
+    with pytest.raises(ConfigError, match=f"^conf {name}=true: Spark leaves out a file"):
+        hook_of().check(str(tmp_path / "job"), entry)
+    hook_of(conf={name: "false"}).check(str(tmp_path / "job"), entry)
+
+
 @pytest.mark.parametrize("conf", ["spark.a=1", ["spark.a"], {"spark.a": 1}])
 def test_settings_of_the_connection_that_are_none_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, conf: Any
@@ -589,6 +601,7 @@ def test_the_zip_holds_the_whole_runtime_and_nothing_of_airflow(tmp_path: Path) 
     files = [
         *(root / "runtime").rglob("*.py"),
         *(root / "extensions").rglob("*.py"),
+        root / "runtime" / "spark" / "options.txt",
         root / "runtime" / "spark" / "settings.txt",
     ]
     stays = {"testing", "operator.py", "hook.py", "view.py"}

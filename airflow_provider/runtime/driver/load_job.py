@@ -49,6 +49,7 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.file_listing import check_lists_once
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone, upstream_of
+from airflow_provider.runtime.spark.options import check_session
 from airflow_provider.runtime.spark.session import choose_maintenance, job_session
 from airflow_provider.runtime.spark.spark_log import keep_secrets
 from airflow_provider.runtime.spark.versions import explain_missing
@@ -152,6 +153,7 @@ def load_job_in(
     context = declare({})
     with _held(context):
         check_names_and_places(context.queries)
+        check_session(context.spark.conf)
         plan = _planned(spec, context.queries, mode, definition_of(function))
     choose_maintenance(session, is_endless=plan.until == "stopped")
     return LoadedJob(

@@ -33,6 +33,7 @@ from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepo
 from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.spark.defaults import check_master_and_heap, check_names
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
+from airflow_provider.runtime.spark.options import check_settings
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
 from airflow_provider.runtime.spark.spark_log import settings_without_ui
 
@@ -223,6 +224,7 @@ def check_before_spark(
     check_kept_secret(spec)
     if not is_submitted():
         check_master_and_heap(spec.master, spec.conf, words()["CONF"])
+    check_settings(spec.conf, words()["CONF"])
     for line in (*neighbour_lines(directory), *check_names(spec.conf, words()["CONF"])):
         log.warning("%s", line)
     observer = check_before_cleanup(spec, directory, clock)  # waits, so behind what is quick

@@ -28,7 +28,6 @@ from airflow_provider.runtime.queries.query import QueryDefinition, check_query,
 from airflow_provider.runtime.queries.read_options import (
     check_end,
     check_idle_timeout,
-    check_options,
     check_read_order,
     check_watermark,
     with_also,
@@ -41,6 +40,7 @@ from airflow_provider.runtime.queries.source import (
     SourceDefinition,
     load_table,
 )
+from airflow_provider.runtime.queries.spark_options import check_options
 from airflow_provider.runtime.queries.taps import (
     KEPT_FIELDS,
     behind_state,
@@ -177,7 +177,7 @@ class JobContext:
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
         written = self._output_named(path)
-        check_options(name, format, options or ())
+        check_options(name, format, options or {})
         binding = self._bindings.get(name, SourceBinding())
         declared = SourceDefinition(
             name=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -204,6 +205,16 @@ def _table_options(leaf: Any) -> Any | None:
     if kind == "DataSourceV2Relation":
         return leaf.options()
     return None
+
+
+def options_of_leaf(leaf: Any) -> dict[str, str]:
+    """Return the options with which a leaf of an analyzed plan reads; none if it tells none."""
+    options = _stream_options(leaf) or _table_options(leaf)
+    if options is None:
+        return {}
+    if isinstance(options, collections.abc.Mapping):  # Java's; others are Scala's
+        return {str(key): str(value) for key, value in options.items()}
+    return {str(pair._1()): str(pair._2()) for pair in items(options.toSeq())}
 
 
 def option_of(options: Any, key: str) -> str | None:

@@ -40,6 +40,7 @@ from airflow_provider.runtime.queries.source import (
     lacks_kafka,
     missing_connector,
 )
+from airflow_provider.runtime.queries.spark_options import refused_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -387,6 +388,7 @@ def _of_plan(query: QueryDefinition) -> Iterator[SparkStreamError]:
         f"query {query.name!r}: Spark cannot run it as a {'stream' if as_stream else 'batch job'}"
     )
     mistake = NotAStreamError if as_stream else ConfigError
+    yield from refused_reads(query.name, query.df)
     sources = list(_of_sources(query, where)) if as_stream else []
     yield from sources
     refused = check_supported(query.df, query.output_mode)

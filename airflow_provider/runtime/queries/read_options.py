@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import difflib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,51 +16,9 @@ from airflow_provider.runtime.queries.output_locations import location_key, read
 from airflow_provider.runtime.queries.source import LATEST, MODIFIED, NAME, EndOption
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from airflow_provider.runtime.queries.source import SourceDefinition
-
-_ALIKE: Final = 0.9  # of two names that differ in a slip of a finger
-_OF_FILES: Final = (
-    "basePath cleanSource compression fileNameOnly ignoreCorruptFiles ignoreMissingFiles "
-    "latestFirst "
-    "maxBytesPerTrigger maxCachedFiles maxFileAge maxFilesPerTrigger modifiedAfter modifiedBefore "
-    "pathGlobFilter recursiveFileLookup sourceArchiveDir timeZone path discardCachedInputRatio"
-)
-_OF_TEXT: Final = (
-    "charset charToEscapeQuoteEscaping codec columnNameOfCorruptRecord comment dateFormat "
-    "delimiter "
-    "emptyValue enableDateTimeParsingFallback encoding enforceSchema escape header "
-    "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace inferSchema lineSep locale maxCharsPerColumn "
-    "maxColumns mode multiLine nanValue negativeInf nullValue positiveInf preferDate quote "
-    "quoteAll samplingRatio sep singleVariantColumn timestampFormat timestampNTZFormat "
-    "unescapedQuoteHandling wholetext escapeQuotes"
-)
-_OF_JSON: Final = (
-    "allowBackslashEscapingAnyCharacter allowComments allowNonNumericNumbers "
-    "allowNumericLeadingZeros allowSingleQuotes allowUnquotedControlChars allowUnquotedFieldNames "
-    "dropFieldIfAllNull ignoreNullFields prefersDecimal primitivesAsString"
-)
-_OF_COLUMNS: Final = "datetimeRebaseMode int96RebaseMode mergeSchema"
-_FORMATS: Final = frozenset({"csv", "json", "orc", "parquet", "text"})
-_SPARK_OPTIONS: Final = {
-    name.lower(): name for name in f"{_OF_FILES} {_OF_TEXT} {_OF_JSON} {_OF_COLUMNS}".split()
-}
-
-
-def check_options(source: str, file_format: str, options: Iterable[str]) -> None:
-    """Refuse mistyped options of a file source; an option unlike any known one is passed on."""
-    if file_format.lower() not in _FORMATS:
-        return
-    for name in options:
-        meant = difflib.get_close_matches(name.lower(), _SPARK_OPTIONS, n=1, cutoff=_ALIKE)
-        if name.lower() not in _SPARK_OPTIONS and meant:
-            msg = (
-                f"source {source!r}: {file_format} has no option {name!r}, which Spark would "
-                f"ignore; use {_SPARK_OPTIONS[meant[0]]!r}"
-            )
-            raise ConfigError(msg)
-
 
 # What they answer when they are asked how far they reach is all there is.
 _TELL_THEIR_END: Final = frozenset({"kafka", FORMAT, "rate", "rate-micro-batch"})
