@@ -1,4 +1,4 @@
-"""What a batch has scanned, and what Spark's logs list for it."""
+"""Scans of a batch, compared with what Spark's logs list for it."""
 
 from __future__ import annotations
 
