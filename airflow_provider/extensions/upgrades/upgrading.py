@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial, UpgradeSteps
 from airflow_provider.runtime.base.host import identify_this
@@ -42,6 +42,10 @@ from airflow_provider.runtime.jobdir.run_spec import read_secrets
 from airflow_provider.runtime.jobdir.runs import last_run, request_of
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
 from airflow_provider.runtime.observe.supervise import sample_query
+from airflow_provider.runtime.queries.cleaned_sources import (
+    check_never_read_again,
+    check_read_once,
+)
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.rewind import put_rewound
@@ -60,6 +64,12 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+
+_READ_BY_OLD: Final = (
+    "and the old version has to read it if the new one is rejected; leave cleanSource out, and "
+    "start the version with it again when it is in force: what it has read until then stays"
+)
 
 
 class _StopOfTrial(threading.Event):
@@ -145,6 +155,8 @@ class Upgrade(UpgradeSteps):
                 "with two phases, or stop the job and start the new version by hand"
             )
             raise ConfigError(msg)
+        check_read_once(job.queries)
+        check_never_read_again(job.queries, _READ_BY_OLD)
         starting_point(self._spec, self._directory, job, self._clock).check()
 
     def _check_not_draining(self) -> None:

@@ -35,6 +35,7 @@ from airflow_provider.runtime.checkpoint.operators import (
     has_one_partition,
     infer_operator,
 )
+from airflow_provider.runtime.checkpoint.source_end import file_position
 from airflow_provider.runtime.checkpoint.state_files import (
     DEFAULT_STORE,
     StoreFiles,
@@ -67,7 +68,6 @@ _PROVIDER_NAMES: Final = {
 _METADATA_ENTRY = re.compile(r"state/\d+/_metadata/v2/(\d+)")
 _SCHEMA_FILE = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 _SOURCE_ENTRY = re.compile(r"sources/([^/]+)/(\d+)(?:\.compact)?")
-_FILE_OFFSET = re.compile(r'(?:[^{]*:)?\{"logOffset":(\d+)\}')
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -194,7 +194,8 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
     The offset log does not name the folder of a line, but no assignment exists if the n-th longest
     log is shorter than the n-th greatest offset. A source read at several places has one folder.
     """
-    wanted = [int(found[1]) for line in offsets.sources if (found := _FILE_OFFSET.fullmatch(line))]
+    positions = map(file_position, offsets.sources)
+    wanted = [position for position in positions if position is not None]
     ends: dict[str, int] = {}
     for path in plain:
         if entry := _SOURCE_ENTRY.fullmatch(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeGuard
 
 from airflow_provider.runtime.base import failpoints
@@ -18,7 +19,7 @@ from airflow_provider.runtime.base.typed_json import (
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
 
@@ -171,6 +172,7 @@ def _text(value: Any) -> str:
 
 _VERSION: Final = "v1"
 _COMPACT: Final = ".compact"
+_FILE_OFFSET: Final = re.compile(r'(?:[^{]*:)?\{"logOffset":(\d+)\}')
 
 
 class _Entry(TypedDict):
@@ -203,6 +205,12 @@ def position_of(line: str) -> int:
         raise UnknownFormatError(msg) from error
 
 
+def file_position(line: str) -> int | None:
+    """Return the number that a line of the offset log names; None for another kind of source."""
+    found = _FILE_OFFSET.fullmatch(line)
+    return int(found[1]) if found is not None else None
+
+
 class SourceLog:
     """Spark's log of the files that one file source has read, in ``sources/<folder>/``.
 
@@ -225,11 +233,18 @@ class SourceLog:
     def read_through(self, number: int) -> list[LoggedFile]:
         if number < 0:
             return []
+        return [file for n, file in self._through(number) if n <= number]
+
+    def positions(self) -> dict[str, int]:
+        """Return the position of each file that was read, or is planned to be, by its address."""
+        return {file.path: n for n, file in self._through(None)}
+
+    def _through(self, number: int | None) -> Iterator[tuple[int, LoggedFile]]:
         names = self._storage.list(self._folder)
         newest = max(numbers_in(names, _COMPACT), default=-1)
-        later = [n for n in numbers_in(names) if newest < n <= number]
-        parts = [newest, *later] if newest >= 0 else later
-        return [file for part in parts for n, file in self._entries(part)[1] if n <= number]
+        later = [n for n in numbers_in(names) if newest < n and (number is None or n <= number)]
+        for part in [newest, *later] if newest >= 0 else later:
+            yield from self._entries(part)[1]
 
     def replace(self, changes: Mapping[int, Sequence[LoggedFile]]) -> None:
         """Replace the files of positions, also in later compacted entries.

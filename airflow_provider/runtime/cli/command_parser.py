@@ -95,6 +95,12 @@ def add_conf(command: argparse.ArgumentParser) -> None:
     command.add_argument("--conf", action="append", default=[], metavar="K=V", help=text)
 
 
+def add_accept_lost_input(command: argparse.ArgumentParser) -> None:
+    """Add ``--accept-lost-input``."""
+    text = "go back although input that would be read again is gone: DATA LOSS, its rows are lost"
+    command.add_argument("--accept-lost-input", action="store_true", help=text)
+
+
 def add_job_dir(
     command: argparse.ArgumentParser,
     name: str = "job_dir",

@@ -11,7 +11,13 @@ from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, describe_checkpoint
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
-from airflow_provider.runtime.cli.command_parser import JOB_DIR, add_conf, add_job_dir, add_json
+from airflow_provider.runtime.cli.command_parser import (
+    JOB_DIR,
+    add_accept_lost_input,
+    add_conf,
+    add_job_dir,
+    add_json,
+)
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
@@ -123,6 +129,7 @@ def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     rewind.add_argument("run_id", metavar="RUN_ID", help="the run to undo")
     text = "undo the runs after it, too, the newest first"
     rewind.add_argument("--with-later", action="store_true", help=text)
+    add_accept_lost_input(rewind)
     _add_entry_and_conf(rewind)
 
 
@@ -151,6 +158,7 @@ def _rewind(arguments: argparse.Namespace) -> int:
         with_later=arguments.with_later,
         entry=arguments.entry,
         conf=parse_pairs(arguments.conf, "--conf"),
+        accepts_loss=arguments.accept_lost_input,
     )
     for run in rewound:
         print(f"{arguments.job_dir}: {run}")

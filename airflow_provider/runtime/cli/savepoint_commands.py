@@ -9,6 +9,7 @@ from airflow_provider.runtime.base.clock import SystemClock, parse_duration
 from airflow_provider.runtime.cli.command_parser import (
     JOB_DIR,
     SAVEPOINT,
+    add_accept_lost_input,
     add_conf,
     add_job_dir,
     add_json,
@@ -99,6 +100,7 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
     text = "with --revert: the job's function; default: the last run's"
     restore.add_argument("--entry", metavar="FILE.py:FUNC", help=text)
     _add_partitions(restore)
+    add_accept_lost_input(restore)
     restore.add_argument(
         "--skip-in-flight",
         action="store_true",
@@ -219,6 +221,7 @@ def _restore(arguments: argparse.Namespace) -> int:
         claim_mode=arguments.claim_mode.replace("-", "_"),
         skip_in_flight=arguments.skip_in_flight,
         partitions=arguments.state_partitions,
+        accepts_loss=arguments.accept_lost_input,
     )
     _print_restored(arguments.job_dir, record)
     for line in describe_restored(arguments.job_dir, record):

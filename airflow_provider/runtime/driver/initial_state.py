@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
 from airflow_provider.runtime.jobdir.identity import add_predecessors
 from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
@@ -30,6 +31,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     open_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
+from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import pinned_savepoint
@@ -73,8 +75,10 @@ class StartingPoint:
         partitions: int | None = None,
         make_repartition: Callable[[], Repartition] | None = None,
         upstream: Mapping[str, Sequence[str]] | None = None,
+        input_check: InputCheck | None = None,
     ) -> None:
         self._directory = directory
+        self._input = input_check or InputCheck()
         self._url = open_storage(url).url if url is not None else None
         self._queries = queries
         self._allow_non_restored = allow_non_restored
@@ -95,6 +99,10 @@ class StartingPoint:
         if self._partitions is not None:
             check_repartitionable(savepoint, names.values())
             self._repartition()
+        self._check_input(savepoint, names)
+
+    def _check_input(self, savepoint: Savepoint, names: Mapping[str, str]) -> None:
+        self._input.check(self._directory, savepoint, names)
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
         """Refuse a job that cannot continue from where a rewind will set it; nothing is written."""
@@ -110,7 +118,7 @@ class StartingPoint:
         Crash safety: calling it again completes it.
         """
         Restores(self._directory).remove_left()
-        restore = Restore(self._directory, fence, clock)
+        restore = Restore(self._directory, fence, clock, input=self._input)
         if self._url is None or self._has_begun():
             self._start_over(restore)
             return
@@ -321,6 +329,10 @@ class TakeOver(StartingPoint):
         for query in self._source.queries:
             log.info("query=%s continues from %s, which is left alone", query.name, query.logs.url)
 
+    def _check_input(self, savepoint: Savepoint, names: Mapping[str, str]) -> None:
+        if self._is_taken:  # else it goes back to nowhere: the batch in flight runs again
+            super()._check_input(savepoint, names)
+
     def _open(self) -> Savepoint:
         if self._is_taken:
             return super()._open()
@@ -386,4 +398,5 @@ def starting_point(
         partitions=spec.state_partitions,
         make_repartition=lambda: spark_repartition(job.spark),
         upstream=job.upstream,
+        input_check=InputCheck(spark_listing(job.spark)),
     )

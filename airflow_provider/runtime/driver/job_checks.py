@@ -17,6 +17,10 @@ from airflow_provider.runtime.jobdir.identity import (
     lineage_of,
 )
 from airflow_provider.runtime.jobdir.run_spec import check_not_in_clear_text, read_secrets
+from airflow_provider.runtime.queries.cleaned_sources import (
+    check_never_read_again,
+    check_read_once,
+)
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
 from airflow_provider.runtime.spark.defaults import configured
@@ -159,6 +163,18 @@ def _marked(text: str) -> Iterator[str]:
     for name in redaction.known().values:
         if redaction.marker(name) in text:
             yield name
+
+
+def check_consumed(spec: RunSpec, queries: Sequence[QueryDefinition]) -> None:
+    """Refuse a source that removes files which the job reads elsewhere, or may read again."""
+    check_read_once(queries)
+    if spec.replayable_runs > 0:
+        option = of_caller("--replayable-runs", "on_clear='replay' and replayable_runs")
+        why = (
+            "and a run that can be replayed has to find it again; leave cleanSource out, and "
+            f"remove files when their run is no longer replayable, or leave {option} out"
+        )
+        check_never_read_again(queries, why)
 
 
 def check_outputs(

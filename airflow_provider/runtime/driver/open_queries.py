@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.driver.job_checks import check_outputs, writer_of
+from airflow_provider.runtime.driver.job_checks import check_consumed, check_outputs, writer_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
@@ -22,10 +22,12 @@ from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.batch_sizing import BatchSizer
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
+from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.queries.query import bind
 from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import EventTimes
+from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
@@ -211,11 +213,19 @@ def check_begin(
 ) -> None:
     """Refuse a state that the loaded job cannot begin from; nothing is written."""
     check_not_emptied(directory.storage)
+    check_consumed(spec, job.queries)
     check_outputs(spec, directory, job.queries)
     if spec.replays is None:
         start.check()
         return
-    rewind = Rewind(directory, spec.replays, job.queries, OpenFence(), clock)
+    rewind = Rewind(
+        directory,
+        spec.replays,
+        job.queries,
+        OpenFence(),
+        clock,
+        input=InputCheck(spark_listing(job.spark)),
+    )
     start.check_rewound(rewind.check())
 
 
@@ -234,5 +244,6 @@ def check_under_lease(
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:
         by = f"run {run_id}, which replays it"
-        Rewind(directory, spec.replays, job.queries, lease, clock, by).rewind()
+        listing = InputCheck(spark_listing(job.spark))
+        Rewind(directory, spec.replays, job.queries, lease, clock, by, listing).rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)

@@ -27,12 +27,14 @@ from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_over
+from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
     check_restorable,
     open_savepoint,
 )
+from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
@@ -50,6 +52,7 @@ from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, runs
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import Output, Written, output_of
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark
+from airflow_provider.runtime.storage.input_folders import names_in_folder
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ def restore_job(
     claim_mode: str = "no_claim",
     skip_in_flight: bool = False,
     partitions: int | None = None,
+    accepts_loss: bool = False,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> OperationRecord:
@@ -92,12 +96,14 @@ def restore_job(
         claim_mode: ``no_claim``, or ``claim`` to dispose of the savepoint when the restore is done.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
         partitions: the number over which Spark spreads the state; None to keep it.
+        accepts_loss: go back although input that would be read again is gone: its rows are lost.
         spark: a session whose JVM is used and left running; None to start Spark if it is needed.
         clock: time; None for the machine's.
 
     Raises:
         ConfigError: the savepoint is not this job's, its state cannot be repartitioned, or the job
             has written after it and *revert* is False.
+        LostInputError: input that would be read again is gone.
         JobDrainedError, CheckpointError: the savepoint cannot be restored.
         LeaseHeldError: a driver is running the job.
 
@@ -107,8 +113,7 @@ def restore_job(
     _check_claim_mode(claim_mode)
     check_partitions(partitions)
     with refusing(job_dir, "read"):
-        directory = open_job_directory(job_dir)
-        _check_in_force(directory)
+        _check_in_force(directory := open_job_directory(job_dir))
     if (before := _claimed_before(directory, savepoint_url)) is not None:
         collect_leftover(savepoint_url, clock=clock)
         return before
@@ -117,8 +122,11 @@ def restore_job(
     names = _names(directory, savepoint)  # now, before Spark starts, and under the lease
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
-    observer = wait_for_free_lease(directory.storage, clock)
     is_spark_needed = revert or partitions is not None
+    if not is_spark_needed:  # but to list input that this process does not reach
+        check = _input(None, accepts_loss=accepts_loss).check
+        is_spark_needed = bool(check(directory, savepoint, names, skips_in_flight=skip_in_flight))
+    observer = wait_for_free_lease(directory.storage, clock)
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
     with (
         pinned_savepoint(savepoint_url, clock, directory.url) as savepoint,
@@ -127,17 +135,18 @@ def restore_job(
         queries = _declare(directory, entry, conf, session) if revert and session else ()
         spread = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
-            names = _names(directory, savepoint)
             settings = RestoreSettings(
                 savepoint,
-                names,
+                names := _names(directory, savepoint),
                 claim_mode=claim_mode,
                 skip_in_flight=skip_in_flight,
                 partitions=partitions,
                 rewinds=_rewound_by(directory, savepoint, names),
                 supersedes=True,
             )
-            restore = Restore(directory, lease, clock, queries)
+            restore = Restore(
+                directory, lease, clock, queries, _input(session, accepts_loss=accepts_loss)
+            )
             begun = restore.begin(settings)
             _put_job(directory, savepoint, clock)
             done = restore.finish(begun, savepoint, spread)
@@ -153,6 +162,7 @@ def rewind_job(
     with_later: bool = False,
     entry: str | None = None,
     conf: Mapping[str, str] | None = None,
+    accepts_loss: bool = False,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> list[RewoundRun]:
@@ -164,6 +174,7 @@ def rewind_job(
         with_later: rewind the runs that have built on it, too, the newest first.
         entry: where the job's function is now; None for where the last run found it.
         conf: Spark configuration.
+        accepts_loss: rewind although input that would be read again is gone: its rows are lost.
         spark: a session whose JVM is used and left running; None to start Spark.
         clock: time; None for the machine's.
 
@@ -172,6 +183,7 @@ def rewind_job(
 
     Raises:
         RevertError: a run cannot be rewound, or a restore has rewound a part of it.
+        LostInputError: input that would be read again is gone.
         LeaseHeldError: a driver is running the job.
 
     Crash safety: no driver runs the job before a call like this one has completed it.
@@ -188,11 +200,21 @@ def rewind_job(
         queries = _declare(directory, entry, conf, session)
         name = f"rewind-{run_id}"
         with _leased(directory, name, session, observer, clock, rewinds=run_id) as lease:
-            rewound = [
-                _rewind_one(directory, each, Rewind(directory, each, queries, lease, clock))
-                for each in _to_rewind(directory, run_id, later, with_later=with_later)
-            ]
+            listing = _input(session, accepts_loss=accepts_loss)
+
+            def rewind_of(run: str) -> Rewind:
+                return Rewind(directory, run, queries, lease, clock, input=listing)
+
+            runs = _to_rewind(directory, run_id, later, with_later=with_later)
+            if len(runs) > 1:  # all of their input, before the first of them is rewound
+                rewind_of(run_id).check_input()
+            rewound = [_rewind_one(directory, each, rewind_of(each)) for each in runs]
     return rewound if with_later else rewound[-1:]
+
+
+def _input(session: SparkSession | None, *, accepts_loss: bool) -> InputCheck:
+    listing = spark_listing(session) if session is not None else names_in_folder
+    return InputCheck(listing, accepts_loss)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     partitions_of,
     saved_offsets,
 )
+from airflow_provider.runtime.savepoints.needed_input import LISTED_HERE, InputCheck
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
@@ -118,13 +119,15 @@ class RestoreSettings:
 class Restore:
     """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*.
 
-    *outputs* are the queries whose output after the savepoint is reverted.
+    *outputs* are the queries whose output after the savepoint is reverted; *input* checks that what
+    they read again is still there.
     """
 
     directory: JobDirectory
     fence: Fence
     clock: Clock
     outputs: Sequence[OutputOfQuery] = ()
+    input: InputCheck = LISTED_HERE
 
     def begin(self, settings: RestoreSettings) -> OperationRecord:
         """Put the operation, or return the open one.
@@ -135,6 +138,7 @@ class Restore:
             ConfigError: an open restore is of another savepoint, or a query that is not one of
                 *outputs* has published epochs after the savepoint.
             RevertError: an output cannot be reverted.
+            LostInputError: input that would be read again is gone.
             JobDrainedError, CheckpointError: see :func:`check_restorable`.
             LeaseLostError: another driver has taken over.
         """
@@ -162,7 +166,7 @@ class Restore:
     def plan(self, settings: RestoreSettings, before: RestorePlan | None = None) -> RestorePlan:
         """Return what :meth:`begin` would begin, in the place of the open one *before*, if any.
 
-        It refuses what :meth:`begin` refuses of the outputs; nothing is written.
+        It refuses what :meth:`begin` refuses of the outputs and the input; nothing is written.
         """
         savepoint, directory = settings.savepoint, self.directory
         saved = savepoint.record.queries if savepoint is not None else {}
@@ -185,6 +189,14 @@ class Restore:
             reverts=bool(self.outputs),
         )
         self._check_outputs(plan)
+        self.input.check(
+            directory,
+            savepoint,
+            settings.names,
+            outputs=self.outputs,
+            skips_in_flight=settings.skip_in_flight,
+            is_accepted=settings.keep_outputs,
+        )
         return plan
 
     def _check_outputs(self, plan: RestorePlan) -> None:

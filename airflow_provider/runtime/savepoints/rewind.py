@@ -26,6 +26,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.needed_input import LISTED_HERE, InputCheck
 from airflow_provider.runtime.savepoints.record import REWIND, REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
 from airflow_provider.runtime.savepoints.restore_log import (
@@ -190,6 +191,7 @@ class Rewind:
     fence: Fence
     clock: Clock
     by: str = "rewind"
+    input: InputCheck = LISTED_HERE
 
     def check(self) -> Savepoint | None:
         """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`."""
@@ -203,6 +205,11 @@ class Rewind:
         for name, query in plan.queries.items():
             self._check_alone(name, query["batch"])
         return savepoint
+
+    def check_input(self) -> None:
+        """Refuse to go back before this run if input that would be read again is gone."""
+        settings = self._settings(starting_savepoint(self.directory, self.run_id))
+        self.input.check(self.directory, settings.savepoint, settings.names, outputs=self.queries)
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it."""
@@ -229,7 +236,7 @@ class Rewind:
 
     @property
     def _restore(self) -> Restore:
-        return Restore(self.directory, self.fence, self.clock, self.queries)
+        return Restore(self.directory, self.fence, self.clock, self.queries, self.input)
 
     def _settings(self, savepoint: Savepoint | None) -> RestoreSettings:
         saved = savepoint.record.queries if savepoint is not None else {}
