@@ -39,6 +39,7 @@ _MODULES: Final = (
     "runtime.jobdir.run_records",
     "runtime.jobdir.submissions",
     "runtime.jobdir.upgrade_record",
+    "runtime.savepoints.checkpoint_claim",
     "runtime.savepoints.record",
 )
 KINDS: Final[frozenset[type[Document]]] = frozenset(

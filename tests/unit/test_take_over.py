@@ -13,7 +13,10 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.driver.initial_state import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.identity import begin_identity, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.queries.taken_checkpoints import check_taken_once
+from airflow_provider.runtime.savepoints.checkpoint_claim import TakeOverRecord, claim_checkpoint
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
@@ -61,17 +64,20 @@ def begin(directory: JobDirectory, *queries: Any) -> TakeOver:
 
 
 def test_a_checkpoint_is_taken_over_when_the_job_begins_and_never_again(directory, plain):
-    """The job goes on from its own copy, under an id of its own; the plain one stays as it was."""
+    """The job goes on from its own copy, under an id of its own; the plain one has a claim more."""
     query: Any = Query("out", str(plain.root))
     before = {path: path.read_bytes() for path in plain.root.rglob("*") if path.is_file()}
     start = begin(directory, query)
     start.check()
     assert not Path(directory.url).exists()
 
+    begin_identity(directory.storage, FakeClock())
     lease = take_lease(directory.storage, FakeClock(), run_id="r1", timeout_s=0.1)
     start.restore(lease, FakeClock())
     lease.release()
 
+    assert (plain.root / "taken-over.json").exists()
+    (plain.root / "taken-over.json").unlink()
     own = CheckpointLogs(directory.checkpoint("out"))
     assert (1, 1) == (own.position().last_offsets, own.position().last_commit)
     assert own.query_id() not in {None, QUERY_ID}
@@ -84,6 +90,7 @@ def test_a_checkpoint_is_taken_over_when_the_job_begins_and_never_again(director
 def test_a_take_over_that_was_cut_short_goes_on(directory, plain, monkeypatch):
     """The restore that has begun is ended, from the copy that it began with."""
     query: Any = Query("out", str(plain.root))
+    begin_identity(directory.storage, FakeClock())
     lease = take_lease(directory.storage, FakeClock(), run_id="r1", timeout_s=0.1)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -136,3 +143,105 @@ def test_a_checkpoint_of_another_query_is_refused(directory, plain):
     with pytest.raises(ConfigError, match="query 'out' does not fit the savepoint .*plain: "):
         begin(directory, Query("out", str(plain.root), topology=other)).check()
     assert not Path(directory.url).exists()
+
+
+def restore(directory: JobDirectory, *queries: Any) -> None:
+    """Take the checkpoints over, as a driver of the job does."""
+    clock = FakeClock()
+    begin_identity(directory.storage, clock)
+    start = begin(directory, *queries)
+    start.check()
+    lease = take_lease(directory.storage, clock, run_id="r1", timeout_s=0.1)
+    try:
+        start.restore(lease, clock)
+    finally:
+        lease.release()
+
+
+@pytest.mark.parametrize("name", ["out", "other"])
+def test_a_second_job_does_not_take_over_the_same_checkpoint(directory, plain, tmp_path, name):
+    """The error names the first job and its query, and nothing is written for the second one."""
+    restore(directory, Query("out", str(plain.root)))
+    other = JobDirectory(LocalStorage(str(tmp_path / "second")))
+
+    refused = (
+        rf"query {name!r}: query 'out' of the job in {directory.url} continues .*after batch 1"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        begin(other, Query(name, str(plain.root))).check()
+    assert not Path(other.url).exists()
+
+    (plain.root / "taken-over.json").unlink()
+    restore(other, Query(name, str(plain.root)))
+    assert 1 == CheckpointLogs(other.checkpoint(name)).position().last_commit
+
+
+def test_of_two_jobs_that_begin_together_one_takes_the_checkpoint_over(directory, plain, tmp_path):
+    """Both have found no claim; put-if-absent decides, before anything is copied."""
+    query: Any = Query("out", str(plain.root))
+    other = JobDirectory(LocalStorage(str(tmp_path / "second")))
+    clock = FakeClock()
+    begin_identity(other.storage, clock)
+    late = begin(other, query)
+    late.check()
+    restore(directory, query)
+
+    lease = take_lease(other.storage, clock, run_id="r1", timeout_s=0.1)
+    with pytest.raises(ConfigError, match=f"of the job in {directory.url} continues"):
+        late.restore(lease, clock)
+    lease.release()
+    assert [] == other.storage.list("savepoints")
+
+
+def test_a_job_that_follows_the_one_of_the_claim_takes_over(directory, plain, tmp_path):
+    """A directory that was lost is replaced, and its successor names it."""
+    query: Any = Query("out", str(plain.root))
+    restore(directory, query)
+    other = JobDirectory(LocalStorage(str(tmp_path / "second")))
+    lost = identity_of(directory.storage)
+    begin_identity(other.storage, FakeClock(), lost)
+
+    restore(other, query)
+
+
+def test_a_place_that_cannot_be_written_is_taken_over_without_a_claim(
+    directory, plain, monkeypatch, caplog
+):
+    """The log says that nothing keeps another job from it."""
+
+    def refuse(*_: Any) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(TakeOverRecord, "put_if_absent", refuse)
+
+    claim_checkpoint(plain.storage, a_claim("0" * 15), ())
+    assert "cannot be claimed" in caplog.text
+
+
+def a_claim(identity: str) -> TakeOverRecord:
+    at = "2026-01-01T00:00:00.000Z"
+    return TakeOverRecord(identity=identity, job_dir="/job", query="out", batch=1, at=at)
+
+
+def test_a_query_that_is_new_in_a_job_does_not_read_again_what_plain_spark_has_read(
+    directory, plain, tmp_path
+):
+    """A checkpoint is taken over when a job begins, so that of a later query would be ignored."""
+    restore(directory, Query("out", str(plain.root)))
+    later = CheckpointBuilder(tmp_path / "later").begin().run(0)
+    queries: Any = [Query("out", str(plain.root)), Query("new", str(later.root))]
+
+    with pytest.raises(ConfigError, match="query 'new' is new in a job that has begun"):
+        checkpoints_to_take_over(directory, queries)
+    directory.checkpoint("new").put("metadata", b'{"id":"x"}')
+    assert {} == checkpoints_to_take_over(directory, queries)
+
+
+def test_two_queries_of_a_job_do_not_take_over_one_checkpoint(tmp_path):
+    """Nor by two spellings of its address; without a checkpoint there is nothing to compare."""
+    first: Any = [Query("a", str(tmp_path / "c")), Query("b", None)]
+
+    check_taken_once(first, "d", None)
+    check_taken_once(first, "d", str(tmp_path / "d"))
+    with pytest.raises(ConfigError, match="queries 'a' and 'd' both continue from the checkpoint"):
+        check_taken_once(first, "d", f"file://{tmp_path}/x/../c/")

@@ -23,6 +23,8 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, VisibleSink
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.queries.output_locations import location_key
+from airflow_provider.runtime.queries.taken_checkpoints import taken_twice
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG, SparkSink
 from airflow_provider.runtime.spark.spark_log import application_settings
 from airflow_provider.runtime.spark.versions import fitting_packages
@@ -108,6 +110,7 @@ class Declaring:
         self._writers: set[threading.Thread] = set()
         # Of the queries that have an end, whether their own trigger gives it.
         self._ends: dict[str, bool] = {}
+        self._checkpoints: dict[str, str] = {}  # by location, the query that has it
         self._read: set[str] = set()  # queries that were waited for until all was read
         self._has_empty_table = False
         # Looks at queries by instruction and name, since the last query was declared.
@@ -181,7 +184,7 @@ class Declaring:
             plain,
             to=sink,
             output_mode=calls.output_mode,
-            takes_over=self._checkpoint_of(calls),
+            takes_over=self._taken_once(name, self._checkpoint_of(calls)),
         )
         self._tell(name, calls, sink, bounded=bounded)
 
@@ -319,6 +322,17 @@ class Declaring:
             return calls.checkpoint
         folder = self._context.spark.conf.get(_CHECKPOINTS, None)
         return f"{folder}/{calls.name}" if folder and calls.name else None
+
+    def _taken_once(self, name: str, checkpoint: str | None) -> str | None:
+        """Return the checkpoint, unless another query of the script has it."""
+        if checkpoint is None:
+            return None
+        second = f"query {name!r} ({self.sites.here()})"
+        first = self._checkpoints.setdefault(location_key(checkpoint), second)
+        if first == second:
+            return checkpoint
+        self.refuse(taken_twice(first, second, checkpoint))
+        return None
 
     def _tell(self, name: str, calls: WriterCalls, sink: Any, *, bounded: bool) -> None:
         guarantee = sink.guarantee if isinstance(sink, (OnePhaseSink, VisibleSink)) else _EXACT

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import VisibleSink
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.compatibility import (
@@ -20,7 +21,7 @@ from airflow_provider.runtime.driver.compatibility import (
 )
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.errors.ways_out import of_caller, set_option
-from airflow_provider.runtime.jobdir.identity import add_predecessors
+from airflow_provider.runtime.jobdir.identity import add_predecessors, lineage_of
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.queries.spark_state import spark_repartition
@@ -29,6 +30,12 @@ from airflow_provider.runtime.savepoints.catalog import (
     check_repartitionable,
     check_restorable,
     open_savepoint,
+)
+from airflow_provider.runtime.savepoints.checkpoint_claim import (
+    TakeOverRecord,
+    check_claim,
+    claim_checkpoint,
+    is_claimed,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
@@ -288,6 +295,7 @@ class TakeOver(StartingPoint):
         allow_non_restored: bool,
         upstream: Mapping[str, Sequence[str]],
         clock: Clock,
+        replaces_job: str | None = None,
     ) -> None:
         begun = Restores(directory).start()
         found = begun.plan.savepoint if begun is not None else None
@@ -300,6 +308,7 @@ class TakeOver(StartingPoint):
         )
         self._is_taken = found is not None
         self._clock = clock
+        self._follows = {replaces_job} if replaces_job is not None else set()
         self._source = Source(
             url=next(iter(checkpoints.values())).url,
             job=None,
@@ -312,14 +321,21 @@ class TakeOver(StartingPoint):
         if not self._is_taken:
             for query in self._queries:
                 self._check_in_flight(query)
+            for taken in self._source.queries:
+                check_claim(taken.checkpoint, taken.name, self._lineage())
         super().check()
 
+    def _lineage(self) -> set[str]:
+        return {*lineage_of(self._directory.storage), *self._follows}
+
     def restore(self, fence: Fence, clock: Clock) -> None:
-        """Copy the checkpoints, and set the queries to them.
+        """Claim the checkpoints, copy them, and set the queries to them.
 
         Crash safety: before the restore has begun, the next start copies again, under its own name.
         """
         if not self._is_taken:
+            for taken in self._source.queries:
+                self._claim(taken)
             self._url = f"{self._directory.url}/savepoints/{_FOLDER}{fence.token}"
             take_savepoint(
                 self._source, self._url, origin="upgrade", aligned_timeout_s=0.0, clock=clock
@@ -328,6 +344,17 @@ class TakeOver(StartingPoint):
         super().restore(fence, clock)
         for query in self._source.queries:
             log.info("query=%s continues from %s, which is left alone", query.name, query.logs.url)
+
+    def _claim(self, query: SourceQuery) -> None:
+        lineage = lineage_of(self._directory.storage)
+        claim = TakeOverRecord(
+            identity=lineage[0],
+            job_dir=self._directory.url,
+            query=query.name,
+            batch=query.logs.position().last_commit,
+            at=to_iso(self._clock.now()),
+        )
+        claim_checkpoint(query.checkpoint, claim, lineage)
 
     def _check_input(self, savepoint: Savepoint, names: Mapping[str, str]) -> None:
         if self._is_taken:  # else it goes back to nowhere: the batch in flight runs again
@@ -356,14 +383,35 @@ class TakeOver(StartingPoint):
 def checkpoints_to_take_over(
     directory: JobDirectory, queries: Sequence[QueryDefinition]
 ) -> dict[str, Storage]:
-    """Return the checkpoints from which the queries begin; none where the job has begun."""
+    """Return the checkpoints from which the queries begin; none where the job has begun.
+
+    Raises:
+        ConfigError: a query that is new in a job which has begun has such a checkpoint.
+    """
     last = Restores(directory).start()
     is_open = last is not None and last.is_open and _is_ours(directory, last.plan.savepoint)
     own = (CheckpointLogs(directory.checkpoint(name)) for name in directory.query_names())
-    if not is_open and (last is not None or any(logs.exists() for logs in own)):
-        return {}
     named = {q.name: open_storage(q.takes_over) for q in queries if q.takes_over is not None}
+    if not is_open and (last is not None or any(logs.exists() for logs in own)):
+        _check_none_new(directory, named)
+        return {}
     return {name: place for name, place in named.items() if _has_committed(place)}
+
+
+def _check_none_new(directory: JobDirectory, named: Mapping[str, Storage]) -> None:
+    """Refuse a query that would read again what plain Spark has read: only jobs take over."""
+    lineage = lineage_of(directory.storage)
+    for name, place in named.items():
+        has_begun = CheckpointLogs(directory.checkpoint(name)).exists()
+        if has_begun or not _has_committed(place) or is_claimed(place, name, lineage):
+            continue
+        msg = (
+            f"{directory.url}: query {name!r} is new in a job that has begun, and the checkpoint "
+            f"{place.url} is taken over only when a job begins, so the query would write again "
+            "what plain Spark has written; begin a new job directory, or leave the checkpoint out, "
+            "so that all of its input is read and written again"
+        )
+        raise ConfigError(msg)
 
 
 def _has_committed(place: Storage) -> bool:
@@ -388,6 +436,7 @@ def starting_point(
             allow_non_restored=spec.allow_non_restored_state,
             upstream=job.upstream,
             clock=clock,
+            replaces_job=spec.replaces_job,
         )
     return StartingPoint(
         directory,

@@ -41,6 +41,7 @@ from airflow_provider.runtime.queries.source import (
     load_table,
 )
 from airflow_provider.runtime.queries.spark_options import check_options
+from airflow_provider.runtime.queries.taken_checkpoints import check_taken_once
 from airflow_provider.runtime.queries.taps import (
     KEPT_FIELDS,
     behind_state,
@@ -328,7 +329,8 @@ class JobContext:
             operators: names of its stateful operators in plan order: one comes before those whose
                 rows it gets.
             takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
-                continues from it, with its state. It is copied and does not change.
+                continues from it, with its state. It is copied, and marked as taken over: no other
+                query and no other job continues from it.
             kept: a sink for rows that the query takes out: rejected records, rows that break a rule
                 with ``keep``, and late rows of a run with ``late="keep"``. It shares the query's
                 epochs, and has the columns of :data:`.taps.KEPT_SCHEMA`.
@@ -363,6 +365,7 @@ class JobContext:
         if not sources:
             msg = f"query {name!r} reads none of the job's sources; {words()['BEGIN']}"
             raise ConfigError(msg)
+        check_taken_once(self._queries, name, takes_over)
         query = QueryDefinition(
             name=name,
             df=df if split is None else split.all(),

@@ -130,6 +130,7 @@ def test_each_batch_with_a_merge(spark, tmp_path):
 
     rows = DeltaTable(str(tmp_path / "balances")).to_pyarrow_table().to_pylist()
     assert [("a", 3, 2), ("b", 5, 1)] == sorted(tuple(row.values()) for row in rows)
+    (tmp_path / "checkpoint" / "taken-over.json").unlink()  # by which no other job takes it over
     assert before == tree_of(tmp_path / "checkpoint")
     query = final.queries["upsert"]
     assert [("for_each_batch:upsert", None)] == [(s["name"], s["rows"]) for s in query["sinks"]]
@@ -267,6 +268,15 @@ with ThreadPoolExecutor(2) as pool:
 )
 
 
+ONE_CHECKPOINT = (
+    BAD.partition("rows.")[0]
+    + """
+rows.writeStream.format("json").option("checkpointLocation", "{input}/../c").start("{output}/a")
+rows.writeStream.format("json").option("checkpointLocation", "{output}/../c/").start("{output}/b")
+"""
+)
+
+
 @pytest.mark.parametrize(
     ("text", "reasons"),
     [
@@ -292,6 +302,10 @@ with ThreadPoolExecutor(2) as pool:
             ],
         ),
         (THREADS, ["bad.py:9: a thread waits for the query that it has started"]),
+        (
+            ONE_CHECKPOINT,
+            ["bad.py:7: query 'a' (bad.py:6) and query 'b' (bad.py:7) both continue from the"],
+        ),
     ],
     ids=[
         "not mapped",
@@ -303,6 +317,7 @@ with ThreadPoolExecutor(2) as pool:
         "memory",
         "at its start",
         "threads",
+        "one checkpoint",
     ],
 )
 def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, text, reasons):
@@ -464,7 +479,8 @@ queries = []
 for name in ("a", "b", "c"):
     rows = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1).json("{root}/input")
     writer = rows.select("v").writeStream.trigger(availableNow=True).queryName(name)
-    queries.append(writer.start("{root}/" + name, format="json", checkpointLocation="{root}/c"))
+    place = "{root}/c/" + name
+    queries.append(writer.start("{root}/" + name, format="json", checkpointLocation=place))
     print(name, queries[-1].isActive, queries[-1].status, queries[-1].lastProgress)
 for query in queries:
     query.awaitTermination()
