@@ -263,6 +263,16 @@ def tumbling_window(ctx: JobContext) -> None:
     write(ctx, tumbling(events(ctx), "k"))
 
 
+def archived(ctx: JobContext) -> None:
+    """Two files a batch, which Spark moves away when it has planned the next one."""
+    options = {
+        "cleanSource": "archive",
+        "sourceArchiveDir": ctx.params["archive"],
+        "maxFilesPerTrigger": "2",
+    }
+    write(ctx, events(ctx, options=options, watermark=None))
+
+
 def window_over_window(ctx: JobContext) -> None:
     fine = events(ctx).groupBy(F.window("time", "10 seconds"), "k").agg(F.count("*").alias("n"))
     coarse = fine.groupBy(F.window(F.window_time("window"), "20 seconds")).agg(

@@ -10,7 +10,7 @@ from streams import Place, Rows, plain, read_with_pandas, windows_of, write_even
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
-from airflow_provider.runtime.errors import EXIT_FATAL, RevertError
+from airflow_provider.runtime.errors import EXIT_FATAL, ConfigError, LostInputError, RevertError
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers
@@ -18,6 +18,7 @@ from tests.crash.drivers import Drivers
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SUSPEND = {"until": "available", "at_end": "suspend", "replayable_runs": 3}
+PLAIN = {"until": "available", "at_end": "suspend"}
 POINTS = ("restore.begun", "revert.done")
 FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
 LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
@@ -38,6 +39,36 @@ def written(place: Place) -> tuple[Rows, Rows]:
 
 def truth(*events) -> tuple[Rows, Rows]:
     return windows_of(events), plain((k, v) for _, k, v in events)
+
+
+@pytest.mark.long
+def test_input_that_spark_has_moved_away_is_put_back_before_a_restore(spark, place):
+    """
+    The last batch's files are never moved. A run whose input is moved is not replayable; a restore
+    of the savepoint between two runs counts what is gone, and reverts nothing before it is back.
+    """
+    archived = {"params": {"archive": str(place.root / "archive")}}
+    write_events(place.input, FIRST)
+    with pytest.raises(ConfigError, match="source 'events' removes its input .* be replayed"):
+        place.run(spark, "archived", run_id="one", replayable_runs=1, **archived)
+    assert not place.job_dir.exists()
+    place.run(spark, "archived", run_id="one", **PLAIN, **archived)
+    before = str(place.job_dir / "savepoints/before")
+    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
+    write_events(place.input, *([event] for event in LATER * 2), first=1)
+    place.run(spark, "archived", run_id="two", **PLAIN, **archived)
+    rows = read_with_pandas(place.output)
+    assert len(FIRST) + 2 * len(LATER) == len(rows)
+
+    with pytest.raises(LostInputError, match="read 6 files .* and 4 of them are gone: .*/001.csv"):
+        restore_job(str(place.job_dir), before, revert=True, spark=spark)
+    assert rows == read_with_pandas(place.output)
+
+    for path in (place.root / "archive").rglob("*.csv"):
+        path.rename(place.input / path.name)
+    restore_job(str(place.job_dir), before, revert=True, spark=spark)
+    place.run(spark, "archived", run_id="three", **PLAIN, **archived)
+    assert rows == read_with_pandas(place.output)
 
 
 @pytest.mark.soak  # tests/crash/test_rewinding.py dies at every step, without a JVM

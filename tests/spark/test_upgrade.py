@@ -225,13 +225,14 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
 @pytest.mark.long
 def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     """
-    Mixed results, state that does not fit, a sink that takes nothing back, a directory in use, and a
-    stop whose savepoint fails: the old version reads its next file all the same.
+    Mixed results, state that does not fit, a sink that takes nothing back, a source that removes its
+    input, and a stop whose savepoint fails: the old version reads its next file all the same.
     """
     for job, said in [
         ("other_window", "results of two jobs would be mixed"),
         ("aggregate_added", "does not fit its state"),
         ("through_spark_sink", "nothing could revert what a rejected version has written"),
+        ("input_removed", "the old version has to read it if the new one is rejected"),
     ]:
         with pytest.raises(ConfigError, match=said):
             upgrade(spark, place, job).run()

@@ -167,6 +167,10 @@ def fails_at_a_hundred(ctx: JobContext) -> None:
     _write(ctx, kept.select(seconds("window.start").alias("start"), "k", "n", "total"))
 
 
+def input_removed(ctx: JobContext) -> None:
+    _write(ctx, events(ctx, options={"cleanSource": "delete"}))
+
+
 def through_spark_sink(ctx: JobContext) -> None:
     """Write what nobody can revert."""
     rows = events(ctx).groupBy(F.window("time", "10 seconds"), "k").count()

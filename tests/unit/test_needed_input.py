@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.driver.job_checks import check_consumed
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import LostInputError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.queries.cleaned_sources import (
     check_never_read_again,
     check_read_once,
@@ -304,7 +306,10 @@ CLEANED = {"options": {"CleanSource": "archive"}}
         ([query("a", source(**CLEANED))], None),
         ([query("a", source()), query("b", source())], None),
         ([query("a", source(**CLEANED)), query("b", source("other", "/else"))], None),
-        ([query("a", source(**CLEANED)), query("b", source(**CLEANED))], "queries 'a', 'b' read"),
+        (
+            [query("a", source(**CLEANED)), query("b", source(**CLEANED))],
+            "queries 'a' and 'b' read",
+        ),
         ([query("a", source(**CLEANED), source(**CLEANED))], "query 'a' reads .* twice"),
         ([query("a", source(**CLEANED)), query("b", source("o", "/i*"))], "'src' and 'o'"),
         ([query("a", source("o", "/")), query("b", source(**CLEANED))], "'o' and 'src'"),
@@ -319,6 +324,25 @@ def test_input_that_is_removed_has_one_reader(queries, refused):
         return
     with pytest.raises(ValueError, match=refused):
         check_read_once(queries)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({}, None),
+        ({"replayable_runs": 1}, "can be replayed"),
+        ({"bootstrap": "discard"}, "publish"),
+    ],
+)
+def test_a_run_that_needs_its_input_later_does_not_remove_it(options, refused):
+    """A run that can be replayed reads it again; a bootstrap has published nothing of it."""
+    spec = RunSpec(job_dir="/job", entry="job.py:f", **options)
+    queries = [query("a", source(**CLEANED))]
+    if refused is None:
+        check_consumed(spec, queries)
+        return
+    with pytest.raises(ValueError, match=rf"source 'src' removes its input .*{refused}"):
+        check_consumed(spec, queries)
 
 
 def test_input_that_may_be_read_again_is_not_removed():

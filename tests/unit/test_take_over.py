@@ -176,6 +176,19 @@ def test_a_second_job_does_not_take_over_the_same_checkpoint(directory, plain, t
     assert 1 == CheckpointLogs(other.checkpoint(name)).position().last_commit
 
 
+def test_a_job_that_has_died_behind_its_claim_takes_over(directory, plain, monkeypatch):
+    """The claim is that of its directory, so the next attempt of the job finds it and copies."""
+    query: Any = Query("out", str(plain.root))
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_provider.runtime.driver.initial_state.take_savepoint", _die)
+        with pytest.raises(OSError, match="power"):
+            restore(directory, query)
+
+    restore(directory, query)
+
+    assert 1 == CheckpointLogs(directory.checkpoint("out")).position().last_commit
+
+
 def test_of_two_jobs_that_begin_together_one_takes_the_checkpoint_over(directory, plain, tmp_path):
     """Both have found no claim; put-if-absent decides, before anything is copied."""
     query: Any = Query("out", str(plain.root))

@@ -168,6 +168,12 @@ def _marked(text: str) -> Iterator[str]:
 def check_consumed(spec: RunSpec, queries: Sequence[QueryDefinition]) -> None:
     """Refuse a source that removes files which the job reads elsewhere, or may read again."""
     check_read_once(queries)
+    if spec.bootstrap == "discard":
+        why = (
+            "and a bootstrap publishes none of its rows; leave cleanSource out of it, such as by a "
+            "parameter of its own"
+        )
+        check_never_read_again(queries, why)
     if spec.replayable_runs > 0:
         option = of_caller("--replayable-runs", "on_clear='replay' and replayable_runs")
         why = (

@@ -39,7 +39,9 @@ def check_read_once(queries: Sequence[QueryDefinition]) -> None:
         option = cleaning(source) or cleaning(second)
         if option is None or not _overlap(source, second):
             continue
-        where = f"query {query!r} reads" if query == other else f"queries {query!r}, {other!r} read"
+        where = (
+            f"query {query!r} reads" if query == other else f"queries {query!r} and {other!r} read"
+        )
         times = " twice" if query == other else ""
         names = " and ".join(repr(name) for name in dict.fromkeys((source.name, second.name)))
         msg = (
