@@ -11,6 +11,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import EXIT_FATAL, ConfigError, LostInputError, RevertError
+from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers
@@ -69,6 +70,21 @@ def test_input_that_spark_has_moved_away_is_put_back_before_a_restore(spark, pla
     restore_job(str(place.job_dir), before, revert=True, spark=spark)
     place.run(spark, "archived", run_id="three", **PLAIN, **archived)
     assert rows == read_with_pandas(place.output)
+
+
+def test_spark_lists_a_folder_with_any_names(spark, tmp_path):
+    """Nothing is taken for a pattern or an escape; an absent folder has no names."""
+    folder = tmp_path / "a [1] %20"
+    folder.mkdir()
+    names = {"b c.txt", "d%20*.txt", "{e}?"}
+    for name in names:
+        (folder / name).touch()
+    list_names = spark_listing(spark)
+
+    assert names == {*list_names(f"file://{folder}")}
+    assert not [*list_names(f"file://{folder}/none")]
+    with pytest.raises(ConfigError, match="Spark cannot list this input"):
+        list_names("nowhere://in")
 
 
 @pytest.mark.soak  # tests/crash/test_rewinding.py dies at every step, without a JVM

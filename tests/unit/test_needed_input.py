@@ -157,8 +157,11 @@ class Job:
             (self.input / f"{batch} %.txt").unlink()
 
     def rewind(self, run_id: str, **how: Any) -> None:
+        self.rewind_of(run_id, **how).rewind()
+
+    def rewind_of(self, run_id: str, **how: Any) -> Rewind:
         query = SimpleNamespace(name="q", sinks=self.bench.sinks, native=None)
-        Rewind(self.directory, run_id, [query], OpenFence(99), self.clock, **how).rewind()
+        return Rewind(self.directory, run_id, [query], OpenFence(99), self.clock, **how)
 
 
 @pytest.fixture
@@ -217,6 +220,22 @@ def test_a_rewind_that_has_begun_goes_on(job, monkeypatch):
     job.rewind("r1")
 
     assert {} == published(job)
+
+
+def test_the_input_of_several_runs_is_checked_before_the_first_is_rewound(job, monkeypatch):
+    """The newest of them would be rewound, and the next one refused; one that has begun ends."""
+    job.run("r1", 0)
+    job.run("r2", 1)
+    job.run("r3", 2)
+    job.remove(1)
+
+    with pytest.raises(LostInputError, match="2 files .* 1 of them"):
+        job.rewind_of("r2").check_input()
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_provider.runtime.savepoints.restore.Restore.finish", _die)
+        with pytest.raises(OSError, match="power"):
+            job.rewind("r3")
+    job.rewind_of("r2").check_input()
 
 
 def _die(*_: Any, **__: Any) -> None:
@@ -289,7 +308,13 @@ def test_a_checkpoint_of_plain_spark_is_compared_while_it_is_there(tmp_path, job
 
 
 def source(name: str = "src", path: str = "/in", /, **changes: Any) -> SourceDefinition:
-    asked = {"format": "text", "schema": None, "options": {}, "bounded": True, "watermark": None}
+    asked: dict[str, Any] = {
+        "format": "text",
+        "schema": None,
+        "options": {},
+        "bounded": True,
+        "watermark": None,
+    }
     return SourceDefinition(name=name, path=path, **{**asked, **changes})
 
 

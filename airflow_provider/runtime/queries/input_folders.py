@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.failures.classify import classify, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,9 +28,10 @@ def spark_listing(spark: SparkSession) -> Callable[[str], Collection[str]]:
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() == _ABSENT:
                 return ()
-            raise refusal_of(error, f"{folder}: Spark cannot list this input: {error}") from error
+            why = classify(error).explanation.what
+            raise refusal_of(error, f"{folder}: Spark cannot list this input: {why}") from error
         # As one text: a call for each of many files would take minutes.
-        paths = str(jvm.PythonUtils.toSeq(jvm.java.util.Arrays.asList(found)).mkString("\n"))
+        paths = str(jvm.scala.Predef.genericWrapArray(found).mkString("\n"))
         return {each.rpartition("/")[2] for each in paths.split("\n")}
 
     return names_in

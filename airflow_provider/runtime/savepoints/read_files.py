@@ -154,7 +154,7 @@ def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, M
     folders = checkpoint.list("sources")
     if sorted(folders) == sorted(str(place) for place in range(len(lines))):
         folders = [each for each in folders if file_position(lines[int(each)]) is not None]
-    found = {}
+    found: dict[str, Mapping[str, int]] = {}
     for folder in folders:
         source_log = SourceLog(checkpoint, folder)  # type: ignore[arg-type]  # it only reads
         try:

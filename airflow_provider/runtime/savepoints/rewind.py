@@ -208,6 +208,9 @@ class Rewind:
 
     def check_input(self) -> None:
         """Refuse to go back before this run if input that would be read again is gone."""
+        last = Restores(self.directory).last()
+        if last is not None and last.is_open:
+            return  # it was checked, and has to end
         settings = self._settings(starting_savepoint(self.directory, self.run_id))
         self.input.check(self.directory, settings.savepoint, settings.names, outputs=self.queries)
 
