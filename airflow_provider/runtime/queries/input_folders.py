@@ -16,11 +16,11 @@ _ABSENT = "java.io.FileNotFoundException"
 
 def spark_listing(spark: SparkSession) -> Callable[[str], Collection[str]]:
     """Return a function that returns the names in a folder of Spark's address, none if absent."""
-    jvm: Any = spark._jvm
 
     def names_in(folder: str) -> Collection[str]:
         from py4j.protocol import Py4JJavaError
 
+        jvm: Any = spark._jvm
         try:
             path = jvm.org.apache.hadoop.fs.Path(folder)
             files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
