@@ -18,11 +18,10 @@ from airflow_provider.runtime.queries.output_locations import (
     OutputLocations,
     Sinks,
     check_together,
-    location_key,
+    output_named,
     sinks_of,
 )
 from airflow_provider.runtime.queries.params import Params
-from airflow_provider.runtime.queries.path_patterns import named_by
 from airflow_provider.runtime.queries.plan import has_operators, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
 from airflow_provider.runtime.queries.read_options import (
@@ -177,7 +176,7 @@ class JobContext:
         if any(source.name in new for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
-        written = self._output_named(path)
+        written = output_named(path, self._written())
         check_options(name, format, options or {})
         binding = self._bindings.get(name, SourceBinding())
         declared = SourceDefinition(
@@ -430,12 +429,6 @@ class JobContext:
     @property
     def source_names(self) -> Collection[str]:
         return [source.name for source in self._sources]
-
-    def _output_named(self, path: str | None) -> str | None:
-        """Return the output of another query that a path names, literally or as a pattern."""
-        written = self._written()
-        names = () if path is None else (path, named_by(path))
-        return next((name for name in names if location_key(name) in written), None)
 
     def _written(self) -> set[str]:
         return {place for query in self._queries for place in query.written_places}

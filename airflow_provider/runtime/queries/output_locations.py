@@ -23,7 +23,7 @@ from airflow_provider.runtime.queries.path_patterns import named_by
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from airflow_provider.runtime.api.sinks import NamedSink
     from airflow_provider.runtime.queries.source import SourceDefinition
@@ -42,6 +42,12 @@ def location_key(path: str) -> str:
         path = spark_url(path)
     place = folder_dataset(path)
     return f"{place.namespace}{posixpath.normpath(f'/{place.name}')}".rstrip("/")
+
+
+def output_named(path: str | None, written: Collection[str]) -> str | None:
+    """Return the folder, one of *written*, that a path names literally or as a pattern."""
+    names = () if path is None else (path, named_by(path))
+    return next((name for name in names if location_key(name) in written), None)
 
 
 @dataclasses.dataclass(frozen=True)
