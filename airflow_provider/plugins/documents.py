@@ -35,6 +35,7 @@ _MODULES: Final = (
     "runtime.jobdir.query_records",
     "runtime.jobdir.identity",
     "runtime.jobdir.lease_records",
+    "runtime.jobdir.pinned_settings",
     "runtime.jobdir.requests",
     "runtime.jobdir.run_records",
     "runtime.jobdir.submissions",

@@ -357,4 +357,5 @@ class _Work:
             restores=record.restores,
             token=record.token,
             lineage=tuple(record.lineage),
+            settings=record.settings,
         )

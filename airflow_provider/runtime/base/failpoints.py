@@ -29,6 +29,8 @@ ALL: Final = (
     #: A lease without a heartbeat: the next driver takes over when the process is gone, or silent
     #: for 20 seconds.
     "lease.acquired",
+    #: `settings/<n>.json` of a run that has not begun: the next start has the same settings.
+    "settings.pinned",
     #: `run.json` without an attempt: the next attempt finds it.
     "run.recorded",
     #: An attempt without an end, as any killed attempt leaves it: nothing to repair.

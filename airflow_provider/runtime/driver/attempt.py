@@ -168,6 +168,7 @@ class Attempt:
             clock=self._clock,
         )
         self._starting_point.check()
+        records.pin_rows(self._directory, self._run.run_id, self._job, self._lease, self._clock)
         self._starting_point.restore(self._lease, self._clock)
         requested = self._run_record()
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))

@@ -42,15 +42,20 @@ from airflow_provider.runtime.errors.explanation import definition_of, line_of
 from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
+from airflow_provider.runtime.jobdir.pinned_settings import Pins, read_pins
 from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.file_listing import check_lists_once
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone, upstream_of
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
 from airflow_provider.runtime.spark.options import check_session
 from airflow_provider.runtime.spark.session import choose_maintenance, job_session
+from airflow_provider.runtime.spark.session_rows import SessionRows
 from airflow_provider.runtime.spark.spark_log import keep_secrets
 from airflow_provider.runtime.spark.versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place, local_path_of
@@ -87,6 +92,7 @@ class LoadedJob:
 
     name: str
     spark: SparkSession
+    rows: SessionRows
     context: JobContext
     plan: ExecutionPlan
     queries: tuple[QueryDefinition, ...]
@@ -116,19 +122,14 @@ def load_job_in(
     spark: SparkSession,
     kept: Mapping[str, str] | None = None,
     *,
+    pins: Pins,
     declaration: Declaration = AS_IN_A_RUN,
 ) -> LoadedJob:
     """Call the job's function once, for a fixed mode; nothing is written."""
-    from pyspark.errors import IllegalArgumentException
-
-    is_on_disk = local_path_of(spec.job_dir) is not None
     params = spec.all_params()
     if spec.secret_params:
         keep_secrets(spark)
-    try:
-        session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH, on_disk=is_on_disk)
-    except IllegalArgumentException as error:  # the value of a setting
-        raise refusal_of(error) from error
+    rows = _begin_session(mode, spec, spark, kept, pins)
     function = declaration.function or _load(spec)
     # A script runs in a thread of its own, and guards what it does there itself.
     guard = contextlib.nullcontext if is_program(spec.entry) else declares_only
@@ -136,7 +137,7 @@ def load_job_in(
 
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
         context = declaration.make_context(
-            session,
+            rows.session,
             params=params,
             run_id=run_id,
             mode=mode,
@@ -146,24 +147,44 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context), _judging_input(spec.missing_input), guard():
+        with _held(context), _judging_input(spec.missing_input), guard(), rows.shared():
             _call(function, context)
         return context
 
     context = declare({})
     with _held(context):
+        if pins.values:
+            pins.check(rows.now(), rows.given, rows.usual)
         check_names_and_places(context.queries)
         check_session(context.spark.conf)
         plan = _planned(spec, context.queries, mode, definition_of(function))
-    choose_maintenance(session, is_endless=plan.until == "stopped")
+    choose_maintenance(rows.session, is_endless=plan.until == "stopped")
     return LoadedJob(
         name=getattr(function, "__name__", "job"),
-        spark=session,
+        spark=rows.session,
+        rows=rows,
         context=context,
         plan=plan,
         queries=context.queries,
         declare=lambda bindings: declare(bindings).queries,
     )
+
+
+def _begin_session(
+    mode: str,
+    spec: RunSpec,
+    spark: SparkSession,
+    kept: Mapping[str, str] | None,
+    pins: Pins,
+) -> SessionRows:
+    from pyspark.errors import IllegalArgumentException
+
+    is_on_disk = local_path_of(spec.job_dir) is not None
+    try:
+        session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH, on_disk=is_on_disk)
+        return SessionRows.begin(session, spec.conf, pins.values)
+    except IllegalArgumentException as error:  # the value of a setting
+        raise refusal_of(error) from error
 
 
 def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
@@ -188,7 +209,8 @@ def declared_queries(
     mode: str, spec: RunSpec, run_id: str, spark: SparkSession
 ) -> tuple[QueryDefinition, ...]:
     """Return the queries of a job, for a caller that only reads them, or their sinks."""
-    job = load_job_in(mode, spec, run_id, spark)
+    pins = read_pins(open_job_directory(spec.job_dir).storage)
+    job = load_job_in(mode, spec, run_id, spark, pins=pins)
     with job.context.holding:
         return job.queries
 
@@ -259,9 +281,14 @@ def load_job(
         ConfigError: the function does not exist, failed, or declared what cannot run.
     """
     form, stored = form_of(spec.entry), directory.run(run_id).record()
-    kept = stored.settings if stored is not None else None
     load = functools.partial(
-        load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
+        load_job_in,
+        spec=spec,
+        run_id=run_id,
+        spark=spark,
+        kept=stored.settings if stored is not None else None,
+        pins=_pins_of(spec, directory),
+        declaration=declaration,
     )
 
     def objections_to(job: LoadedJob) -> list[Objection]:
@@ -290,6 +317,15 @@ def load_job(
         _check_same_queries(job, stored)
         return job
     return _preferring_batch(load, job, [each.why for each in objections], directory)
+
+
+def _pins_of(spec: RunSpec, directory: JobDirectory) -> Pins:
+    """Return the settings that the job's rows have: its own, or its first savepoint's."""
+    pins = read_pins(directory.storage)
+    if pins.values or spec.from_savepoint is None or is_begun_from_savepoint(directory):
+        return pins
+    saved = open_savepoint(spec.from_savepoint)
+    return Pins.of(saved.record.settings, saved.record.run_id, saved.url)
 
 
 def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:

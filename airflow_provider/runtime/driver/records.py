@@ -31,6 +31,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     sum_of,
     total_of,
 )
+from airflow_provider.runtime.jobdir.pinned_settings import pin_settings, read_pins
 from airflow_provider.runtime.jobdir.query_records import keep_topology
 from airflow_provider.runtime.jobdir.run_commit import _batch_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
@@ -128,6 +129,20 @@ def run_record(
 def _settled(spec: RunSpec, job: LoadedJob) -> RunOptions:
     plan = job.plan
     return RunOptions.of(spec).settled(mode=plan.mode, until=plan.until, at_end=plan.at_end.value)
+
+
+def pin_rows(
+    directory: JobDirectory, run_id: str, job: LoadedJob, lease: Fence, clock: Clock
+) -> None:
+    """Pin what the job's rows mean, or refuse a session that a driver before has not pinned so.
+
+    Crash safety: the next start has the same settings, or pins its own. Idempotent.
+    """
+    rows, pins = job.rows.now(), read_pins(directory.storage)
+    pins.check(rows, job.rows.given, job.rows.usual)
+    if job.rows.applied:
+        log.info("run=%s settings as the job began: %s", run_id, job.rows.describe_applied())
+    pin_settings(directory.storage, pins, rows, lease, clock, run_id=run_id)
 
 
 def put_run_record(run: RunDirectory, record: RunRecord, lease: Fence) -> RunRecord:

@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
+from airflow_provider.runtime.jobdir.pinned_settings import pin_settings, read_pins
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.jobdir.run_records import BATCH, JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
@@ -148,7 +149,7 @@ def restore_job(
                 directory, lease, clock, queries, _input(session, accepts_loss=accepts_loss)
             )
             begun = restore.begin(settings)
-            _put_job(directory, savepoint, clock)
+            _put_job(directory, savepoint, lease, clock)
             done = restore.finish(begun, savepoint, spread)
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
@@ -381,11 +382,21 @@ def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
     return names
 
 
-def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> None:
-    add_predecessors(directory.storage, savepoint.record.lineage, savepoint.url, clock)
-    if savepoint.record.job is not None:
+def _put_job(directory: JobDirectory, savepoint: Savepoint, lease: Fence, clock: Clock) -> None:
+    record = savepoint.record
+    add_predecessors(directory.storage, record.lineage, savepoint.url, clock)
+    pin_settings(
+        directory.storage,
+        read_pins(directory.storage),
+        record.settings,
+        lease,
+        clock,
+        run_id=record.run_id,
+        savepoint=savepoint.url,
+    )
+    if record.job is not None:
         created = to_iso(clock.now())
-        directory.put_job(JobRecord(name=savepoint.record.job, created=created))
+        directory.put_job(JobRecord(name=record.job, created=created))
 
 
 def _rewound_by(
@@ -420,7 +431,8 @@ def clean_up(
     last, spec = _last_request(directory, entry, conf)
     observer = check_before_cleanup(spec, directory, clock)
     with using_spark(spark, f"spark-stream cleanup {job_dir}", spec.master, spec.conf) as session:
-        job = load_job_in(last.mode, spec, last.run_id, session)
+        pins = read_pins(directory.storage)
+        job = load_job_in(last.mode, spec, last.run_id, session, pins=pins)
         name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
         lease = acquire_lease(
             directory.storage,

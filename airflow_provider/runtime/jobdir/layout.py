@@ -18,6 +18,7 @@ from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_
 from airflow_provider.runtime.jobdir.checkpoint_places import place, places
 from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
 from airflow_provider.runtime.jobdir.journal import FOLDER as OPERATIONS
+from airflow_provider.runtime.jobdir.pinned_settings import FOLDER as SETTINGS
 from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     BatchCommit,
@@ -280,7 +281,7 @@ _JOB: Final = "job.json"
 ROOTS: Final = frozenset(
     (
         *(_JOB, "bootstraps", "heartbeats", "leases", "queries", "replies", "requests"),
-        *(OPERATIONS, "retired.json", "runs", "savepoints", "upgrades"),
+        *(OPERATIONS, SETTINGS, "retired.json", "runs", "savepoints", "upgrades"),
         *(identity.PATH, identity.PREDECESSORS),
     )
 )

@@ -22,13 +22,14 @@ from airflow_provider.runtime.jobdir.expiry import replaced_offsets
 from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.pinned_settings import read_pins
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
@@ -123,6 +124,7 @@ class Source:
     restores: int = 0
     token: int = 0
     lineage: tuple[str, ...] = ()
+    settings: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     def poll(self, query: SourceQuery) -> CheckpointSample:
         return CheckpointSample(query.logs.position(), query.published(), self.is_driven())
@@ -160,6 +162,7 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
         restores=counting.restores,
         token=lease.token if lease is not None else 0,
         lineage=tuple(lineage_of(directory.storage)),
+        settings=read_pins(directory.storage).values,
     )
 
 

@@ -184,6 +184,8 @@ class SavepointRecord(Document):
         beside: the folders of the savepoints that lay beside it: all of them are older.
         lineage: the job directory's identity, and those of the job directories that it follows;
             empty for a checkpoint that no job directory holds.
+        settings: the job's pinned settings, see :mod:`~.runtime.jobdir.pinned_settings`; empty for
+            a checkpoint that no job directory holds, and in savepoints of older versions.
     """
 
     CONTENTS = Contents.FACTS
@@ -205,6 +207,7 @@ class SavepointRecord(Document):
     token: NonNegative = 0
     beside: list[Name] = dataclasses.field(default_factory=list)
     lineage: list[Name] = dataclasses.field(default_factory=list)
+    settings: dict[str, str | None] = dataclasses.field(default_factory=dict)
 
     @property
     def series(self) -> tuple[str | None, str, str, frozenset[str]]:

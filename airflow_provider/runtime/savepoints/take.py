@@ -120,6 +120,7 @@ def take_savepoint(
                 token=source.token,
                 beside=taker.shared.savepoints,
                 lineage=[*source.lineage],
+                settings={**source.settings},
             )
             failpoints.hit("savepoint.copied")
             _complete(target, mine, record)
