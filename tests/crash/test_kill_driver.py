@@ -217,6 +217,7 @@ OF_A_RUN = (
     "lease.",
     "recover.",
     "run.",
+    "settings.",
     "sink.",
 )
 IN_A_RUN = tuple(
@@ -233,11 +234,14 @@ DEATHS = tuple(
     for _ in range(2 if point in {"files.published_one", "sink.published"} else 1)
 )
 # Who takes a sealed lease over puts the final checkpoint first, and has nothing else to do.
-BEFORE_THE_ATTEMPT = {"identity.put", "lease.acquired", "run.recorded", "final.put"}
+BEFORE_THE_ATTEMPT = {
+    *("identity.put", "lease.acquired", "settings.pinned", "run.recorded", "final.put"),
+}
 # Recovery sees no file of Spark's: test_protocol.py dies in it at every point, without a JVM.
 QUICK = tuple(point for point in dict.fromkeys(DEATHS) if not point.startswith("recover."))
-# In Spark's own batch, and around the batch that drains; at all others it dies without a JVM.
-FEW = ("sink.precommitted", "drain.intended", "final.sealed", "final.put")
+# In Spark's own batch, around the batch that drains, and where a session's settings are read; at
+# all others it dies without a JVM.
+FEW = ("settings.pinned", "sink.precommitted", "drain.intended", "final.sealed", "final.put")
 
 
 def test_a_failpoint_is_of_a_run_or_of_another_test():

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
@@ -19,6 +20,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.pinned_settings import pin_settings, read_pins
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints import take as take_module
 from airflow_provider.runtime.savepoints.catalog import (
@@ -31,6 +33,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, identified
 from tests.present import present
 from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
@@ -447,6 +450,22 @@ def test_a_batch_in_flight_can_be_skipped(job, tmp_path, caplog):
     assert "DATA LOSS" in caplog.text
     stored = json.loads((tmp_path / "new/operations/1.2.json").read_text())
     assert record.plan.skipped == stored["restore"]["skipped"]
+
+
+def test_a_savepoint_takes_the_pinned_settings_along(job, tmp_path):
+    """A directory that is set to it has them from its first run on; a later pin changes nothing."""
+    zone, new = "spark.sql.session.timeZone", tmp_path / "new"
+    pin_settings(
+        job.storage, read_pins(job.storage), {zone: "UTC"}, OpenFence(), job.clock, run_id="r1"
+    )
+    savepoint = take(job)
+
+    restore_job(str(new), savepoint.url, clock=job.clock)
+
+    pins = read_pins(open_storage(str(new)))
+    assert {zone: "UTC"} == savepoint.record.settings == pins.values
+    assert f"the savepoint {savepoint.url}" in pins.by[zone]
+    assert [] == verify_savepoint(savepoint)
 
 
 @pytest.mark.slow

@@ -168,7 +168,9 @@ class Attempt:
             clock=self._clock,
         )
         self._starting_point.check()
-        records.pin_rows(self._directory, self._run.run_id, self._job, self._lease, self._clock)
+        self._pins = records.pin_rows(
+            self._directory, self._run.run_id, self._job, self._lease, self._clock
+        )
         self._starting_point.restore(self._lease, self._clock)
         requested = self._run_record()
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
@@ -349,12 +351,19 @@ class Attempt:
 
     def _start_query(self, instruction: events.StartQuery) -> None:
         self._lease.check()
+        self._check_rows()
         records.start_query(self._directory, self._queries[instruction.query], instruction.how)
+
+    def _check_rows(self) -> None:
+        """Refuse to start a query in a session that the job has set otherwise meanwhile."""
+        rows = self._job.rows
+        self._pins.check(rows.now(), rows.given, rows.usual)
 
     def _restart_query(self, instruction: events.RestartQuery) -> None:
         query = self._queries[instruction.query]
         try:
             self._lease.check()
+            self._check_rows()
             query.epochs.begin_again()
             if self._life.publishes:
                 query.epochs.commit_through(query.logs.position().last_commit)

@@ -153,8 +153,7 @@ def load_job_in(
 
     context = declare({})
     with _held(context):
-        if pins.values:
-            pins.check(rows.now(), rows.given, rows.usual)
+        pins.check(rows.now(), rows.given, rows.usual)
         check_names_and_places(context.queries)
         check_session(context.spark.conf)
         plan = _planned(spec, context.queries, mode, definition_of(function))

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.pinned_settings import Pins
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -133,7 +134,7 @@ def _settled(spec: RunSpec, job: LoadedJob) -> RunOptions:
 
 def pin_rows(
     directory: JobDirectory, run_id: str, job: LoadedJob, lease: Fence, clock: Clock
-) -> None:
+) -> Pins:
     """Pin what the job's rows mean, or refuse a session that a driver before has not pinned so.
 
     Crash safety: the next start has the same settings, or pins its own. Idempotent.
@@ -142,7 +143,7 @@ def pin_rows(
     pins.check(rows, job.rows.given, job.rows.usual)
     if job.rows.applied:
         log.info("run=%s settings as the job began: %s", run_id, job.rows.describe_applied())
-    pin_settings(directory.storage, pins, rows, lease, clock, run_id=run_id)
+    return pin_settings(directory.storage, pins, rows, lease, clock, run_id=run_id)
 
 
 def put_run_record(run: RunDirectory, record: RunRecord, lease: Fence) -> RunRecord:

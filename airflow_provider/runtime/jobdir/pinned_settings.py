@@ -81,6 +81,10 @@ class Pins:
         who = f"{run} of the savepoint {savepoint}" if savepoint is not None else run
         return cls(dict(values), dict.fromkeys(values, who))
 
+    def and_later(self, later: Pins, number: int) -> Pins:
+        """Return these and those of a later document; of a name the earlier value counts."""
+        return Pins({**later.values, **self.values}, {**later.by, **self.by}, number)
+
     def check(
         self, now: Mapping[str, Value], given: Mapping[str, str], usual: Mapping[str, Value]
     ) -> None:
@@ -126,8 +130,7 @@ def read_pins(storage: Storage) -> Pins:
     for number in numbers_in(storage.list(FOLDER), ".json"):
         record = PinnedSettingsRecord.read(storage, f"{FOLDER}/{number}.json")
         if record is not None:
-            new = Pins.of(record.values, record.run_id, record.savepoint)
-            pins = Pins({**new.values, **pins.values}, {**new.by, **pins.by}, number)
+            pins = pins.and_later(Pins.of(record.values, record.run_id, record.savepoint), number)
     return pins
 
 
@@ -140,7 +143,7 @@ def pin_settings(
     *,
     run_id: str | None,
     savepoint: str | None = None,
-) -> None:
+) -> Pins:
     """Pin those values of which the job directory has none, under the lease. Idempotent.
 
     Args:
@@ -152,6 +155,9 @@ def pin_settings(
         run_id: the run that has the values.
         savepoint: the savepoint of another job directory that they come from, if any.
 
+    Returns:
+        The pins of the job directory now.
+
     Raises:
         LeaseLostError: another driver has taken over.
 
@@ -159,7 +165,7 @@ def pin_settings(
     """
     new = {name: value for name, value in values.items() if name not in before.values}
     if not new:
-        return
+        return before
     record = PinnedSettingsRecord(
         number=before.number + 1,
         run_id=run_id,
@@ -173,3 +179,4 @@ def pin_settings(
         lease.check()  # only a later driver puts another one
     failpoints.hit("settings.pinned")
     log.info("run=%s pins %s for the job's later runs (%s)", run_id, describe(new), path)
+    return before.and_later(Pins.of(new, run_id, savepoint), record.number)

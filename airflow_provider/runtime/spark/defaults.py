@@ -329,20 +329,19 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
 
 def is_known(name: str) -> bool:
     """Whether a supported Spark has the setting, or others may define it."""
-    return name in known_settings() or _FREE.match(name) is not None
+    return name in _known() or _FREE.match(name) is not None
 
 
 def nearest(name: str) -> str | None:
     """Return the known name that is most like *name*, or None."""
-    if _PREFIX + name in known_settings():
+    if _PREFIX + name in _known():
         return _PREFIX + name
-    alike = difflib.get_close_matches(name, known_settings(), n=3, cutoff=_ALIKE)
+    alike = difflib.get_close_matches(name, _known(), n=3, cutoff=_ALIKE)
     return min(alike, key=lambda each: _slips(name, each), default=None)
 
 
 @functools.cache
-def known_settings() -> frozenset[str]:
-    """Return the names of all settings that a supported Spark has."""
+def _known() -> frozenset[str]:
     text = importlib.resources.files(__package__).joinpath("settings.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 

@@ -7,11 +7,8 @@ start that is given another value is refused; one that is given none gets the pi
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING, Final
-
-from airflow_provider.runtime.spark.defaults import known_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,14 +66,8 @@ def changes_rows(name: str) -> bool:
     return _PINNED.fullmatch(name) is not None and _WITHOUT_ROWS.fullmatch(name) is None
 
 
-@functools.cache
-def names() -> tuple[str, ...]:
-    """Return the settings of the supported Sparks that change what a row means."""
-    return tuple(n for n in sorted(known_settings()) if changes_rows(n) and not _FORMER.search(n))
-
-
 def given_among(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a user's settings that change what a row means, under their names now."""
+    """Return those settings that change what a row means, under their names of today."""
     return {_FORMER.sub("", name): value for name, value in conf.items() if changes_rows(name)}
 
 

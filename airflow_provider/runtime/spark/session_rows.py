@@ -14,9 +14,9 @@ from airflow_provider.runtime.spark.row_settings import (
     LANGUAGE,
     SEED,
     ZONE,
+    changes_rows,
     given_among,
     is_same,
-    names,
     to_apply,
 )
 from airflow_provider.runtime.spark.spark_log import application_settings
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # is not ASCII. All others are alike.
 _OWN_CAPITALS: Final = ("az", "lt", "tr")
 _OTHERS: Final = "en"
+_ENTRY: Final = re.compile(r"ConfigEntry\(key=(\S+), defaultValue=(.*?), doc=", re.DOTALL)
+_UNDEFINED: Final = "<undefined>"
 _OF_FUNCTIONS: Final = tuple(
     f"spark.sql.execution.{kind}.arrow.enabled" for kind in ("pythonUDF", "pythonUDTF")
 )
@@ -44,7 +46,7 @@ class SessionRows:
 
     Attributes:
         given: those of them that the run or Spark's configuration gives.
-        usual: the session's values before the pinned ones were set; empty without pinned ones.
+        usual: the session's values before the pinned ones were set.
         applied: the pinned ones that were set.
     """
 
@@ -63,8 +65,6 @@ class SessionRows:
         """
         said = {**application_settings(session), **conf}
         given = given_among(said)
-        for name in given.keys() - said.keys():  # given under its former name
-            session.conf.set(name, given[name])
         if (zone := said.get(f"spark.executorEnv.{ZONE}")) is not None:
             given[ZONE] = zone
         environment = session.sparkContext.environment
@@ -72,7 +72,7 @@ class SessionRows:
         environment.pop(ZONE, None)  # of another job
         if zone := zone or _zone_of_host(session):
             environment[ZONE] = zone
-        usual = read_row_settings(session) if pinned else {}
+        usual = read_row_settings(session)
         applied = to_apply(pinned, given, usual)
         applied.pop(LANGUAGE, None)  # Java has read it
         if not _has_data(applied.get(ZONE, "")):
@@ -110,30 +110,34 @@ class SessionRows:
 
     def now(self) -> dict[str, Value]:
         """Return the values with which queries would start."""
-        return read_row_settings(self.session)
+        return {**self.usual, **_set_in(self.session), **_of_workers(self.session)}
 
 
 def read_row_settings(session: SparkSession) -> dict[str, Value]:
     """Return a session's values of the settings that its Spark has."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    conf: Any = session._jsparkSession.sessionState().conf()
-    found: dict[str, Value] = {}
-    for name in names():
-        try:
-            value = conf.getConfString(name)
-        except (Py4JJavaError, PySparkException):  # another version's
-            continue
-        found[name] = str(value) if value is not None else None
-    environment = session.sparkContext.environment
     java: Any = session._jvm
+    spark_conf: Any = getattr(java.org.apache.spark.sql.internal, "SQLConf$")
+    # All in one text: each question of its own costs a millisecond in a JVM that has just started.
+    entries = str(getattr(spark_conf, "MODULE$").getConfigEntries().toString())
+    defaults = {name: value for name, value in _ENTRY.findall(entries) if changes_rows(name)}
     language = str(java.java.util.Locale.getDefault().getLanguage())
     return {
-        **found,
-        **{name: environment[name] for name in ENVIRONMENT if name in environment},
+        **{name: None if value == _UNDEFINED else value for name, value in defaults.items()},
         LANGUAGE: language if language in _OWN_CAPITALS else _OTHERS,
+        **_set_in(session),
+        **_of_workers(session),
     }
+
+
+def _set_in(session: SparkSession) -> dict[str, str]:
+    conf: Any = session._jsparkSession.sessionState().conf()
+    pairs = (each.partition(" -> ") for each in str(conf.getAllConfs().mkString("\0")).split("\0"))
+    return given_among({name: value for name, _, value in pairs})
+
+
+def _of_workers(session: SparkSession) -> dict[str, str]:
+    environment = session.sparkContext.environment
+    return {name: environment[name] for name in ENVIRONMENT if name in environment}
 
 
 def _zone_of_host(session: SparkSession) -> str | None:
