@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from streams import SUSPEND, read_with_duckdb, run_in, savepoint_of
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.driver import records
+from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.pinned_settings import read_pins
 from airflow_provider.runtime.spark.row_settings import changes_rows
@@ -90,6 +91,24 @@ def test_a_directory_that_begins_from_a_savepoint_has_its_settings(spark, place)
 
     pins = read_pins(open_job_directory(str(other)).storage)
     assert (NEW_YORK, "run 'r2'") == (pins.values[ZONE], pins.by[ZONE])
+
+
+@pytest.mark.long
+def test_a_session_that_the_job_changes_later_starts_no_query(spark, place, monkeypatch):
+    """What counts is the session when a query starts: a thread of a script may have set it."""
+    begin = records.begin_attempt
+
+    def change(run: Any, spec: Any, lease: Any, job: Any, now: Any) -> Any:
+        job.spark.conf.set(ZONE, "UTC")
+        return begin(run, spec, lease, job, now)
+
+    monkeypatch.setattr(records, "begin_attempt", change)
+    add(place.input, 1, NIGHTS[0])
+
+    with pytest.raises(RunFailedError, match=f"{ZONE}=UTC .the job sets it.*began with {NEW_YORK}"):
+        place.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK})
+
+    assert not place.checkpoint("days").exists()
 
 
 @pytest.mark.long
