@@ -13,6 +13,7 @@ import pyspark
 import pytest
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters
 from py4j.protocol import Py4JError, get_return_value
+from pyspark.errors.error_classes import ERROR_CLASSES_MAP
 
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -26,9 +27,10 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.causes import errors_in, place_in
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS, decides_nothing
 from airflow_provider.runtime.failures.rules import (
     RULES,
-    WRAPPING_CONDITIONS,
+    Rule,
     describe_rules,
     find_rule,
 )
@@ -37,10 +39,13 @@ from tests.unit.recorded_failures import recorded
 ROOT = Path(__file__).resolve().parents[2]
 OF_CONNECTORS = {"KAFKA_DATA_LOSS*"}  # in a package that Spark does not come with
 SINCE_4_3 = {
+    "CANNOT_INSTANTIATE_HIVE_FUNCTION",
     "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT",
     "INVALID_EXECUTOR_MEMORY.SYSTEM_MEMORY",
     "STREAMING_CHECKPOINT_LOG_WRITE_FAILURE.COMMIT_LOG",
+    "STREAMING_ASYNC_OPERATION_FAILED",
     "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS",
+    "UDT_CLASS_NOT_FOUND*",
 }
 TOO_NEW = SINCE_4_3 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3) else set()
 
@@ -58,7 +63,8 @@ def spark_conditions() -> dict[str, str]:
     jars = Path(pyspark.__file__).parent / "jars"
     (jar,) = [path for path in jars.glob("spark-common-utils_*.jar") if "java" not in path.name]
     with zipfile.ZipFile(jar) as archive:
-        raw = json.loads(archive.read("error/error-conditions.json"))
+        names = {"error/error-conditions.json", "error/error-classes.json"}  # the latter: Spark 3.5
+        raw = json.loads(archive.read(max(names & {*archive.namelist()})))
     found = {}
     for name, entry in raw.items():
         state = entry.get("sqlState", "")
@@ -115,7 +121,89 @@ def test_the_table_names_conditions_that_spark_has(spark_conditions):
     known = {n for n in listed if any(fnmatchcase(c, n) for c in spark_conditions)}
 
     assert listed == known
-    assert set(spark_conditions) >= WRAPPING_CONDITIONS
+    assert {*spark_conditions, *ERROR_CLASSES_MAP} >= WRAPPING_CONDITIONS - TOO_NEW
+
+
+def test_each_condition_of_sparks_has_a_decided_class(spark_conditions):
+    """A condition that a new Spark brings is noticed, unless its SQLSTATE or its group decides."""
+    undecided = {
+        name: state
+        for name, state in spark_conditions.items()
+        if not any(_decides(rule, name, state) for rule in RULES) and not decides_nothing(name)
+    }
+
+    # Spark 3.5 gives few of them an SQLSTATE; there the exception's type decides.
+    assert not any(undecided.values())
+    assert not undecided or pyspark.__version__.startswith("3.")
+
+
+def _decides(rule: Rule, condition: str, state: str) -> bool:
+    by_state = bool(rule.sql_states) and state.startswith(rule.sql_states)
+    return by_state or rule.is_about(condition)
+
+
+def test_each_condition_of_pysparks_own_has_a_decided_class():
+    """A condition that a new PySpark brings is noticed, unless its group decides."""
+    decided = {
+        name
+        for name in ERROR_CLASSES_MAP
+        if decides_nothing(name)
+        or any(rule.is_about_pyspark(name) or rule.is_about(name) for rule in RULES)
+    }
+
+    assert set(ERROR_CLASSES_MAP) == decided
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure_class"),
+    [
+        ("RESULT_ROWS_MISMATCH", NON_RECOVERABLE),
+        ("RESULT_COLUMN_NAMES_MISMATCH", NON_RECOVERABLE),
+        ("RESULT_COLUMN_TYPES_MISMATCH", NON_RECOVERABLE),
+        ("RESULT_LENGTH_MISMATCH_FOR_PANDAS_UDF", NON_RECOVERABLE),  # Spark 3.5
+        ("OUTPUT_EXCEEDS_INPUT_ROWS", NON_RECOVERABLE),
+        ("STOP_ITERATION_OCCURRED", NON_RECOVERABLE),
+        ("UDTF_RETURN_SCHEMA_MISMATCH", NON_RECOVERABLE),
+        ("DATA_SOURCE_RETURN_SCHEMA_MISMATCH", NON_RECOVERABLE),
+        ("CANNOT_OPEN_SOCKET", RECOVERABLE),
+        ("BROADCAST_VARIABLE_NOT_LOADED", RECOVERABLE),
+        ("UDTF_EXEC_ERROR", RECOVERABLE),
+    ],
+)
+def test_a_condition_of_pysparks_own_has_a_class(condition, failure_class):
+    """What a function of the job returns is the job's mistake; the way to a process may pass."""
+    failed = said_by_worker(f"pyspark.errors.exceptions.base.PySparkRuntimeError: [{condition}] x")
+
+    assert failure_class is classify(failed).failure_class
+
+
+def said_by_worker(line: str) -> BaseException:
+    """Return the error of a query whose Python worker has ended with that line."""
+    text = (
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+        f'Traceback (most recent call last):\n  File "worker.py", line 9, in main\n{line}\n'
+    )
+    return type("PythonException", (Exception,), {})(text)
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure_class"),
+    [
+        ("CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT", RECOVERABLE),  # CANNOT_* is PySpark's
+        ("MALFORMED_CSV_RECORD", NON_RECOVERABLE),
+        ("EMPTY_PARTITION_COLUMN_VALUE", NON_RECOVERABLE),
+        ("FEATURE_NOT_ENABLED", NON_RECOVERABLE),
+        ("MALFORMED_PROTOBUF_MESSAGE", NON_RECOVERABLE),
+        ("STREAM_STREAM_JOIN_INCONSISTENT_STATE.KEY_INDEX", DATA_MISSING),
+        ("DATA_SOURCE_EXTERNAL_ERROR", RECOVERABLE),
+        ("OPERATION_CANCELED", RECOVERABLE),
+    ],
+)
+def test_a_condition_without_a_telling_name_has_a_class(spark_conditions, condition, failure_class):
+    """Conditions of data sources, functions and Spark itself are decided one by one."""
+    state = spark_conditions.get(condition) or spark_conditions.get(condition.partition(".")[0], "")
+
+    assert failure_class is classify(said(condition, state)).failure_class
 
 
 def test_sql_states_of_the_table_are_spark_s(spark_conditions):

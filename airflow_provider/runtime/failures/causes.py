@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
+_OF_PYSPARK: Final = "pyspark.errors.exceptions.base."
 # All that Py4J says of an answer that is cut off; of a whole one it tells more after that.
 _UNANSWERED: Final = re.compile(r"An error occurred while calling \S+(?<!\.)")
 # Spark's state of a query that has ended before it made its sources and its plan.
@@ -43,6 +44,11 @@ class Cause:
     @property
     def simple_name(self) -> str:
         return _simple(self.name)
+
+    @property
+    def from_pyspark(self) -> bool:
+        """Whether PySpark itself has raised it, not the JVM below it."""
+        return self.name.startswith(_OF_PYSPARK)
 
     def describe(self) -> str:
         return f"{self.name}: {self.essence.strip()}" if self.words else self.name

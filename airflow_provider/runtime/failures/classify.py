@@ -24,12 +24,12 @@ from airflow_provider.runtime.errors.explanation import (
     line_of,
 )
 from airflow_provider.runtime.failures.causes import causes_of, input_in, place_in, text_of
+from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM, Wording, wording_of
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
     WRAPPERS,
-    WRAPPING_CONDITIONS,
     find_rule,
     is_restartable,
 )

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.conditions import (
+    MAY_PASS,
+    REFUSED_BY_PYSPARK,
+    decides_nothing,
+    is_like,
+)
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -26,6 +31,8 @@ class Rule:
         worker_types: types that count only when Python that Spark called has raised them.
         start_types: types that count only before a query's first batch.
         conditions: Spark's error conditions; ``*`` stands for anything.
+        pyspark_conditions: conditions that count only of PySpark's own errors, whose names the JVM
+            may use for something else.
         sql_states: first characters of a SQLSTATE.
         words: parts of a message.
         py4j_types: types that count only when raised on the way to the JVM.
@@ -38,6 +45,7 @@ class Rule:
     worker_types: tuple[str, ...] = ()
     start_types: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
+    pyspark_conditions: tuple[str, ...] = ()
     sql_states: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     errnos: tuple[int, ...] = ()
@@ -55,13 +63,17 @@ class Rule:
             or (cause.at_start and not cause.bases.isdisjoint(self.start_types))
             or (cause.from_py4j and not cause.bases.isdisjoint(self.py4j_types))
             or any(self.is_about(condition) for condition in cause.conditions)
+            or (cause.from_pyspark and any(map(self.is_about_pyspark, cause.conditions)))
             or any(state.startswith(self.sql_states) for state in cause.sql_states)
             or any(words in cause.words for words in self.words)
             or (cause.errno is not None and cause.errno in self.errnos)
         )
 
     def is_about(self, condition: str) -> bool:
-        return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
+        return is_like(condition, self.conditions)
+
+    def is_about_pyspark(self, condition: str) -> bool:
+        return is_like(condition, self.pyspark_conditions) and not decides_nothing(condition)
 
 
 def is_restartable(failure_class: FailureClass) -> bool:
@@ -234,7 +246,8 @@ RULES: Final[tuple[Rule, ...]] = (
             "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED "
             "STDS_*_UNAVAILABLE STDS_FAILED_TO_READ_* STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE "
             "STREAMING_CHECKPOINT_MISSING_METADATA_FILE "
-            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
+            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY "
+            "STREAM_STREAM_JOIN_INCONSISTENT_STATE*"
         ),
         words=(
             "Stream ended prematurely",  # LZ4's; FetchFailed comes first
@@ -281,7 +294,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "InterruptedException InterruptedIOException ClosedByInterruptException "
             "LeaseLostError RunCancelledError StopNotYetError"
         ),
-        conditions=("CONCURRENT_STREAM_LOG_UPDATE", "SPARK_JOB_CANCELLED"),
+        conditions=("CONCURRENT_STREAM_LOG_UPDATE", "OPERATION_CANCELED", "SPARK_JOB_CANCELLED"),
     ),
     Rule(
         "state or a log of the checkpoint does not fit the job",
@@ -290,7 +303,8 @@ RULES: Final[tuple[Rule, ...]] = (
             "INVALID_LOG_VERSION* MALFORMED_LOG_FILE STATE_REPARTITION_INVALID_CHECKPOINT* "
             "STATE_REWRITER_INVALID_CHECKPOINT* STATE_STORE_*INCOMPATIBLE* STATE_STORE_*MISMATCH* "
             "STATE_STORE_*NOT_SUPPORTED* STATE_STORE_*SCHEMA* STATE_STORE_*UNSUPPORTED* "
-            "STATE_STORE_*VALIDATION_FAILURE "
+            "STATE_STORE_*VALIDATION_FAILURE STATE_STORE_UNKNOWN_INTERNAL_COLUMN_FAMILY "
+            "STDS_MIXED_CHECKPOINT_FORMAT_VERSIONS_NOT_SUPPORTED "
             "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA "
             "STREAMING_UNFINISHED_REPARTITION_DETECTED "
             "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS"
@@ -303,13 +317,43 @@ RULES: Final[tuple[Rule, ...]] = (
             "ImportError NameError AttributeError ClassNotFoundException NoClassDefFoundError "
             "IncompatibleClassChangeError UnsupportedClassVersionError"
         ),
+        conditions=("CANNOT_LOAD_CHECKPOINT_FILE_MANAGER.ERROR_LOADING_CLASS",),
     ),
     Rule(
         "Spark cannot plan the query, or does not support what it asks for",
         _NON_RECOVERABLE,
         types=("AnalysisException", "ParseException"),
-        conditions=("UNSUPPORTED_*",),
-        sql_states=("07", "0A", "21", "2B", "3F", "42", "46", "51", "54", "F0", "HV"),
+        conditions=_names(
+            "AMBIGUOUS_RESOLVER_EXTENSION CANNOT_INSTANTIATE_HIVE_FUNCTION "
+            "CHANGELOG_CONTRACT_VIOLATION* CLASS_NOT_OVERRIDE_EXPECTED_METHOD FAILED_FUNCTION_CALL "
+            "FAILED_TO_CREATE_PLAN_FOR_DIRECT_QUERY FAILED_TO_LOAD_ROUTINE "
+            "FAILED_UPDATE_VIEW_SCHEMA HYBRID_ANALYZER_EXCEPTION* INSUFFICIENT_TABLE_PROPERTY* "
+            "INVALID_BUCKET_FILE INVALID_CURSOR* INVALID_HANDLE* INVALID_SQL_FUNCTION_PLAN_* "
+            "INVALID_UDF_IMPLEMENTATION MISSING_ATTRIBUTES* MISSING_TIMEOUT_CONFIGURATION "
+            "NO_UDF_INTERFACE PLAN_VALIDATION_FAILED_* "
+            "TABLE_VALUED_FUNCTION_FAILED_TO_ANALYZE_IN_PYTHON "
+            "TRANSFORM_WITH_STATE_SCHEMA_MUST_BE_NULLABLE UDT_CLASS_NOT_FOUND* "
+            "UNEXPECTED_OPERATOR_IN_* UNEXPECTED_USE_OF_* UNEXPECTED_V2_* UNSUPPORTED_*"
+        ),
+        sql_states=(
+            *(
+                "02",
+                "07",
+                "0A",
+                "21",
+                "24",
+                "2B",
+                "3F",
+                "42",
+                "46",
+                "51",
+                "54",
+                "56038",
+                "F0",
+                "HV",
+            ),
+            *("KD000", "KD003", "KD005", "KD009", "KD00B", "KD011"),
+        ),
     ),
     Rule(
         "Spark refuses a query before its first batch: an option, or what it asks for",
@@ -326,16 +370,22 @@ RULES: Final[tuple[Rule, ...]] = (
         conditions=("STATE_STORE_COMMIT_VALIDATION_FAILED",),
     ),
     Rule(
+        "PySpark refuses a call, or what a function has returned",
+        _NON_RECOVERABLE,
+        pyspark_conditions=REFUSED_BY_PYSPARK,
+    ),
+    Rule(
         "a row cannot be processed, and will not be when the batch runs again",
         _NON_RECOVERABLE,
         types=("ArithmeticException", "DateTimeException", "NumberFormatException"),
         worker_types=_names("ArithmeticError AssertionError LookupError ValueError"),
+        conditions=("MALFORMED_PROTOBUF_MESSAGE",),
         sql_states=("22", "23", "P0"),
     ),
     Rule(
         "a file could not be read, for a reason that Spark does not tell",
         _DATA_MISSING,
-        conditions=("FAILED_READ_FILE.*",),
+        conditions=("FAILED_READ_FILE*",),
     ),
 )
 
@@ -344,12 +394,6 @@ WRAPPERS: Final = frozenset(
     _names(
         "OriginalTryStackTraceException Py4JError Py4JException Py4JJavaError PythonException "
         "SparkException StreamingQueryException UnknownException"
-    )
-)
-WRAPPING_CONDITIONS: Final = frozenset(
-    _names(
-        "FAILED_EXECUTE_UDF FOREACH_BATCH_USER_FUNCTION_ERROR FOREACH_USER_FUNCTION_ERROR "
-        "PYTHON_EXCEPTION STREAM_FAILED TASK_WRITE_FAILED"
     )
 )
 
@@ -371,7 +415,7 @@ def describe_rules() -> str:
         lines.append(
             f"| {rule.failure_class.value} | {rule.what} | {restarts} | {_signs_of(rule)} |"
         )
-    lines.append(f"| {_RECOVERABLE.value} | anything else | yes | |")
+    lines.append(f"| {_RECOVERABLE.value} | anything else | yes | such as {_quoted(MAY_PASS)} |")
     return "\n".join(lines)
 
 
@@ -381,6 +425,8 @@ def _signs_of(rule: Rule) -> str:
         signs.append(f"in a user's function: {_quoted(rule.worker_types)}")
     if rule.start_types:
         signs.append(f"before the first batch of a query: {_quoted(rule.start_types)}")
+    if rule.pyspark_conditions:
+        signs.append(f"of PySpark: {_quoted(rule.pyspark_conditions)}")
     if rule.py4j_types:
         signs.append(f"on the way to the JVM: {_quoted(rule.py4j_types)}")
     if rule.sql_states:
