@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
+
 import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import JobContext, files
+from airflow_provider.runtime import JobContext, files, for_each_batch
 
 SCHEMA = "ts timestamp, user string, v int"
 
@@ -251,6 +254,55 @@ def failfast(ctx: JobContext) -> None:
 
 def unknown_option(ctx: JobContext) -> None:
     out(ctx, clicks(ctx, options={"maxFilesPerTriger": "1"}))
+
+
+def pandas_too_few(ctx: JobContext) -> None:
+    @F.pandas_udf("int")  # here
+    def first(v: pd.Series) -> pd.Series:
+        return v[:1]
+
+    out(ctx, clicks(ctx).select(first("v").alias("v")))
+
+
+def udf_of_another_type(ctx: JobContext) -> None:
+    @F.pandas_udf("int")  # here
+    def number(user: pd.Series) -> pd.Series:
+        return user + "!"
+
+    out(ctx, clicks(ctx).select(number("user").alias("number")))
+
+
+def batch_not_read(ctx: JobContext) -> None:
+    def show(df: DataFrame, epoch: int) -> None:  # here
+        del df, epoch
+
+    counts = clicks(ctx, watermark=("ts", "1 minute")).groupBy(F.window("ts", "1 minute")).count()
+    ctx.write("counts", counts, to=for_each_batch(show))
+
+
+def view_of_a_batch(ctx: JobContext) -> None:
+    def show(df: DataFrame, epoch: int) -> None:
+        df.createOrReplaceTempView("batch")
+        ctx.spark.sql("SELECT * FROM batch").count()  # here
+
+    ctx.write("counts", clicks(ctx), to=for_each_batch(show))
+
+
+def other_input(ctx: JobContext, name: str, data: bytes) -> DataFrame:
+    """Read a folder of its own, with one file."""
+    folder = Path(ctx.params["input"]).with_name("other")
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    return clicks(ctx, path=str(folder))
+
+
+def colon_in_a_name(ctx: JobContext) -> None:
+    out(ctx, other_input(ctx, "10:00.csv", b"2026-01-01 00:00:00,a,1\n"))
+
+
+def file_cut_off(ctx: JobContext) -> None:
+    lines = b"".join(b"2026-01-01 00:00:00,a,%d\n" % number for number in range(1000))
+    out(ctx, other_input(ctx, "a.csv.gz", gzip.compress(lines)[:1000]))
 
 
 def parquet(ctx: JobContext) -> None:

@@ -60,7 +60,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (OSError(122, "Disk quota exceeded"), ENVIRONMENT),
         (SparkError("STREAM_FAILED", "java.lang.OutOfMemoryError: Java heap space"), ENVIRONMENT),
         (SparkError(None, "ExecutorLostFailure (executor 1 exited)"), ENVIRONMENT),
-        (SparkError("FAILED_READ_FILE.NO_HINT", "Encountered error"), DATA_MISSING),
+        (SparkError("FAILED_READ_FILE.NO_HINT", "Encountered error"), RECOVERABLE),
         (SparkError("FAILED_READ_FILE.FILE_NOT_EXIST", ""), DATA_MISSING),
         (
             SparkError(

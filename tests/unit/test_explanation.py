@@ -100,7 +100,13 @@ def test_an_error_of_a_record_has_the_same_parts():
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [(WORKER, "sessions.py:17"), (CALLED, "sessions.py:23"), ("Lost task 0.0", "")],
+    [
+        (WORKER, "sessions.py:17"),
+        (CALLED, "sessions.py:23"),
+        ("Lost task 0.0", ""),
+        ('  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status', ""),
+        ('  File "pandas/_libs/lib.pyx", line 2391, in pandas._libs.lib.maybe_convert', ""),
+    ],
 )
 def test_the_line_of_the_job_is_found_in_what_spark_says(text, line):
     """A worker's traceback and Spark's call sites have it, between lines of libraries."""

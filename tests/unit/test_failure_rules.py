@@ -26,7 +26,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.causes import errors_in, place_in
-from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.classify import classify, fails_as
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS, decides_nothing
 from airflow_provider.runtime.failures.rules import (
     RULES,
@@ -237,7 +237,9 @@ def test_sql_states_of_the_table_are_spark_s(spark_conditions):
         ("CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE", DATA_MISSING),
         ("STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", DATA_MISSING),
         ("CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED", DATA_MISSING),
-        ("FAILED_READ_FILE.NO_HINT", DATA_MISSING),
+        ("FAILED_READ_FILE.NO_HINT", RECOVERABLE),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", DATA_MISSING),
+        ("FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER", NON_RECOVERABLE),
         ("CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY", ENVIRONMENT),
         ("UNABLE_TO_ACQUIRE_MEMORY", ENVIRONMENT),
         ("SPILL_OUT_OF_MEMORY", ENVIRONMENT),
@@ -459,6 +461,59 @@ def test_a_failure_is_described_in_one_line():
     assert " (" not in classify(recorded("udf_raises_on_a_row")).describe()
 
 
+HEADER = """\
+java.lang.IllegalArgumentException: CSV header does not conform to the schema.
+ Header: AGE, NAME
+ Schema: NAME, AGE
+Expected: NAME but found: AGE
+CSV file: s3a://in/a.csv"""
+
+
+@pytest.mark.parametrize(
+    ("address", "cause", "failure_class"),
+    [
+        ("file:///in/a.csv", HEADER, NON_RECOVERABLE),
+        ("file:///in/a:b.csv", "java.net.URISyntaxException: Relative path in absolute URI: .a:b", NON_RECOVERABLE),
+        ("file:///in/a.gz", "java.io.EOFException: Unexpected end of input stream", NON_RECOVERABLE),
+        ("file:///in/a.gz", "java.io.IOException: gzip stream CRC failure", NON_RECOVERABLE),
+        ("file:///in/a.x", "a.b.OddException: whatever", NON_RECOVERABLE),
+        ("file:///in/a.x", "org.apache.hadoop.fs.ChecksumException: Checksum error", NON_RECOVERABLE),
+        ("file:///in/a.x", "java.io.FileNotFoundException: File /in/a.x does not exist", DATA_MISSING),
+        ("file:///in/a.x", "java.io.FileNotFoundException: a.x (Permission denied)", NON_RECOVERABLE),
+        ("file:///in/a.x", "java.io.IOException: Input/output error", ENVIRONMENT),
+        ("s3a://in/a.csv", HEADER, NON_RECOVERABLE),
+        ("s3a://in/a.orc", "org.apache.orc.FileFormatException: Malformed ORC file", NON_RECOVERABLE),
+        ("s3a://in/a.zst", "com.github.luben.zstd.ZstdIOException: Unknown frame", NON_RECOVERABLE),
+        ("s3a://in/a.x", "java.lang.RuntimeException: s3a://in/a.x is not a Parquet file", NON_RECOVERABLE),
+        ("s3a://in/a.x", "java.net.SocketException: Connection reset", RECOVERABLE),
+        ("s3a://in/a.x", "a.b.AWSStatus500Exception: (Service: Amazon S3; Status Code: 500)", RECOVERABLE),
+        ("s3a://in/a.x", "java.io.IOException: it has ended early", RECOVERABLE),
+        ("hdfs://in/a.x", "a.b.BlockMissingException: Could not obtain block", DATA_MISSING),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_not_a_missing_one(address, cause, failure_class):
+    """
+    What is wrong with the file itself is permanent; what a disk or a store does, may pass.
+    """
+    head = f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file {address}.  SQLSTATE: KD001"
+    error = type("SparkException", (Exception,), {})(f"{head}\n\tat a.B.c(B:1)\nCaused by: {cause}")
+
+    assert failure_class is classify(error).failure_class
+
+
+def test_all_of_what_is_wrong_with_a_file_is_told():
+    """Spark's message about a header has several lines, and the columns are in the last ones."""
+    unread = type("SparkException", (Exception,), {})(
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a.csv."
+    )
+    unread.__cause__ = type("IllegalArgumentException", (Exception,), {})(HEADER.partition(": ")[2])
+    failure = classify(unread)
+
+    assert "/in/a.csv" == failure.input_file
+    assert failure.root_cause.endswith("Expected: NAME but found: AGE CSV file: s3a://in/a.csv")
+    assert "put a correct file under its name" in failure.remedy
+
+
 @pytest.mark.parametrize(
     ("text", "host", "executor"),
     [
@@ -492,6 +547,23 @@ def test_frames_are_no_errors():
     )
 
     assert [("a.b.RealError", "it")] == [told[:2] for told in errors_in(text)]
+
+
+def test_a_permanent_failure_names_what_helps():
+    """A class is no advice: each rule has its own, or its errors have words of their own."""
+    own = {"ConfigError", "LateRowsError"}
+    silent = [
+        rule
+        for rule in RULES
+        if rule.failure_class is NON_RECOVERABLE and not rule.remedy and own.isdisjoint(rule.types)
+    ]
+
+    assert [] == [rule.what for rule in silent if not classify(Exception(*rule.words)).remedy]
+    assert (
+        "not known here"
+        in classify(fails_as(NON_RECOVERABLE)(type("Odd", (Exception,), {}))()).remedy
+    )
+    assert "stack trace" in classify(TypeError("no place")).describe()
 
 
 def test_no_rule_is_hidden_behind_the_ones_before():

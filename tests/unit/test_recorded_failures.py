@@ -35,7 +35,7 @@ EXPECTED = {
     "batch_not_read": (
         NON_RECOVERABLE,
         "STATE_STORE_COMMIT_VALIDATION_FAILED",
-        "State store commit validation failed for batch 0.",
+        "the function of for_each_batch has not read all rows of its batch",
     ),
     "sql_divides_by_zero": (NON_RECOVERABLE, "DIVIDE_BY_ZERO", "a row divides by zero"),
     "sql_cast_of_a_bad_value": (NON_RECOVERABLE, "CAST_INVALID_INPUT", "The value 'ok'"),

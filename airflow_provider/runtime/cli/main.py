@@ -36,7 +36,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.explanation import HEADING, safe_text
+from airflow_provider.runtime.errors.explanation import HEADING, THERE, safe_text
 from airflow_provider.runtime.errors.redaction import redacted_output
 from airflow_provider.runtime.failures.messages import FIXES
 from airflow_provider.runtime.spark.installation import is_submitted
@@ -214,9 +214,6 @@ def _add(
     return parser
 
 
-_CORRECT: Final = "correct the job there"
-
-
 def _show_error(error: SparkStreamError, *, as_json: bool) -> int:
     code = error.exit_code
     if as_json:
@@ -246,9 +243,9 @@ def _with_remedy(error: SparkStreamError) -> Explanation:
     if parts.remedy or (parts.is_one_line and not isinstance(error, RunFailedError)):
         return parts
     if isinstance(error, RunFailedError) and error.failure.query is not None:
-        return dataclasses.replace(parts, remedy=FIXES[error.failure.failure_class])
+        return dataclasses.replace(parts, remedy=FIXES.get(error.failure.failure_class, ""))
     is_known = error.explanation is not None and bool(error.explanation.why or error.__cause__)
-    return dataclasses.replace(parts, remedy=_CORRECT) if is_known else parts
+    return dataclasses.replace(parts, remedy=THERE) if is_known else parts
 
 
 def _meaning_of(error: SparkStreamError, code: int) -> str:

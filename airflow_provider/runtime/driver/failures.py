@@ -18,7 +18,8 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 )
 from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import safe_text
-from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.classify import classify, is_raised_in_worker
+from airflow_provider.runtime.failures.messages import IN_A_BATCH, UNREAD_BATCH
 from airflow_provider.runtime.failures.restart_strategy import (
     Edge,
     RestartState,
@@ -26,6 +27,8 @@ from airflow_provider.runtime.failures.restart_strategy import (
     queries_to_restart,
 )
 from airflow_provider.runtime.failures.rules import DISK, JVM_GONE
+from airflow_provider.runtime.queries.python_functions import places_of_functions
+from airflow_provider.runtime.sinks.spark_sink import ForEachBatchSink
 from airflow_provider.runtime.storage.mounts import full_disk
 from airflow_provider.runtime.storage.open import local_path_of
 
@@ -192,7 +195,12 @@ class ErrorLog:
             query = next((each for each in at_work if _open_batch(each) is not None), None)
         if query is not None:
             failure = dataclasses.replace(failure, query=query.name, batch=_open_batch(query))
-            failure = dataclasses.replace(failure, source=_source_of(failure, query))
+            failure = dataclasses.replace(
+                failure,
+                source=_source_of(failure, query),
+                place=failure.place or _place_in(query, error, failure),
+                remedy=IN_A_BATCH.get(failure.condition, failure.remedy),
+            )
         failure = self._with_disk(failure)
         return dataclasses.replace(failure, details=self.keep(error) or "")
 
@@ -227,3 +235,14 @@ def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None
     sources = [each for each in query.definition.sources if each.path and failure.input_file]
     found = (s.name for s in sources if failure.input_file.startswith(str(s.path)))
     return failure.source or next(found, None)
+
+
+def _place_in(query: RunningQuery | BatchQuery, error: BaseException, failure: Failure) -> str:
+    """Return the functions of a query that may have failed, if Spark names no line of the job."""
+    if failure.condition == UNREAD_BATCH:
+        sinks = [each for each in query.definition.sinks if isinstance(each, ForEachBatchSink)]
+        return ", ".join(filter(None, (sink.place for sink in sinks)))
+    try:
+        return places_of_functions(query.definition.df) if is_raised_in_worker(error) else ""
+    except Exception:  # noqa: BLE001 - the JVM may be what has failed
+        return ""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 HEADING: Final = "spark-stream: error: "
+THERE: Final = "correct the job there"
+_BY_STACK: Final = "correct the job where the stack trace in the details says"
 WIDEST: Final = 200
 """Characters of a line of the screen; longer text is wrapped."""
 _WHERE, _WHY, _DO, _CODE, _DETAILS = "where: ", "why: ", "what to do: ", "exit code ", "details: "
@@ -71,7 +73,12 @@ class Explanation:
 
     @property
     def line(self) -> str:
-        return _join(self.what, self.where, self.why, self.remedy)
+        return _join(self.what, self.where, self.why, self.way_out)
+
+    @property
+    def way_out(self) -> str:
+        """The remedy; a line that is not known is no place to go to."""
+        return _BY_STACK if self.remedy == THERE and not self.place else self.remedy
 
     @property
     def is_one_line(self) -> bool:
@@ -79,7 +86,7 @@ class Explanation:
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:
         lines = _folded(HEADING, self.what, _LONG)
-        parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.remedy, _SHORT))
+        parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.way_out, _SHORT))
         for label, text, most in parts:
             lines += _folded(f"  {label}", text, most) if text else []
         lines.append(f"  {_CODE}{exit_code}: {meaning}")
@@ -278,6 +285,7 @@ def first_line(text: str) -> str:
 _OF_OTHERS: Final = re.compile(
     r"^<|/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|\.zip/"
     r"|/airflow_provider/(?:extensions|runtime)/|/pyspark/|/py4j-"
+    r"|\.p(?:xd|xi|yx)$"  # of a compiled library, below the folder in which it was built
 )
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE: Final = re.compile(r"was called from\s*\n(\S+):(\d+)")

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+START_OVER: Final = (
+    "start over in a new job directory, with an output of its own: it reads all input again and "
+    "writes all rows again"
+)
+"""The way out that costs most, with its price."""
 PACKAGES: Final = "spark.jars.packages"
 PY_FILES: Final = "spark.submit.pyFiles"
 # Settings of Spark that have an argument of their own in an operator.
@@ -158,6 +163,11 @@ _BY_FORM: Final[Mapping[str, Mapping[Form, str]]] = {
         "the job's function only declares its queries",
         "a script only declares its streams",
         "a file of SQL only declares its queries",
+    ),
+    "EACH_BATCH": _by_form(
+        "the function of for_each_batch",
+        "the function of foreachBatch",
+        "a function for each batch",
     ),
     "BEGIN": _by_form(
         "begin with ctx.read",

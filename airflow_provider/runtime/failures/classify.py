@@ -29,6 +29,7 @@ from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM,
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
+    UNREADABLE,
     WRAPPERS,
     find_rule,
     is_restartable,
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _JVM_GONE: Final = Wording("Spark's JVM has ended: it was killed, or out of memory", KILLED_REMEDY)
 _MARKED: Final = "the job's author has set this class"
+_MARKED_REMEDY: Final = (
+    "what helps is not known here: the job's author has set that a retry of this error does not"
+)
 ANSWERS: Final = "check that it runs and that its address is right; the same command tries again"
 
 
@@ -50,6 +54,7 @@ class _Classification(NamedTuple):
     what: str
     restartable: bool
     cause: Cause
+    remedy: str = ""
 
 
 def classify(
@@ -76,14 +81,19 @@ def classify(
         host=place.host or socket.gethostname(),
         executor=place.executor,
         batch=batch,
-        root_cause=first_line(_root_cause(found.cause, causes, words).describe()),
+        root_cause=_shortened(_root_cause(found.cause, causes, words).describe(), found),
         rule=found.what,
         restartable=found.restartable,
         place=(parts.place if parts else "") or line_of(error) or line_in_text(text),
         source=parts.source if parts else None,
         input_file=input_in(text),
-        remedy=parts.remedy if parts else words.remedy,
+        remedy=parts.remedy if parts else words.remedy or found.remedy,
     )
+
+
+def is_raised_in_worker(error: BaseException) -> bool:
+    """Whether Python that Spark called has raised *error*, or what led to it."""
+    return any(cause.in_worker for cause in causes_of(error))
 
 
 def refusal_of(
@@ -121,14 +131,16 @@ def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
     marked = marks.class_of(causes)
     if marked is not None:
         failure_class, cause = marked
-        return _Classification(failure_class, _MARKED, is_restartable(failure_class), cause)
+        way = _MARKED_REMEDY if failure_class is FailureClass.NON_RECOVERABLE else ""
+        return _Classification(failure_class, _MARKED, is_restartable(failure_class), cause, way)
     found = find_rule(causes)
     if found is None:
         return _Classification(
             FailureClass.RECOVERABLE, "", restartable=True, cause=_most_telling(causes)
         )
     rule, matching = found
-    return _Classification(rule.failure_class, rule.what, rule.restartable, _most_telling(matching))
+    cause = _most_telling(matching)
+    return _Classification(rule.failure_class, rule.what, rule.restartable, cause, rule.remedy)
 
 
 def _most_telling(causes: list[Cause]) -> Cause:
@@ -167,7 +179,12 @@ def _reads_file(cause: Cause) -> bool:
 
 
 def _reason_of(found: _Classification, words: Wording) -> str:
-    return words.what or first_line(found.cause.essence) or found.cause.simple_name
+    return words.what or _shortened(found.cause.essence, found) or found.cause.simple_name
+
+
+def _shortened(text: str, found: _Classification) -> str:
+    """Return a text's first line; of a file that is not as expected the next ones say how."""
+    return first_line(" ".join(text.split()) if found.what == UNREADABLE else text)
 
 
 def _condition_of(cause: Cause) -> str:

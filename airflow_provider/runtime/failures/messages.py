@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from airflow_provider.runtime.errors import ways_out
 from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.rules import CORRECT_FILE, RETURN_DECLARED
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -66,6 +67,15 @@ def _column(given: Mapping[str, str]) -> Wording:
     return Wording(f"there is no column {name}", f"did you mean {meant}?{more}")
 
 
+def _colon(given: Mapping[str, str]) -> Wording:
+    del given
+    way = ways_out.set_conf("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    return Wording(
+        "Hadoop's checksums cannot be used for a file whose name has a colon",
+        f"{way} reads it, without checksums of local files; name later files without a colon",
+    )
+
+
 def _source(given: Mapping[str, str]) -> Wording:
     name = given["provider"]
     meant = difflib.get_close_matches(name, _FORMATS, n=1)
@@ -77,6 +87,7 @@ def _source(given: Mapping[str, str]) -> Wording:
     )
 
 
+UNREAD_BATCH: Final = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 MAKE_ROOM: Final = "make room on that disk"
 KILLED_REMEDY: Final = "look for what killed it in the machine's log; mostly it is a lack of memory"
 ABSENT_INPUT: Final = "deliver it, correct the path, or make the folder: it may be empty"
@@ -146,21 +157,31 @@ _CONDITIONS: Final[Mapping[str, _Word]] = {
         "correct the row or the schema, or {PERMISSIVE}, which gives NULL",
     ),
     "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": _said(
-        "the file is not in the format that the source reads, or is damaged: {path}",
-        "move it away, or correct format=; the run continues where it is",
+        "the file is not in the format that the source reads, or is damaged: {path}", CORRECT_FILE
     ),
     "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": _said(
         "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",
         "correct {THE_SCHEMA}, or cast the column after reading",
     ),
-    "FAILED_READ_FILE.*": _said(
-        "the file could not be read: {path}", "look at the file; then give the command again"
-    ),
+    "FAILED_READ_FILE.*": _said("the file could not be read: {path}", CORRECT_FILE),
     "CONTEXT_ONLY_VALID_ON_DRIVER": _DRIVER_ONLY,
+    UNREAD_BATCH: _said(
+        "{EACH_BATCH} has not read all rows of its batch, so that the query's state is not written",
+        "let it read the whole of its DataFrame, such as by writing it; show(), limit() and an "
+        "early return leave rows unread",
+    ),
 }
+IN_A_BATCH: Final[Mapping[str, str]] = {
+    "TABLE_OR_VIEW_NOT_FOUND": (
+        "read a view of the batch with df.sparkSession.sql(…), since a batch has a session of its "
+        "own; or correct the name"
+    ),
+}
+"""What helps against a condition that a function for each batch meets, other than at the start."""
 _WORDS: Final[Mapping[str, _Word]] = {
     "No space left on device": _said("", MAKE_ROOM),
     "Disk quota exceeded": _said("", MAKE_ROOM),
+    "Relative path in absolute URI": _colon,
     "must be executed with writeStream.start()": _said(
         "{DECLARES}, and computes with a stream", "{WRITE_IT}"
     ),
@@ -171,6 +192,10 @@ _WORDS: Final[Mapping[str, _Word]] = {
     ),
 }
 _PYTHON_ERRORS: Final[dict[str, Wording]] = {
+    **dict.fromkeys(
+        ("ArrowInvalid", "ArrowTypeError", "ArrowNotImplementedError", "PySparkValueError"),
+        Wording("", RETURN_DECLARED),
+    ),
     "SyntaxError": Wording("", "correct the file at that line"),
     "IndentationError": Wording("", "correct the file at that line"),
 }
@@ -179,7 +204,6 @@ _PYTHON_ERRORS: Final[dict[str, Wording]] = {
 # --- next steps ---------------------------------------------------------------------------------
 
 FIXES: Final[Mapping[FailureClass, str]] = {
-    FailureClass.NON_RECOVERABLE: "correct the job, its options, its rights or the row",
     FailureClass.DATA_MISSING: (
         "have the input delivered; or begin at an earlier savepoint, if it is state that is gone"
     ),
@@ -188,17 +212,14 @@ FIXES: Final[Mapping[FailureClass, str]] = {
         "if it fails at the same batch each time, read the end of the driver's log"
     ),
 }
-"""What a person does about a failure of each class."""
+"""What a person does about a failure of each class that a retry may help against."""
 
 
 def _steps(again: str, after_fix: str) -> dict[FailureClass, str]:
     resumes = f"{again} resumes the run after its last committed batch; nothing is lost or repeated"
-    return {
-        each: f"a retry alone will fail again: {fix}, then {after_fix}"
-        if each is FailureClass.NON_RECOVERABLE
-        else f"{resumes}; {fix}"
-        for each, fix in FIXES.items()
-    }
+    first = f"a retry alone will fail again: do first what the error says, then {after_fix}"
+    found = {each: f"{resumes}; {fix}" for each, fix in FIXES.items()}
+    return {FailureClass.NON_RECOVERABLE: first, **found}
 
 
 AFTER_A_TASK: Final = _steps("a retry or a clear of the task", "clear the task")

@@ -10,7 +10,8 @@ import dataclasses
 import errno
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.errors.explanation import THERE, FailureClass
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.failures.conditions import (
     MAY_PASS,
     REFUSED_BY_PYSPARK,
@@ -37,6 +38,7 @@ class Rule:
         words: parts of a message.
         py4j_types: types that count only when raised on the way to the JVM.
         restarts: whether a restart in the same driver may help; None for what its class says.
+        remedy: what helps, where the error has no words of its own; :data:`THERE` for the line.
     """
 
     what: str
@@ -51,6 +53,7 @@ class Rule:
     errnos: tuple[int, ...] = ()
     py4j_types: tuple[str, ...] = ()
     restarts: bool | None = None
+    remedy: str = ""
 
     @property
     def restartable(self) -> bool:
@@ -91,8 +94,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+RETURN_DECLARED: Final = "let the function return what it declares, or correct what it declares"
+CORRECT_FILE: Final = (
+    "put a correct file under its name; its batch is planned with it, so that moving it away does "
+    "not help"
+)
 UNANSWERED: Final = "the network, or what is behind it, does not answer"
 DISK: Final = "the disk is full, broken or read-only, or there are too many open files"
+UNREADABLE: Final = "a file is damaged, or is not what its source reads"
 ABSENT: Final = "input is gone, or is not there yet: files, offsets, topics"
 JVM_GONE: Final = Rule(
     "the driver's JVM has ended",
@@ -201,6 +210,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_*_VERSION",
             "CANNOT_LOAD_STATE_STORE.*_ROW_FORMAT_VALIDATION_FAILURE",
         ),
+        remedy=f"run it with the Spark and the query that wrote this state, or {START_OVER}",
     ),
     # Before what may pass, and before what is gone: the JVM says FileNotFoundException of a file
     # that it may not open, too.
@@ -213,6 +223,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         words=("Permission denied",),
         errnos=(errno.EACCES, errno.EPERM),
+        remedy="give the account of the driver this right, or use another place",
     ),
     Rule(
         "reading state was disturbed, for no reason that lasts",
@@ -234,6 +245,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _NON_RECOVERABLE,
         types=("NotADirectoryError", "IsADirectoryError"),
         errnos=(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        remedy="correct the path",
     ),
     Rule(
         "state or checkpoint files are lost or damaged",
@@ -254,11 +266,6 @@ RULES: Final[tuple[Rule, ...]] = (
             "Stream is corrupted",
             "not found in offset log",
         ),
-    ),
-    Rule(
-        "a file on a disk does not fit the checksum beside it",
-        _DATA_MISSING,
-        types=("ChecksumException",),
     ),
     Rule(
         ABSENT,
@@ -284,8 +291,12 @@ RULES: Final[tuple[Rule, ...]] = (
             "NoHttpResponseException TimeoutException RpcTimeoutException RetriableException "
             "SQLRecoverableException SQLTransientException"
         ),
-        # Of clients that give no other sign: libpq under SQLAlchemy, and those in Rust.
-        words=("Is the server running", "error sending request"),
+        # Of clients that give no other sign: libpq under SQLAlchemy, those in Rust, and those of
+        # object stores, whose types have the number of the answer in their names, or nothing.
+        words=(
+            *("Is the server running", "error sending request", "Connection reset"),
+            *("Premature end of Content-Length", "Status Code: 50", "503 Service Unavailable"),
+        ),
     ),
     Rule(
         "it was interrupted, or met another writer",
@@ -309,6 +320,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "STREAMING_UNFINISHED_REPARTITION_DETECTED "
             "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS"
         ),
+        remedy=f"undo the change of the query, of its settings or of the file, or {START_OVER}",
     ),
     Rule(
         "a function, module or class is not there",
@@ -318,6 +330,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "IncompatibleClassChangeError UnsupportedClassVersionError"
         ),
         conditions=("CANNOT_LOAD_CHECKPOINT_FILE_MANAGER.ERROR_LOADING_CLASS",),
+        remedy=THERE,
     ),
     Rule(
         "Spark cannot plan the query, or does not support what it asks for",
@@ -354,11 +367,13 @@ RULES: Final[tuple[Rule, ...]] = (
             ),
             *("KD000", "KD003", "KD005", "KD009", "KD00B", "KD011"),
         ),
+        remedy=THERE,
     ),
     Rule(
         "Spark refuses a query before its first batch: an option, or what it asks for",
         _NON_RECOVERABLE,
         start_types=("IllegalArgumentException", "UnsupportedOperationException"),
+        remedy=THERE,
     ),
     Rule(
         "the program is wrong",
@@ -368,11 +383,13 @@ RULES: Final[tuple[Rule, ...]] = (
             "NotSerializableException"
         ),
         conditions=("STATE_STORE_COMMIT_VALIDATION_FAILED",),
+        remedy=THERE,
     ),
     Rule(
         "PySpark refuses a call, or what a function has returned",
         _NON_RECOVERABLE,
         pyspark_conditions=REFUSED_BY_PYSPARK,
+        remedy=RETURN_DECLARED,
     ),
     Rule(
         "a row cannot be processed, and will not be when the batch runs again",
@@ -381,11 +398,46 @@ RULES: Final[tuple[Rule, ...]] = (
         worker_types=_names("ArithmeticError AssertionError LookupError ValueError"),
         conditions=("MALFORMED_PROTOBUF_MESSAGE",),
         sql_states=("22", "23", "P0"),
+        remedy="correct the row in the input, or let the job handle such rows",
     ),
     Rule(
-        "a file could not be read, for a reason that Spark does not tell",
-        _DATA_MISSING,
+        "a file has a colon in its name, which Hadoop cannot read",
+        _NON_RECOVERABLE,
+        words=("Relative path in absolute URI",),
+    ),
+    # Of a file on a disk any reason is the file's own, since the disk's and those of rights come
+    # before; of a file in a store only those that name its format.
+    Rule(
+        UNREADABLE,
+        _NON_RECOVERABLE,
+        types=_names(
+            "CharacterCodingException FileFormatException MalformedInputException ZipException "
+            "ZstdIOException"
+        ),
+        conditions=_names(
+            "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER "
+            "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH "
+            "FAILED_READ_FILE.UNSUPPORTED_FILE_SYSTEM"
+        ),
+        words=(
+            "error while reading file file:",
+            "CSV header does not conform to the schema",
+            "is not a Parquet file",
+            "Unexpected end of input stream",  # of a gzip file that is cut off
+            "gzip stream CRC failure",
+            "not a gzip file",
+        ),
+        remedy=CORRECT_FILE,
+    ),
+    Rule(
+        "a store did not give a file as a whole",
+        _RECOVERABLE,
         conditions=("FAILED_READ_FILE*",),
+    ),
+    Rule(
+        "a file on a disk does not fit the checksum beside it",
+        _DATA_MISSING,
+        types=("ChecksumException",),
     ),
 )
 

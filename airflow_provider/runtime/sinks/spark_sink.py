@@ -16,6 +16,7 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.base.names import name_of, numbers_in
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.errors.explanation import definition_of
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.datasets import datasets_of
 from airflow_provider.runtime.jobdir.epoch_documents import (
@@ -367,6 +368,11 @@ class ForEachBatchSink(_NothingStaged):
     @property
     def name(self) -> str:
         return f"for_each_batch:{self._name}"
+
+    @property
+    def place(self) -> str:
+        """The line where the function begins; empty for one of a library."""
+        return definition_of(self._function)
 
     @property
     def guarantee(self) -> str:
