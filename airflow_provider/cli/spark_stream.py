@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
+from airflow_provider.runtime.cli.command_process import run_apart, runs_code
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 
@@ -23,7 +24,11 @@ _NAME: Final = "airflow spark-stream"
 def run(parsed: argparse.Namespace) -> None:
     """Run a command with all its arguments, and exit with its code."""
     _log_to_stderr()
-    sys.exit(main(parsed.arguments, name=_NAME, more=(("check-connection", __name__),)))
+
+    def command() -> int:
+        return main(parsed.arguments, name=_NAME, more=(("check-connection", __name__),))
+
+    sys.exit(run_apart(command) if runs_code(parsed.arguments) else command())
 
 
 def _log_to_stderr() -> None:

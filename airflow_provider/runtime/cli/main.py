@@ -24,6 +24,7 @@ from airflow_provider.runtime.cli.command_parser import (
     not_of_a_script,
     split_arguments,
 )
+from airflow_provider.runtime.cli.command_process import run_apart, runs_code
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
@@ -84,7 +85,10 @@ def main(
     """Run one command and return the exit code.
 
     *spark* is a session that a run uses and does not stop. *more* maps further commands to modules.
+    Without *argv* the process is the command's own: then the user's code does not decide the code.
     """
+    if argv is None and runs_code(sys.argv[1:]):
+        return run_apart(lambda: main(sys.argv[1:], spark=spark, name=name, more=more))
     with redacted_output():
         return _command(sys.argv[1:] if argv is None else argv, spark=spark, name=name, more=more)
 
