@@ -299,26 +299,33 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
 
 
 @pytest.mark.long
-def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog):
+@pytest.mark.parametrize(
+    ("partitions", "words"),
+    [(16, "in 16 partitions"), (2, "in the 2 partitions of its checkpoint, not in 1")],
+)
+def test_a_checkpoint_goes_on_with_the_settings_that_it_has(
+    spark, place, caplog, partitions, words
+):
     """
-    A job that began with another state store and many partitions keeps both when nobody gives them
+    A job that began with another state store and more partitions keeps both when nobody gives them
     any more; its record and its log say what a new job would have.
     """
     write_events(place.input, FEW, MORE)
-    before = {**FORMATS["hdfs"], PARTITIONS: "16"}
+    before = {**FORMATS["hdfs"], PARTITIONS: str(partitions)}
     place.run(
         spark, "tumbling_window", run_id="one", until="available", at_end="suspend", conf=before
     )
     write_events(place.input, LAST, first=2)
 
-    final = place.run(spark, "tumbling_window", run_id="two")
+    with caplog.at_level("INFO"):
+        final = place.run(spark, "tumbling_window", run_id="two")
 
     assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
     logs = CheckpointLogs(open_storage(str(place.checkpoint())))
     kept = logs.offsets(logs.position().last_commit)
-    assert (16, before[PROVIDER]) == (kept.partitions, kept.conf[PROVIDER])
+    assert (partitions, before[PROVIDER]) == (kept.partitions, kept.conf[PROVIDER])
     assert "FINISHED" == final.outcome
-    assert "keeps its state in 16 partitions" in caplog.text
+    assert f"keeps its state {words}" in caplog.text
     record = JobDirectory(open_storage(str(place.job_dir))).run("two").record()
     assert record is not None
     assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "1"}.items() <= record.settings.items()

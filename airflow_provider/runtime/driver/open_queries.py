@@ -154,6 +154,9 @@ class QueryOpener:
         advice = partition_advice(kept.partitions, chosen, kept.conf.get(PROVIDER, ""))
         if advice is not None:
             log.warning("query=%s %s", query.name, advice)
+        elif kept.partitions not in {None, chosen}:
+            text = "query=%s keeps its state in the %s partitions of its checkpoint, not in %d"
+            log.info(text, query.name, kept.partitions, chosen)
 
     def _open_batch(self, query: QueryDefinition) -> BatchQuery:
         logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)

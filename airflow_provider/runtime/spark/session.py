@@ -313,7 +313,7 @@ def describe_settings(
     heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
     java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
     archive = "" if "SharedArchiveFile" in java else ", no class archive yet"
-    state = "" if is_batch else f"; state in {partitions} partitions ({why}) of {store}"
+    state = "" if is_batch else f"; new state in {partitions} partitions ({why}) of {store}"
     master = shown_address(str(context.master))
     return f"{context.version} on {master}, heap {heap} MiB{archive}{state}"
 
