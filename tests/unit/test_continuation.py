@@ -199,7 +199,7 @@ def test_other_queries_are_refused_without_a_trace(job):
     point(job, AS_IT_WAS).check()
     said = (
         r"job: the job cannot continue .*'q' has changed: expected 1 source \(events\), found 2 "
-        r"sources \(events, more\)\. Declare .* directory, .*\(--allow-non-restored-state\)"
+        r"sources \(events, more\)\. Declare .*\(--allow-non-restored-state\), .* writes all rows again"
     )
     for act in (
         lambda: point(job).check(),

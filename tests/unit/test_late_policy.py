@@ -16,6 +16,7 @@ from airflow_provider.runtime.errors import (
     LateRowsError,
 )
 from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord, LateCount
 from airflow_provider.runtime.jobdir.run_options import RowLimit, RunOptions, parse_row_limit
@@ -174,8 +175,8 @@ def checked(record: EpochRecord) -> tuple[Any, ...]:
             None,
             "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
             "late: 400 by operator windows. late='wait' holds the watermark where the run began, "
-            "and these rows are before that (or before 1970); begin a new job directory, or use "
-            "late='count'",
+            "and these rows are before that (or before 1970); use late='count', which drops such "
+            f"rows and counts them, or {START_OVER}",
         ),
     ],
 )

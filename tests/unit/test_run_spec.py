@@ -19,6 +19,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
 )
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import put_cancel, reply
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
@@ -259,7 +260,7 @@ def test_another_ask_is_refused(name, value, shown):
     """A later attempt that asks for something else is refused with both values and the way out."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_spec(a_run(**{name: value}), a_run())
-    assert "request the same, or use another run id or job directory" in str(raised.value)
+    assert f"request the same, use another run id, or {START_OVER}" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +300,7 @@ def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, sh
     """What it has done is not what is wanted now: refused as it would be while it goes on."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_as_ended(ask(**{"params": {"input": "/in"}, **values}), a_run(**stored))
-    assert "request the same, or use another run id or job directory" in str(raised.value)
+    assert f"request the same, use another run id, or {START_OVER}" in str(raised.value)
 
 
 # --- a driver that a cluster starts again -------------------------------------------------------
@@ -406,7 +407,7 @@ def test_a_drained_job_does_not_resume(job):
     with pytest.raises(JobDrainedError) as raised:
         check_preconditions(job.directory, "r2")
     assert "the job was drained by run 'r1'" in str(raised.value)
-    assert str(raised.value).endswith("use a new job directory")
+    assert str(raised.value).endswith("writes all rows again")
     assert EXIT_USAGE == raised.value.exit_code
 
 

@@ -23,6 +23,7 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.files import (
@@ -202,7 +203,7 @@ class BucketFilesSink:
         if found is None:
             msg = (
                 f"{parent.url}/{target}: neither published nor staged ({staged} is gone); the "
-                "staged file was removed by hand, restore it or start a new job directory"
+                f"staged file was removed by hand: restore it, or {START_OVER}"
             )
             raise SinkError(msg)
         if found != size_bytes:

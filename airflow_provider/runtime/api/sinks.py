@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
+from airflow_provider.runtime.errors.ways_out import START_OVER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -422,7 +423,7 @@ def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointEr
     msg = (
         f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
         "which came after it, is: its rows were left out, and cannot be put before rows that are "
-        "published; rewind the run and run it again, or start a new job directory and output"
+        f"published; rewind the run and run it again, or {START_OVER}"
     )
     return CheckpointError(msg)
 
@@ -432,7 +433,7 @@ def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDoc
     msg = (
         f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
         "is not what this sink stages for that epoch; nothing there was touched: put the record "
-        "back as it was, or start a new job directory"
+        f"back as it was, or {START_OVER}"
     )
     return CorruptDocumentError(msg)
 

@@ -123,8 +123,8 @@ def _operators_of(topology: Topology) -> str:
 
 _MOST_NAMED = 3
 WAYS_OUT = (
-    "Declare it as it was, give the query another name, make its state again from history "
-    "(spark-stream state bootstrap)"
+    "Declare it as it was, give the query another name, which reads all its input again, make "
+    "its state again from history (spark-stream state bootstrap)"
 )
 
 
@@ -172,8 +172,8 @@ class ChangedQueries:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
                 f"{where}: results of two jobs would be mixed, because the state was made by "
-                f"another one: {queries}. {WAYS_OUT}, or continue with it "
-                f"({set_option('allow_mixed_results')})"
+                f"another one: {queries}. {WAYS_OUT}, or continue with it, so "
+                f"that the output has both ({set_option('allow_mixed_results')})"
             )
             raise ConfigError(msg)
 

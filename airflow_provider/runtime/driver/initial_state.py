@@ -20,7 +20,12 @@ from airflow_provider.runtime.driver.compatibility import (
     stored_query,
 )
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.errors.ways_out import of_caller, set_option
+from airflow_provider.runtime.errors.ways_out import (
+    RESTORE_ELSEWHERE,
+    START_OVER,
+    of_caller,
+    set_option,
+)
 from airflow_provider.runtime.jobdir.identity import add_predecessors, lineage_of
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.queries.input_folders import spark_listing
@@ -173,7 +178,7 @@ class StartingPoint:
                 msg = (
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
                     f"partitions={own.plan.partitions}, and {self._partitions} are requested now; "
-                    "use the same number, or a new job directory"
+                    f"use the same number, or {RESTORE_ELSEWHERE}"
                 )
                 raise ConfigError(msg)
             return not own.is_open
@@ -181,7 +186,7 @@ class StartingPoint:
             left_out = of_caller("--from-savepoint", "the operator's from_savepoint")
             msg = (
                 f"{self._directory.url}: the job was set to {last.plan.savepoint} before, not to "
-                f"{self._url}; leave out {left_out} to continue, or use a new job directory"
+                f"{self._url}; leave out {left_out} to continue, or {RESTORE_ELSEWHERE}"
             )
             raise ConfigError(msg)
         begun = [
@@ -192,8 +197,8 @@ class StartingPoint:
         if begun:
             msg = (
                 f"{self._directory.url}: the job has begun already (query {begun[0]!r} has a "
-                "checkpoint), so it cannot begin from a savepoint; use a new job directory, or "
-                "'spark-stream savepoint restore'"
+                "checkpoint), so it cannot begin from a savepoint; set it back with 'spark-stream "
+                f"savepoint restore', or {RESTORE_ELSEWHERE}"
             )
             raise ConfigError(msg)
         return False
@@ -253,9 +258,9 @@ class StartingPoint:
         if incompatible and not self._allow_non_restored:
             msg = (
                 f"{where}: the job cannot continue as it is declared now: "
-                f"{'; '.join(incompatible.values())}. {WAYS_OUT}, use a new job directory, or "
-                "let what does not fit start over, without its state and beside what it "
-                f"has written ({set_option('allow_non_restored_state')})"
+                f"{'; '.join(incompatible.values())}. {WAYS_OUT}, let what does not fit "
+                "start over, without its state and beside what it has written "
+                f"({set_option('allow_non_restored_state')}), or {START_OVER}"
             )
             raise ConfigError(msg)
         self._changes.check(where, incompatible)

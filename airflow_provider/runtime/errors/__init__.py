@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors.explanation import Explanation
+from airflow_provider.runtime.errors.ways_out import START_OVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -244,7 +245,8 @@ class LateRowsError(SparkStreamError):
         if self.limit is None:
             return (
                 f"{late}late='wait' holds the watermark where the run began, and these rows are "
-                "before that (or before 1970); begin a new job directory, or use late='count'"
+                "before that (or before 1970); use late='count', which drops such rows and counts "
+                f"them, or {START_OVER}"
             )
         return (
             f"{late}Accepted are {self.limit}; give the watermark a longer delay, read files by "

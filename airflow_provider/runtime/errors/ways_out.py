@@ -17,6 +17,10 @@ START_OVER: Final = (
     "writes all rows again"
 )
 """The way out that costs most, with its price."""
+RESTORE_ELSEWHERE: Final = (
+    "restore the savepoint into a new job directory, with an output of its own: it reads and "
+    "writes again what came after the savepoint"
+)
 PACKAGES: Final = "spark.jars.packages"
 PY_FILES: Final = "spark.submit.pyFiles"
 # Settings of Spark that have an argument of their own in an operator.

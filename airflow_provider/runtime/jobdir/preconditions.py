@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import START_OVER, set_option
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
 from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
@@ -116,7 +116,7 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
     way_out = "" if now.has_drain_ended else finish
     msg = (
         f"{now.url}: the job {state} run {now.drained_by!r}. Its windows are flushed and their "
-        f"state is gone, so continuing would repeat them; {way_out}use a new job directory"
+        f"state is gone, so continuing would repeat them; {way_out}{START_OVER}"
     )
     return JobDrainedError(msg)
 

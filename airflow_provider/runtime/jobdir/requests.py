@@ -219,7 +219,8 @@ def savepoint_is_complete(savepoint: str) -> str:
     """Return the message about a savepoint whose stop was not completed."""
     return (
         f"The savepoint {savepoint} is complete: continue from it in a new job directory "
-        f"({set_option('from_savepoint', savepoint)}), or in this one as before"
+        f"({set_option('from_savepoint', savepoint)}), which reads on from there, or in this one "
+        "as before"
     )
 
 

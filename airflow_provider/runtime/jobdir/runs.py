@@ -16,6 +16,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lease
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
@@ -148,8 +149,8 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
             name = options_of(RunSpec)[field].name
             msg = (
                 f"run {requested.run_id!r} was begun with {name}={before[field]!r} and is now "
-                f"requested with {name}={value!r}; request the same, or use another run id "
-                "or job directory"
+                f"requested with {name}={value!r}; request the same, use another run id, "
+                f"or {START_OVER}"
             )
             raise ConfigError(msg)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
+from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
 from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
@@ -34,7 +35,7 @@ IN_A_SHELL: Final[Mapping[str, str]] = {
     "finished": "nothing: all is read, flushed and published",
     "rewound": "the same command begins another run from there",
     "unverified": "do not use its output, and find out who has changed the job directory",
-    "damaged": "restore a savepoint into a new job directory, or put the document back",
+    "damaged": f"put the document back, or, if there is a savepoint, {RESTORE_ELSEWHERE}",
 }
 """What to do next, by the state, or by the class of the failure: for a reader at a shell."""
 IN_AIRFLOW: Final[Mapping[str, str]] = {

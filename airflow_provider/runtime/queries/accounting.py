@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import AccountError
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.row_account import RowAccount, RuleCount, imbalance
 from airflow_provider.runtime.sinks.files import FilesSink
@@ -20,8 +21,7 @@ _NOT_PUBLISHED: Final = (
     "it is not published; see that nothing changes the input while it is read, and run it again"
 )
 _PUBLISHED: Final = (
-    "its output is published: compare it with the input, and replay the run, or begin again in "
-    "another job directory"
+    f"its output is published: compare it with the input, and replay the run, or {START_OVER}"
 )
 
 

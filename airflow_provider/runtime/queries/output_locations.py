@@ -106,7 +106,7 @@ class OutputLocations:
             where = "is in the job directory" if is_inside else "has the job directory in it,"
             msg = (
                 f"query {output.query!r} writes to {output.location}, which {where} "
-                f"{self._job_dir}; write to a folder outside of it, or take another job directory"
+                f"{self._job_dir}; write to a folder outside of it"
             )
             raise ConfigError(msg)
 

@@ -38,6 +38,7 @@ from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     ConfigError,
 )
+from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
 from airflow_provider.runtime.jobdir.checkpoint_places import place
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -358,8 +359,8 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
             msg = (
                 f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
                 "after this savepoint; continuing from it would write their rows again. Revert "
-                "them in its sinks first ('spark-stream savepoint restore --revert'), or restore "
-                "into a new job directory"
+                "them in its sinks first ('spark-stream savepoint restore --revert'), which "
+                f"removes their rows, or {RESTORE_ELSEWHERE}"
             )
             raise ConfigError(msg)
 

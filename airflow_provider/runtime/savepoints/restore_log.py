@@ -37,6 +37,7 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     MissingStateError,
     RevertError,
+    ways_out,
 )
 from airflow_provider.runtime.errors.ways_out import restore_command, rewind_command, set_option
 from airflow_provider.runtime.jobdir.checkpoint_places import (
@@ -264,10 +265,8 @@ def check_same_history(
         else:
             why = _why_foreign(directory, name, saved.epoch, savepoint)
         if why:
-            msg = (
-                f"{directory.url}: the savepoint {savepoint.url} cannot be restored here: query "
-                f"{name!r} {why}; restore it into a new job directory, with an output of its own"
-            )
+            where = f"{directory.url}: the savepoint {savepoint.url} cannot be restored here"
+            msg = f"{where}: query {name!r} {why}; {ways_out.RESTORE_ELSEWHERE}"
             raise ConfigError(msg)
 
 

@@ -35,6 +35,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.extensions import FILE_SINKS, load_known
 from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative
 from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.staging import (
     folder_name,
@@ -341,7 +342,7 @@ def _publish(staged: Path, target: Path) -> None:
         if not target.exists():
             msg = (
                 f"{target}: neither published nor staged ({staged} is gone); the staged file was "
-                "removed by hand, restore it or start a new job directory"
+                f"removed by hand: restore it, or {START_OVER}"
             )
             raise SinkError(msg) from None
 

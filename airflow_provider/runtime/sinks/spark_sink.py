@@ -153,7 +153,7 @@ class SparkSink:
             f"{self.name}: {SPARK_LOG} lists the files of batch {last}, and the query's checkpoint "
             f"{has}: another job directory has written there, or this one is an older copy, and "
             "Spark would leave out the rows of each batch up to that one. Put the newer directory "
-            "back, or write to a new folder"
+            "back, or write to a new folder, which then has only the rows of later batches"
         )
         raise CheckpointError(msg)
 
