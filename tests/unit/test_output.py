@@ -343,6 +343,7 @@ def a_query(rows, spark=None, name="daily", lost=0, native=None):
         pacing=lambda: None,
         tasks=lambda: None,
         unread_files=lambda: None,
+        unread_input=tuple,
         idle_sources=list,
     )
 

@@ -132,6 +132,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "Spark reads other input than was planned, and would again",
         _NON_RECOVERABLE,
         types=("MisreadInputError",),
+        remedy=(
+            "rename the files that the message names, or read them by another path; if it names "
+            "none, report it with the version of Spark: nothing of the batch is published"
+        ),
     ),
     JVM_GONE,
     Rule(
