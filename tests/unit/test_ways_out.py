@@ -13,6 +13,8 @@ from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import (
     PACKAGES,
+    RESTORE_ELSEWHERE,
+    START_OVER,
     Caller,
     Form,
     addressing,
@@ -106,6 +108,25 @@ def test_no_message_of_a_run_names_an_option_to_every_caller():
     }
 
     assert ONLY_IN_A_SHELL == sorted(found)
+
+
+OFFER = re.compile(r"\b(use|start|begin|take|restore|or)( \w+)* (a new|another) job directory")
+
+
+def test_no_refusal_offers_another_job_directory_without_its_price():
+    """Only the shared texts offer one: they say what is read and written again."""
+    offers = [
+        f"{path.name}: {node.value}"
+        for path in (ROOT / "airflow_provider").rglob("*.py")
+        if path.stem != "ways_out"
+        for statement in ast.walk(ast.parse(path.read_text()))
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return)  # no docstring
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant) and OFFER.search(str(node.value))
+    ]
+
+    assert [] == offers
+    assert all(OFFER.search(text) for text in (START_OVER, RESTORE_ELSEWHERE))
 
 
 def test_a_task_gets_the_operators_words():

@@ -443,8 +443,8 @@ def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
     msg = (
         f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
         "the place has lost a confirmed commit, as a failover to a standby that was behind does, "
-        "or was restored to an earlier time; rewind the run and run it again, or start a new job "
-        "directory and output"
+        "or was restored to an earlier time; rewind the run and run it again, "
+        f"or {START_OVER}"
     )
     return CheckpointError(msg)
 

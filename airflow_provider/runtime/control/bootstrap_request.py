@@ -165,7 +165,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
     if begun:
         msg = (
             f"{directory.url}: the job has begun already ({begun[0]}), and a bootstrap makes a "
-            "job's first state; use a new job directory. To change the state that it has: "
+            "job's first state; name a directory in which none has begun. To change the state: "
             "'spark-stream state rewrite'"
         )
         raise ConfigError(msg)

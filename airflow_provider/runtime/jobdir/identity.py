@@ -25,7 +25,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name
 from airflow_provider.runtime.errors import ConfigError, UnsupportedVersionError
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.ways_out import START_OVER, set_option
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class IdentityRecord(Document):
         if type(version) is int and version < cls.OLDEST:
             msg = (
                 f"{where.removesuffix(f'/{PATH}')}: this job directory has format {version}, of a "
-                f"development version; this version reads format {cls.OLDEST}: begin a new job "
-                f"directory, or give a new one a savepoint: {set_option('from_savepoint', 'URL')}"
+                f"development version; this version reads format {cls.OLDEST}: give a new "
+                f"directory a savepoint ({set_option('from_savepoint', 'URL')}), or {START_OVER}"
             )
             raise UnsupportedVersionError(msg)
         return super().from_dict(raw, where=where)
@@ -175,7 +175,8 @@ def check_not_emptied(storage: Storage) -> None:
         if left is not None:
             msg = (
                 f"{storage.url}: {left} is there, and {PATH} is not, so a part of the job "
-                "directory is missing; mount or restore the whole directory, or use a new one"
+                "directory is missing; mount or restore the whole directory, or "
+                f"{START_OVER}"
             )
             raise ConfigError(msg)
 

@@ -15,6 +15,7 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
+from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
 
@@ -157,8 +158,7 @@ class Revert:
         if history.own_epochs_after(self.first_epoch - 1):
             msg = (
                 f"{self.records.url}: records of epochs up to {history.last} were folded "
-                "away, so these cannot be reverted; restore a savepoint into a new job "
-                "directory and rebuild the output instead"
+                f"away, so these cannot be reverted; {RESTORE_ELSEWHERE}"
             )
             raise RevertError(msg)
 
