@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 import pytest
 from streams import Place, read_with_pandas, write_events
 
+from airflow_provider.extensions.row_checks.records import records_of
+from airflow_provider.extensions.upgrades.canonical_plan import fingerprint_of
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.checkpoint.topology import changes_between
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint
+from airflow_provider.runtime.queries.plan import plan_operators
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
@@ -31,6 +35,7 @@ MIXED = "results of two jobs would be mixed, because the state was made by anoth
 CONTINUE = ", or continue with it (--allow-mixed-results)"
 STARTS_OVER = "start over, without its state"
 AGGREGATION = "operator 0 stateStoreSave"
+DEDUPLICATION = "operator 1 dedupeWithinWatermark"
 
 
 class Refused(NamedTuple):
@@ -56,6 +61,10 @@ MIXES = [
     Refused("joined", "other_join",
             "setting of operator 0 symmetricHashJoin: Inner -> LeftOuter"),
     Refused("joined", "other_condition", "condition of operator 0 symmetricHashJoin: "),
+    Refused("checked", "keeps_other_rows",
+            f"rows of {DEDUPLICATION}: (v > 0) -> (v > 5)"),
+    Refused("checked", "takes_no_records_out",
+            f"rows of {DEDUPLICATION}: records of events that fit its schema -> none"),
 ]  # fmt: skip
 UNFIT = [
     Refused("counts", "key_added", f"keys of {AGGREGATION}: k -> k, (v % 2); types of keys of "),
@@ -86,7 +95,7 @@ LATER_RESULTS = [
 def bases(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folder of each job, suspended after its first input, and its savepoint there."""
     made = {}
-    for name in ("counts", "distinct", "joined"):
+    for name in ("counts", "distinct", "joined", "checked"):
         place = Place(tmp_path_factory.mktemp(name))
         write_events(place.input, FIRST)
         run_job(ask(place, name, run_id="r1"), spark=spark)
@@ -176,6 +185,43 @@ def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, cap
         assert bool(what) == bool(told), job
         assert all("changes later results only" in each for each in told), job
         assert all(what in each and now in each for each in told), job
+
+
+@pytest.mark.long
+def test_what_the_runtime_adds_to_a_plan_is_no_change(spark, bases, tmp_path, caplog):
+    """
+    Rejected records and rules are counted with expressions on all columns. A column more that no
+    query uses, and a rule that takes no row out, change nothing: the job continues and logs nothing.
+    """
+    for job in ("column_read", "counts_rules"):
+        place = a_copy(bases["checked"], tmp_path / job)
+        write_events(place.input, LATER, first=1)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            final = run_job(ask(place, job), spark=spark)
+        assert "SUSPENDED" == final.outcome, job
+        assert "has changed since" not in caplog.text, job
+
+
+def test_a_field_more_of_a_message_is_no_change(spark, tmp_path):
+    """
+    Kafka's values are parsed with their whole schema below the state; what the state has of them is
+    known by the fields alone.
+    """
+
+    def fingerprint(schema: str) -> Any:
+        read = spark.readStream.format("text").load(str(tmp_path))
+        messages = read.selectExpr("value", "'t' topic", "0 partition", "1L offset")
+        records = records_of("m", "kafka", schema, {}, value="json", on="count", limit=None)
+        tap = records.tap(messages)
+        rows = records.passed(tap.passed(tap.all())).select("value.*").dropDuplicates(["k"])
+        planned = plan_operators(rows, "append", ["m"])
+        return fingerprint_of(rows, output_mode="append", sources=["m"], planned=planned)
+
+    before, now = fingerprint("k string, v int"), fingerprint("more string, k string, v int")
+    assert ["output: none -> value.more as more"] == list(map(str, changes_between(before, now)))
+    assert ("value.k",) == now.operators[0].keys
+    assert ("records of m that fit its schema",) == now.operators[0].rows
 
 
 @pytest.mark.long

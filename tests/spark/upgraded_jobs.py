@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import events, seconds
+from jobs import SCHEMA, events, seconds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
@@ -143,6 +143,46 @@ def _joined(ctx: JobContext, *more: Column, how: str = "inner", within: int = 10
     right: Any = events(ctx, "right").alias("r")
     rows = left.join(right, F.expr(_WITHIN.format(within)), how)
     _write(ctx, rows.select(seconds("l.time").alias("t"), F.col("l.k"), F.col("r.v"), *more))
+
+
+def checked(ctx: JobContext) -> None:
+    _checked(ctx)
+
+
+def column_read(ctx: JobContext) -> None:
+    """Read one more column, which no query uses."""
+    _checked(ctx, schema=f"{SCHEMA}, more string")
+
+
+def counts_rules(ctx: JobContext) -> None:
+    """Count rows by rules, which takes none of them out."""
+    _checked(ctx, rule="k <> 'x'", on="count")
+
+
+def keeps_other_rows(ctx: JobContext) -> None:
+    _checked(ctx, value="v > 5")
+
+
+def takes_no_records_out(ctx: JobContext) -> None:
+    _checked(ctx, rejected=None)
+
+
+def _checked(
+    ctx: JobContext,
+    *,
+    schema: str = SCHEMA,
+    rejected: str | None = "count",
+    value: str = "v > 0",
+    rule: str = "",
+    on: str = "",
+) -> None:
+    rows = events(ctx, schema=schema, rejected=rejected)
+    rows = ctx.expect(rows, "a value", value, on="keep")
+    rows = ctx.expect(rows, "a rule", rule, on=on) if rule else rows
+    counted = rows.dropDuplicatesWithinWatermark(["k", "v"]).groupBy(F.window("time", "10 seconds"))
+    totals = counted.count().select(seconds("window.start").alias("start"), "count")
+    output = ctx.params["output"]
+    ctx.write("out", totals, to=files(f"{output}/out"), kept=files(f"{output}/kept"))
 
 
 def state_before_counts(ctx: JobContext) -> None:

@@ -16,7 +16,7 @@ from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import kept_columns
+from airflow_provider.runtime.queries.taps import ADDED, ORIGIN, kept_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _RAW: Final = "_corrupt_record"  # Spark's own name: with it, CSV is parsed whole
-_TEXTS_OF: Final = "__spark_stream_texts"
-_ORIGIN: Final = "__spark_stream_origin"
+_TEXTS_OF: Final = f"{ADDED}texts"
 _TEXTS: Final = ("csv", "json")
 _COLUMN: Final = "columnNameOfCorruptRecord"
 _MODE: Final = {"mode": "PERMISSIVE", _COLUMN: _RAW}
@@ -115,7 +114,7 @@ class Records:
         whole = sf.length(sf.struct("*").cast("string"))
         is_wrong = raw.isNotNull() | ((sf.spark_partition_id() < 0) & (whole > 0))
         # For the rejected alone, and directly above the scan, which knows its file.
-        rows = rows.withColumn(_ORIGIN, sf.when(raw.isNotNull(), where))
+        rows = rows.withColumn(ORIGIN, sf.when(raw.isNotNull(), where))
         wrong = sf.when(is_wrong, 1).otherwise(0).cast("long")
         return BitTap(
             rules=(self.rule,),
@@ -131,8 +130,8 @@ class Records:
 
         if self.is_kafka:
             fields = [sf.col("value")[name].alias(name) for name in self._names()]
-            return rows.withColumn("value", sf.struct(*fields)).drop(_ORIGIN)
-        return rows.drop(_RAW, _ORIGIN)
+            return rows.withColumn("value", sf.struct(*fields)).drop(ORIGIN)
+        return rows.drop(_RAW, ORIGIN)
 
     def _decoded(self, df: DataFrame) -> DataFrame:
         from pyspark.sql import functions as sf
@@ -161,7 +160,7 @@ class Records:
                 sf.lit(self.source),
                 reason=self._reason(),
                 row=raw,
-                origin=sf.col(_ORIGIN),
+                origin=sf.col(ORIGIN),
             )
         )
 

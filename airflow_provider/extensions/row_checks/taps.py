@@ -17,7 +17,13 @@ from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.epoch_documents import TapCount
 from airflow_provider.runtime.queries.plan import ADAPTIVE, executed, has_state, items
-from airflow_provider.runtime.queries.taps import Tap, behind_state, kept_columns, row_as_json
+from airflow_provider.runtime.queries.taps import (
+    ADDED,
+    Tap,
+    behind_state,
+    kept_columns,
+    row_as_json,
+)
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.queries.taps import Rule
 
-BITS: Final = "__spark_stream_broken"
+BITS: Final = f"{ADDED}broken"
 MOST_RULES: Final = 63
 """Of one tap: the bits are a number of Spark's type long."""
 

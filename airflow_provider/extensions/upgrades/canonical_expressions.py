@@ -123,6 +123,15 @@ def canonical(node: Node, columns: Mapping[int, str]) -> str:
     return _shortened(_special(node, text) or _call(node, text))
 
 
+def conjuncts(condition: Node) -> Iterator[Node]:
+    """Yield the parts of a condition that must all be true."""
+    if condition.kind == "And":
+        for child in condition.children:
+            yield from conjuncts(child)
+    else:
+        yield condition
+
+
 def _shortened(text: str) -> str:
     if len(text) <= _MOST_CHARS:
         return text
@@ -171,7 +180,11 @@ def _aggregate(node: Node, text: Text) -> str:
 
 
 def _field(node: Node, text: Text) -> str:
-    return f"{text(node.children[0])}.{node.values.get('name') or node.values.get('ordinal')}"
+    (struct,), place = node.children, node.values["ordinal"]
+    name = node.values.get("name")
+    if name is None and isinstance(kind := struct.values.get("dataType"), dict):  # of ``struct.*``
+        name = kind["fields"][place]["name"]
+    return f"{text(struct)}.{name or place}"
 
 
 def _call(node: Node, text: Text) -> str:

@@ -8,9 +8,11 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.upgrades.added_columns import AddedColumns, is_added
 from airflow_provider.extensions.upgrades.canonical_expressions import (
     Node,
     canonical,
+    conjuncts,
     id_of,
     object_name,
     tree_of,
@@ -25,7 +27,7 @@ from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.plan import watermark_delays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -56,6 +58,7 @@ _NEUTRAL: Final = frozenset(
         "Sort",
         "LocalLimit",
         "CTERelationDef",
+        "CollectMetrics",
     ]
 )
 _ONE_SIDED: Final = frozenset({"LeftSemi", "LeftAnti"})
@@ -100,6 +103,7 @@ def canonical_plan(
     output = [
         text if text == name else f"{text} as {name}"
         for text, name in zip(columns, names, strict=True)
+        if not is_added(name)
     ]
     return CanonicalPlan(
         tuple(walk.operators), tuple(walk.watermarks), (*output, *sorted(rows.filters))
@@ -111,6 +115,7 @@ class _AnalyzedWalk:
         self.columns: dict[int, str] = {}
         self.operators: list[OperatorFingerprint] = []
         self.watermarks: list[Watermark] = []
+        self._added = AddedColumns(self.columns)
         self._sources = iter(sources)
         self._delays = list(delays)
         self._shared: dict[int, Node] = {}
@@ -158,6 +163,8 @@ class _AnalyzedWalk:
             if not rows.has_only_markers:
                 self.watermarks.append(Watermark(column, delay))
             return rows
+        if node.kind == "CollectMetrics":
+            self._added.read_records(rows.columns)
         if node.kind in _NEUTRAL:
             return rows
         if rows.is_streaming and (found := self._operator(node, rows)) is not None:
@@ -174,15 +181,19 @@ class _AnalyzedWalk:
         for flat in expressions:
             expression = tree_of(flat)
             number = id_of(expression.values)
-            self.columns[number] = canonical(expression, self.columns)
+            name = str(expression.values["name"])
+            text = self._added.note(number, name, expression)
+            self.columns[number] = text or canonical(expression, self.columns)
             found.append(number)
         return tuple(found)
 
     def _filter(self, node: Node, rows: _Rows) -> _Rows:
         condition = tree_of(node.values["condition"])
-        if any(each.kind == "SparkPartitionID" for each in condition.within()):
-            return rows  # what takes the runtime's markers out
-        texts = {canonical(each, self.columns) for each in _conjuncts(condition)}
+        source = next(iter(rows.sources), None)
+        parts = self._added.accepted_by(condition, source)
+        if parts is None:  # a filter of the job's own
+            parts = [canonical(each, self.columns) for each in conjuncts(condition)]
+        texts = set(parts)
         return _filtered(rows, *(each for each in texts if not any(w in each for w in _WINDOWS)))
 
     def _expand(self, node: Node, rows: _Rows) -> _Rows:
@@ -245,7 +256,7 @@ class _AnalyzedWalk:
             **{each: f"right.{self.columns[each]}" for each in right.columns},
         }
         condition = node.values.get("condition")
-        parts = _conjuncts(tree_of(condition)) if condition else ()
+        parts = conjuncts(tree_of(condition)) if condition else ()
         texts = sorted(canonical(each, {**self.columns, **sided}) for each in parts)
         columns = left.columns if how in _ONE_SIDED else (*left.columns, *right.columns)
         filters = left.filters | right.filters
@@ -315,14 +326,6 @@ def _is_of_window(text: str, windows: Iterable[str]) -> bool:
         text == f"({window.partition('(')[2].rpartition(', ')[0].partition(', ')[0]} is not null)"
         for window in windows
     )
-
-
-def _conjuncts(condition: Node) -> Iterator[Node]:
-    if condition.kind == "And":
-        for child in condition.children:
-            yield from _conjuncts(child)
-    else:
-        yield condition
 
 
 def _join(texts: Iterable[str]) -> str:

@@ -229,7 +229,8 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         whose = f" of operator {self.operator}" if self.operator else ""
-        return f"{self.what}{whose}: {self.before or 'none'} -> {self.now or 'none'}"
+        before, now = _cut_pair(self.before or "none", self.now or "none")
+        return f"{self.what}{whose}: {before} -> {now}"
 
 
 def changes_between(kept: Fingerprint, now: Fingerprint) -> list[Change]:
@@ -273,7 +274,7 @@ def _changes(
         yield from compare("keys", _list(before.keys), _list(now.keys), by_key)
         yield from compare("functions", _list(before.functions), _list(now.functions), by_columns)
         yield from compare("condition", _list(before.condition), _list(now.condition))
-        yield from compare("rows", _list(before.rows), _list(now.rows))
+        yield from compare("rows", *_differing(before.rows, now.rows))
     yield from compare("setting", before.setting, now.setting)
     yield from compare("function", before.function, now.function)
     yield from compare("limit", before.limit, now.limit, Verdict.LATER_RESULTS)
@@ -297,12 +298,14 @@ def _changes_of_query(kept: Fingerprint, now: Fingerprint, *, words: bool) -> It
         old, new = ("; ".join(map(str, each.watermarks)) for each in (kept, now))
         yield Change("", "watermark", old, new, verdict)
     if words and kept.output != now.output:
-        gone = [each for each in kept.output if each not in now.output]
-        come = [each for each in now.output if each not in kept.output]
-        old, new = (
-            _list(each) for each in ((gone, come) if gone or come else (kept.output, now.output))
-        )
+        old, new = _differing(kept.output, now.output)
         yield Change("", "output", old, new, Verdict.LATER_RESULTS)
+
+
+def _differing(before: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
+    gone = [each for each in before if each not in now]
+    come = [each for each in now if each not in before]
+    return (_list(gone), _list(come)) if gone or come else (_list(before), _list(now))
 
 
 def _types(columns: Sequence[StateColumn] | None) -> tuple[str, ...] | None:

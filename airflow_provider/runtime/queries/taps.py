@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_options import RowLimit
 
 PREFIX: Final = "spark-stream tap "
+ADDED: Final = "__spark_stream_"
+"""Begins the name of each column that the runtime adds to the rows of a job."""
+ORIGIN: Final = f"{ADDED}origin"  # of a record as it was read
 SHOWN_ROWS: Final = 3
 
 
