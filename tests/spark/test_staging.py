@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
-from airflow_provider.runtime.sinks.files import files
+from airflow_provider.runtime import files, spark_sink
+from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.sinks.columns import NO_VALUE
 from airflow_provider.runtime.sinks.staging import stage_files
 
 pytestmark = pytest.mark.spark
@@ -95,3 +99,66 @@ def test_text_keeps_values_as_they_are(spark, tmp_path, file_format):
     own = files(str(tmp_path / "out"), format=file_format, options={"TimestampFormat": "yyyy"})
     assert "yyyy" == own.layout.options["TimestampFormat"]
     assert "timestampFormat" not in own.layout.options
+
+
+ROW = """
+    SELECT 1 AS i, v, array(1) AS a, struct(1 AS x) AS s, X'00' AS b, make_interval(1) AS c, 1.5d AS d,
+    struct() AS e FROM (SELECT NULL AS v)
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "made", "said"),
+    [
+        (
+            ("v",),
+            {"format": "csv"},
+            "column 'v' is of type void, which csv does not hold; use cast(",
+        ),
+        (("a",), {"format": "csv"}, "use to_json(`a`), or another format (parquet, orc, json)"),
+        (
+            ("s", "b"),
+            {"format": "csv"},
+            "'b' is of type binary, which csv does not hold; use base64(",
+        ),
+        (("v",), {"format": "orc"}, "cast(`v` AS STRING), or another format (parquet, json)"),
+        (("c",), {"format": "json"}, "column 'c' is of type interval, which json does not hold"),
+        (("e",), {}, "column 'e' is a struct without fields"),
+        (("i", "i AS I"), {}, "columns 'i' and 'I' have one name; rename one with alias()"),
+        (("i", "s"), {"partition_by": "s"}, "column 's' of type struct cannot be in partition_by"),
+        (("i", "b"), {"partition_by": "b"}, "a text, such as base64(`b`)"),
+        (("i", "d"), {"partition_by": ("i", "d")}, "all columns are in partition_by"),
+    ],
+)
+def test_what_a_format_does_not_hold_is_refused_when_it_is_declared(
+    spark, tmp_path, columns, made, said
+):
+    """Spark would find it in the first batch: the column, its type and the way out are named."""
+    df = spark.sql(ROW).selectExpr(*columns)
+
+    with pytest.raises(ConfigError) as refused:
+        files(str(tmp_path / "out"), **made).check(df, "append")
+
+    assert said in str(refused.value)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_a_format_holds_is_accepted(spark, tmp_path):
+    """Nested columns in JSON, void in Parquet, floating-point numbers as folders."""
+    df = spark.sql(ROW).select("i", "v", "a", "s", "b", "d")
+    files(str(tmp_path / "out"), "json", "d").check(df, "append")
+    files(str(tmp_path / "out"), partition_by="d").check(df, "append")
+    with pytest.raises(ConfigError, match="text files have one column, and there are 6"):
+        spark_sink("text", {"path": str(tmp_path / "out")}).check(df, "append")
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json"])
+def test_a_text_that_is_the_folder_without_a_value_is_refused(spark, tmp_path, file_format):
+    """Spark's folder for NULL has a name that a text may have: the row is named, not its file."""
+    df = spark.createDataFrame([(1, NO_VALUE), (2, None), (3, "")], "id int, k string")
+    good = stage_files(df.where("id > 1"), str(tmp_path / "good"), file_format, partition_by=("k",))
+    with pytest.raises(RefusedRowsError, match=f"'{NO_VALUE}' in column 'k'") as refused:
+        stage_files(df, str(tmp_path / "bad"), file_format, partition_by=("k",))
+
+    assert {f"k={NO_VALUE}"} == {path.split("/")[1] for path, _ in good.files}
+    assert FailureClass.NON_RECOVERABLE is classify(refused.value).failure_class

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.extensions.bucket_files import lines, parquet
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.sinks.columns import with_folder_values
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.bucket_files.upload import FileFormat
 
@@ -41,17 +42,13 @@ class RowFormat:
             known = ", ".join(BUCKET_FORMATS)
             msg = f"format {self.format!r} is not written to buckets; use one of {known}"
             raise ConfigError(msg)
-        data = self._data_schema(schema)
-        if not data.fields:
-            msg = "all columns are in partition_by, so that the files would have none"
-            raise ConfigError(msg)
         if not self._option("maxRecordsPerFile", "0").isdigit():
             msg = "the option maxRecordsPerFile is a number of rows"
             raise ConfigError(msg)
         if self.format == "parquet":
-            self._check_parquet(data)
+            self._check_parquet(self._data_schema(schema))
         else:
-            self._check_lines(data)
+            self._check_lines()
 
     def _check_parquet(self, data: StructType) -> None:
         parquet.check_codec(self._option("compression", "snappy").lower())
@@ -64,14 +61,10 @@ class RowFormat:
             )
             raise ConfigError(msg)
 
-    def _check_lines(self, data: StructType) -> None:
+    def _check_lines(self) -> None:
         lines.check_codec(self._option("compression", "none").lower())
         if self._option("encoding", self._option("charset", "UTF-8")).lower() not in _UTF8:
             msg = "text in buckets is written in UTF-8; leave the option 'encoding' out"
-            raise ConfigError(msg)
-        nested = [f.name for f in data.fields if not _is_simple(f.dataType)]
-        if self.format == "csv" and nested:
-            msg = f"column {nested[0]!r} is no single value, which CSV needs; use json or parquet"
             raise ConfigError(msg)
 
     def rows(self, df: DataFrame) -> DataFrame:
@@ -81,7 +74,7 @@ class RowFormat:
             _column(name).cast("string").alias(_PLACE.format(number))
             for number, name in enumerate(self.partition_by)
         ]
-        return df.select(*self._data(names), *folders)
+        return with_folder_values(df, self.partition_by).select(*self._data(names), *folders)
 
     def file_format(self, df: DataFrame) -> FileFormat:
         if self.format == "parquet":
@@ -134,9 +127,3 @@ def _column(name: str) -> Column:
 
 def _codec_of(df: DataFrame) -> str:
     return str(df.sparkSession.conf.get("spark.sql.parquet.compression.codec", "snappy"))
-
-
-def _is_simple(data_type: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
-
-    return not isinstance(data_type, (ArrayType, BinaryType, MapType, StructType))

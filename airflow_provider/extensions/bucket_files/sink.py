@@ -26,6 +26,7 @@ from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.sinks.columns import check_columns, refusing_folder_values
 from airflow_provider.runtime.sinks.files import (
     final_name,
     is_final_name,
@@ -117,6 +118,7 @@ class BucketFilesSink:
         except ConfigError as error:
             msg = f"{self.name}: {error}"
             raise ConfigError(msg) from None
+        check_columns(self.name, df, self._rows.format, self._rows.partition_by, by_name=True)
 
     def _check_rights(self) -> None:
         """Check the rights to list and write, and the condition of a copy, by a trial copy."""
@@ -147,7 +149,8 @@ class BucketFilesSink:
                 self._rows.partition_by,
                 self._rows.most_rows,
             )
-        uploaded = run_upload(self._rows.rows(df), task)
+        with refusing_folder_values():
+            uploaded = run_upload(self._rows.rows(df), task)
         with own_errors(self.name):
             if not uploaded and self._needs_schema(epoch.query_id):
                 uploaded = [_upload_schema(df, task)]

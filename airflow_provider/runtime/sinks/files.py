@@ -37,6 +37,7 @@ from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.sinks.columns import check_columns
 from airflow_provider.runtime.sinks.staging import (
     folder_name,
     is_inside,
@@ -172,6 +173,7 @@ class FilesSink:
                 "'append'"
             )
             raise ConfigError(msg)
+        check_columns(self.name, df, self._format, self._partition_by)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove the query's hidden folders that are garbage; a rename needs no other fence."""

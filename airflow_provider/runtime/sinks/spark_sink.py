@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     add_each,
     add_rows,
 )
+from airflow_provider.runtime.sinks.columns import check_columns
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -127,8 +128,7 @@ class SparkSink:
         return GUARANTEES.get(self._format, _UNKNOWN)
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse files without a path, or in another output mode than append."""
-        del df  # Spark checks it when the query starts
+        """Refuse files without a path, in another output mode than append, or of such columns."""
         if not self.holds_files:
             return
         if "path" not in self._options:
@@ -137,6 +137,7 @@ class SparkSink:
         if output_mode != "append":
             msg = f"{self.name}: files can only be added to; output_mode must be 'append'"
             raise ConfigError(msg)
+        check_columns(self.name, df, self._format, self._partition_by)
 
     def check_not_ahead(self, planned: int) -> None:
         """Refuse a folder whose list of files is ahead of the checkpoint.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.api.sinks import EpochId
 from airflow_provider.runtime.base.names import NUMBER
 from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamError
+from airflow_provider.runtime.sinks.columns import refusing_folder_values, with_folder_values
 from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
 from airflow_provider.runtime.storage.open import local_path_of
 
@@ -101,13 +102,17 @@ def stage_files(
     Spark's files go to a new folder each time: tasks of a batch's first run on a lost executor, if
     they have the order to commit, may still write their file after the folder was removed.
     *folder* is a path or URL that Spark and fsspec both reach; its content is removed.
+
+    Raises:
+        RefusedRowsError: a value of *partition_by* is the name of the folder without values.
     """
     remove_tree(folder)
     own = uuid.uuid4().hex[:8]
     place = f"{folder}/{own}"
-    count_rows, rows = _counted(df, file_format)
+    count_rows, rows = _counted(with_folder_values(df, partition_by), file_format)
     writer = rows.write.format(file_format).mode("overwrite").options(**(options or {}))
-    writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(place)
+    with refusing_folder_values():
+        writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(place)
     # Spark hides what begins with "_" or "."; checksums of local files are such.
     files = [
         (f"{own}/{path}", size)

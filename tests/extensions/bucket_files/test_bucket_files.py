@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import (
-    BinaryType,
     LongType,
     StructField,
     StructType,
     YearMonthIntervalType,
 )
 
+from airflow_provider.extensions.bucket_files import sink as bucket_sink
 from airflow_provider.extensions.bucket_files import upload as upload_module
 from airflow_provider.extensions.bucket_files.lines import LineFormat
 from airflow_provider.extensions.bucket_files.parquet import ParquetFormat
@@ -62,6 +62,12 @@ WHOLE = [pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azur
 ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 pytestmark = pytest.mark.slow  # an object store, and processes that die in it
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch):
+    """Leave out the question which columns Spark's formats hold, which ``test_with_spark.py`` asks."""
+    monkeypatch.setattr(bucket_sink, "check_columns", lambda *_, **__: None)
 
 
 class Rows:
@@ -332,7 +338,6 @@ def test_a_whole_bucket_is_refused():
 
 LONG = StructType([StructField("id", LongType())])
 MONTHS = StructType([StructField("m", YearMonthIntervalType())])
-NESTED = StructType([StructField("id", LongType()), StructField("bin", BinaryType())])
 NO_LISTING, NO_WRITING = "GET", "POST"  # to begin an upload
 
 
@@ -348,10 +353,8 @@ class Frame:
     [
         (LONG, "out", ("orc",), {}, "use one of parquet, json, csv"),
         (LONG, "out", ("parquet", "day"), {}, "no column 'day'"),
-        (LONG, "out", ("parquet", "id"), {}, "all columns are in partition_by"),
         (MONTHS, "out", (), {}, "'m' has the type interval"),
         (StructType([StructField("s", MONTHS)]), "out", (), {}, "'s' has the type interval"),
-        (NESTED, "out", ("csv",), {}, "'bin' is no single value"),
         (LONG, "out", (), {"parquet.block.size": "1"}, "'parquet.block.size' is not known"),
         (LONG, "out", (), {"compression": "lzo"}, "compression 'lzo'"),
         (LONG, "out", ("json",), {"compression": "snappy"}, "compression 'snappy'"),

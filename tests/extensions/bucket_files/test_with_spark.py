@@ -22,6 +22,8 @@ from airflow_provider.extensions.scripts.declaring import has_spark_log
 from airflow_provider.runtime import files
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
+from airflow_provider.runtime.sinks.columns import NO_VALUE
 from airflow_provider.runtime.sinks.spark_sink import SPARK_LOG
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
@@ -238,3 +240,18 @@ def test_a_plain_script_writes_to_a_bucket(spark, url, tmp_path, caplog):
     assert not has_spark_log(target)
     storage.put(f"{SPARK_LOG}/0", b"v1")
     assert has_spark_log(target)
+
+
+def test_what_a_bucket_does_not_hold_is_refused(spark, url):
+    """Nested columns and bytes in CSV, a name twice, the text that is the folder without a value."""
+    for columns, arguments, said in (
+        ("array(1) AS a, X'00' AS b", ("csv",), "use to_json(`a`), or another format"),
+        ("1 AS a, 2 AS A", ("csv",), "columns 'a' and 'A' have one name"),
+        ("1 AS a", ("parquet", "a"), "all columns are in partition_by"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            files(url, *arguments).check(spark.sql(f"SELECT {columns}"), "append")
+        assert said in str(refused.value)
+    rows = spark.sql(f"SELECT 1 AS id, '{NO_VALUE}' AS k")
+    with pytest.raises(RefusedRowsError, match="in column 'k'"):
+        publish(rows, url, "parquet", "k")
