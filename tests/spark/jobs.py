@@ -327,6 +327,24 @@ def full_join_with_a_condition(ctx: JobContext) -> None:
     _join_fully(ctx, "b BETWEEN a AND a + INTERVAL 3 SECONDS AND v > 0")
 
 
+def half_marked_join(ctx: JobContext) -> None:
+    """Join rows with a watermark on the one side alone whose rows all find a partner, or on one."""
+    how = ctx.params["how"]
+    marked = {"watermark": ("time", "5 seconds")}
+    one = events(
+        ctx, "one", param="shown", **({"watermark": None} if how != "rightOuter" else marked)
+    )
+    two = events(
+        ctx, "two", param="clicked", **({"watermark": None} if how == "rightOuter" else marked)
+    )
+    left, right = (
+        one.withColumnsRenamed({"time": "a", "k": "id"}),
+        two.withColumnRenamed("time", "b"),
+    )
+    near = F.expr("id = k AND b BETWEEN a - INTERVAL 3 SECONDS AND a + INTERVAL 3 SECONDS")
+    write(ctx, left.join(right.drop("v"), near, how).select("id", "k"))
+
+
 def _join_fully(ctx: JobContext, near: str) -> None:
     one = events(ctx, "one", param="shown").withColumnsRenamed({"time": "a", "k": "id"})
     two = events(ctx, "two", param="clicked").withColumnsRenamed({"time": "b"}).drop("v")

@@ -68,7 +68,7 @@ def joined_in_full(rows: DataFrame) -> DataFrame:
     """Of the right side only what can match is kept; of the left one all, also what has no key."""
     left = rows.select("time", "k", "place")
     right = rows.select(F.col("time").alias("t2"), F.col("k").alias("k2"), "v")
-    soon = F.expr("k = k2 AND v > 13 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
+    soon = F.expr("k = k2 AND greatest(v, 13) <> 13 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
     return left.join(right, soon, "fullOuter")
 
 

@@ -6,7 +6,7 @@ import pytest
 from streams import FORMATS, START, read_with_pandas, state_of, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.drain_step import END_OF_TIME_MS
-from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.errors import NotAStreamError, RunFailedError
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -156,23 +156,32 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog
         assert fired == sorted(row[0] for row in read_with_pandas(place.output))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "job",
+    ("job", "params", "said"),
     [
-        "full_join_bounded_once",
-        pytest.param("full_join_with_a_condition", marks=pytest.mark.whole),
+        ("full_join_bounded_once", {}, "its left side (source one) that have no match are never"),
+        ("full_join_with_a_condition", {}, "ON does not say until when they can match"),
+        ("half_marked_join", {"how": "leftOuter"}, "left side (source one) that have no match"),
+        ("half_marked_join", {"how": "rightOuter"}, "right side (source two) that have no match"),
+        ("half_marked_join", {"how": "fullOuter"}, "because that side has no watermark: give its"),
     ],
 )
-def test_a_full_outer_join_that_cannot_end_says_so(spark, place, job):
-    """Spark takes it, and keeps rows of a side for ever: the error has the way out."""
+def test_a_join_that_never_writes_its_rows_without_a_match_is_refused(
+    spark, place, job, params, said
+):
+    """
+    Spark takes it, and keeps rows of a side for ever: it is refused before the first row, with the
+    side, its source and the way out.
+    """
     shown = write_events(place.root / "shown", [(1, "a", 1), (2, "b", 1)])
     clicked = write_events(place.root / "clicked", [(2, "a", 0), (3, "c", 0)])
-    params = {"shown": str(shown), "clicked": str(clicked)}
+    params = {"shown": str(shown), "clicked": str(clicked), **params}
 
-    complaint = "Let the ON of the full outer join bound the event times of both sides"
-    with pytest.raises(RunFailedError, match=complaint):
-        place.run(spark, job, params=params, conf=ROCKSDB)
+    with pytest.raises(NotAStreamError) as refused:
+        place.run(spark, job, params=params)
+
+    assert said in str(refused.value)
+    assert not place.job_dir.exists()
 
 
 def test_state_that_waits_for_nothing_is_an_end(spark, place):

@@ -72,17 +72,10 @@ _AGGREGATED: Final = {"append": (WaitingRows("groups whose rows are to come"),)}
 _LEFT: Final = WaitingRows("rows of its left side", {"joinSide": "left"})
 _RIGHT: Final = WaitingRows("rows of its right side", {"joinSide": "right"})
 # A join writes them by themselves, when no other can match them any more.
-# Spark takes a full outer join whose ON bounds the time of one side, or has a condition on one side
-# beside the bounds, and then keeps rows of a side for ever.
-_BOUND_BOTH: Final = (
-    "Let the ON of the full outer join bound the event times of both sides, as in one.t BETWEEN "
-    "two.t - INTERVAL 1 HOUR AND two.t + INTERVAL 1 HOUR, without a condition on one side alone "
-    "(join the rows that meet it, and union the others),"
-)
 _UNMATCHED: Final = {
     "LeftOuter": (_LEFT,),
     "RightOuter": (_RIGHT,),
-    "FullOuter": tuple(side._replace(way_out=_BOUND_BOTH) for side in (_LEFT, _RIGHT)),
+    "FullOuter": (_LEFT, _RIGHT),
 }
 
 _SET_EARLIER: Final = "Set timers and timeouts to an earlier time"

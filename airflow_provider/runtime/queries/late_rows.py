@@ -18,10 +18,9 @@ from airflow_provider.runtime.queries.plan import (
     has_state,
     items,
     operator_id,
-    singleton,
 )
 from airflow_provider.runtime.queries.taps import kept_columns, row_as_json
-from airflow_provider.runtime.spark.versions import class_named
+from airflow_provider.runtime.spark.versions import class_named, engine_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,7 +162,7 @@ def _single_rows(node: Any, jvm: Any) -> Iterator[_Late]:
         while _kind(below) in _PASSING:
             below = below.children().apply(0)
         if is_join:
-            support = singleton(jvm, "WatermarkSupport")
+            support = engine_object(jvm, "WatermarkSupport")
             column = support.findEventTimeColumn(below.output(), False)  # noqa: FBT003 - Scala's
             condition = support.watermarkExpression(column, node.eventTimeWatermarkForLateEvents())
         else:

@@ -20,12 +20,14 @@ from airflow_provider.runtime.checkpoint.operator_kinds import (
 from airflow_provider.runtime.checkpoint.operators import type_text
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, StateColumn
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
+from airflow_provider.runtime.queries.eviction import stuck_sides
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
 from airflow_provider.runtime.spark.versions import (
     class_named,
     condition_of,
     engine_class,
+    engine_object,
     file_entry,
     stream_of,
 )
@@ -301,7 +303,7 @@ class PlannedOperator(NamedTuple):
     """A stateful operator of a query that is not started; None where types are unknown.
 
     *setting* decides which rows it keeps: a join's type, what fires its timers, or the output mode;
-    *below* has the operators whose rows reach it.
+    *below* has the operators whose rows reach it; *stuck* says which rows it never writes, and why.
     """
 
     shape: OperatorShape
@@ -309,6 +311,7 @@ class PlannedOperator(NamedTuple):
     below: frozenset[int]
     key_types: tuple[str, ...] | None
     columns: tuple[StateColumn, ...] | None
+    stuck: tuple[str, ...] = ()
 
 
 def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
@@ -331,7 +334,7 @@ def plan_operators(
         is_planning = False
         leaves = zip(named_leaves(df), names, strict=True)
         columns = {column: name for (leaf, _), name in leaves for column in column_ids(leaf)}
-        walk = _PhysicalWalk(_state_writer(df), columns, output_mode)
+        walk = _PhysicalWalk(df.sparkSession._jvm, columns, output_mode)
         walk.visit(plan)
         return tuple(walk.found)
     except (Py4JError, PySparkException) as error:
@@ -346,11 +349,6 @@ def has_operators(df: DataFrame, output_mode: str) -> bool:
     """Whether *df* has a stateful operator when it is run as a stream."""
     names = [name or str(place) for place, name in enumerate(source_names(df))]
     return bool(plan_operators(df, output_mode, names))
-
-
-def _state_writer(df: DataFrame) -> Any:
-    jvm: Any = df.sparkSession._jvm
-    return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
 
 
 def _under(node: Any) -> Iterator[Any]:
@@ -386,7 +384,7 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
         "Option": jvm.scala.Option.empty,
         "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
         "OffsetSeqMetadata": lambda: _no_offsets(jvm),
-        "WatermarkPropagator": lambda: singleton(jvm, "WatermarkPropagator").noop(),
+        "WatermarkPropagator": lambda: engine_object(jvm, "WatermarkPropagator").noop(),
     }
     execution = class_named(jvm, name)
     arguments = []
@@ -399,20 +397,15 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
 
 
 def _no_offsets(jvm: Any) -> Any:
-    metadata = singleton(jvm, "OffsetSeqMetadata")
+    metadata = engine_object(jvm, "OffsetSeqMetadata")
     return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
 
 
-def singleton(jvm: Any, name: str) -> Any:
-    """Return an object of Scala's that belongs to Spark's streaming engine."""
-    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
-    return found.getField("MODULE$").get(None)
-
-
 class _PhysicalWalk:
-    def __init__(self, writer: Any, names: Mapping[int, str], output_mode: str) -> None:
+    def __init__(self, jvm: Any, names: Mapping[int, str], output_mode: str) -> None:
         self.found: list[PlannedOperator] = []
-        self._writer = writer
+        self._jvm = jvm
+        self._writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
         self._names = names
         self._output_mode = output_mode
 
@@ -421,22 +414,24 @@ class _PhysicalWalk:
             return self._read(plan)
         sources: dict[str | None, None] = {}
         below: frozenset[int] = frozenset()
-        for child in _under(plan):
-            more, operators = self.visit(child)
+        by_child = [self.visit(child) for child in _under(plan)]
+        for more, operators in by_child:
             sources |= more
             below |= operators
         if not self._writer.isInstance(plan):
             return sources, below
         number, kind = operator_id(plan), str(plan.shortName())
         setting = kind_named(kind).setting
+        is_join = setting is Setting.JOIN_TYPE
         shape = OperatorShape(
             number,
             kind,
             None if None in sources else tuple(sources),
-            keys=_join_keys(plan) if setting is Setting.JOIN_TYPE else None,
+            keys=_join_keys(plan) if is_join else None,
         )
         kept = str(getattr(plan, setting.value)()) if setting else self._output_mode
-        self.found.append(PlannedOperator(shape, kept, below, *_state_of(plan, kind)))
+        stuck = stuck_sides(self._jvm, plan, [each for each, _ in by_child]) if is_join else ()
+        self.found.append(PlannedOperator(shape, kept, below, *_state_of(plan, kind), stuck))
         return sources, below | {number}
 
     def _read(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:

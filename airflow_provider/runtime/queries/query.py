@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.api.sinks import LocatedSink, ObservedSink
 from airflow_provider.runtime.base.extensions import FINGERPRINTS, load_known
 from airflow_provider.runtime.checkpoint.inventory import provider_name
+from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
 from airflow_provider.runtime.errors.ways_out import words
@@ -396,6 +397,12 @@ def _of_plan(query: QueryDefinition) -> Iterator[SparkStreamError]:
         refused = query.planning_error()
     if refused is not None:
         yield _refused(refused, f"{where}: {classify(refused).reason}", mistake=mistake)
+    elif as_stream and not sources:
+        for operator in query.planned or ():
+            title = operator_title(None, operator.shape.id, operator.shape.kind)
+            yield from (
+                NotAStreamError(f"query {query.name!r}: {title}: {why}") for why in operator.stuck
+            )
 
 
 def _of_sources(query: QueryDefinition, where: str) -> Iterator[SparkStreamError]:

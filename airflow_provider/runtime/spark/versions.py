@@ -31,7 +31,9 @@ _JAVA: Final = 17
 
 _SQL: Final = "org.apache.spark.sql"
 _ENGINE: Final = f"{_SQL}.execution.streaming"
-_ROOMS: Final = (".runtime", ".operators.stateful", ".checkpointing", "")  # the last: before 4.1
+_STATEFUL: Final = ".operators.stateful"
+_ROOMS: Final = (".runtime", _STATEFUL, f"{_STATEFUL}.join", ".checkpointing", "")
+"""The last: before 4.1."""
 _STATE: Final = f"{_ENGINE}.state"
 _STATE_SOURCE: Final = f"{_SQL}.execution.datasources.v2.state"
 _V2_SCAN: Final = "MicroBatchScanExec"
@@ -146,6 +148,29 @@ def engine_class(jvm: Any, name: str) -> str:
         jvm.java.lang.Class.forName(there)
         found[name] = there
     return found[name]
+
+
+def engine_object(jvm: Any, name: str) -> Any:
+    """Return an object of Scala's that belongs to Spark's streaming engine."""
+    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
+    return found.getField("MODULE$").get(None)
+
+
+def join_predicates(jvm: Any, join: Any, watermark_ms: int) -> Any:
+    """Return the predicates by which rows leave a physical join of streams at a watermark.
+
+    Spark 4.3 asks for the watermark of late rows, too.
+    """
+    helper, name = (
+        engine_object(jvm, "StreamingSymmetricHashJoinHelper"),
+        "getStateWatermarkPredicates",
+    )
+    method = next(each for each in helper.getClass().getMethods() if each.getName() == name)
+    at = jvm.scala.Option.apply(watermark_ms)
+    given = [join.left().output(), join.right().output(), join.leftKeys(), join.rightKeys()]
+    given += [join.condition().full(), *[at] * (method.getParameterCount() - len(given) - 2)]
+    of_first_column = False
+    return getattr(helper, name)(*given, of_first_column)
 
 
 def class_named(jvm: Any, name: str) -> Any:
