@@ -168,6 +168,19 @@ def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
     assert before == {name: everything_in(root) for name, root in bases.items()}
 
 
+def test_all_that_is_wrong_with_a_change_is_said_at_once(spark, bases):
+    """
+    A column that the sink does not hold and a state that does not fit are one refusal, with the line
+    of the job: the second is not found when the first has been corrected.
+    """
+    place = Place(bases["counts"])
+    said = refusal(spark, ask(place, "nested_aggregate_added"))
+    assert "upgraded_jobs.py:" in said
+    assert "column 'all' is of type array, which csv does not hold" in said
+    assert "functions of operator 0 stateStoreSave: count(1), sum(v) -> count(1), " in said
+    assert "\n" not in said
+
+
 @pytest.mark.long
 def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, caplog):
     """

@@ -84,6 +84,14 @@ def aggregate_added(ctx: JobContext) -> None:
     _counts(ctx, F.max("v").alias("greatest"))
 
 
+def nested_aggregate_added(ctx: JobContext) -> None:
+    """Collect values, which the format of the output does not hold."""
+    rows = events(ctx).groupBy(F.window("time", "10 seconds"), "k")
+    counted = rows.agg(F.count("*").alias("n"), F.collect_list("v").alias("all"))
+    output = files(f"{ctx.params['output']}/out", "csv")
+    ctx.write("out", counted.select("window.start", "k", "n", "all"), to=output)
+
+
 def aggregate_removed(ctx: JobContext) -> None:
     _counts(ctx, value="")
 

@@ -155,9 +155,12 @@ class Upgrade(UpgradeSteps):
                 "with two phases, or stop the job and start the new version by hand"
             )
             raise ConfigError(msg)
-        check_read_once(job.queries)
-        check_never_read_again(job.queries, _READ_BY_OLD)
-        starting_point(self._spec, self._directory, job, self._clock).check()
+        with job.refusals.collecting():
+            check_read_once(job.queries)
+            check_never_read_again(job.queries, _READ_BY_OLD)
+        with job.refusals.collecting():
+            starting_point(self._spec, self._directory, job, self._clock).check()
+        job.refusals.check()
 
     def _check_not_draining(self) -> None:
         """Refuse a job that was asked to end: the new version would not end it."""

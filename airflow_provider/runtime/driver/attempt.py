@@ -139,7 +139,8 @@ class Attempt:
         }
 
     def run(self) -> FinalCheckpoint:
-        check_same_spec(self._run_record(), self._run.record())
+        with self._job.refusals.collecting():
+            check_same_spec(self._run_record(), self._run.record())
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)
         self._lease = acquire_lease(

@@ -39,6 +39,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import definition_of, line_of
+from airflow_provider.runtime.errors.refusals import Refusals
 from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
@@ -99,6 +100,10 @@ class LoadedJob:
     declare: Declare
     reason: str = ""
 
+    @property
+    def refusals(self) -> Refusals:
+        return self.context.refusals
+
     @functools.cached_property
     def upstream(self) -> Mapping[str, tuple[str, ...]]:
         return upstream_of(self.queries)
@@ -124,8 +129,12 @@ def load_job_in(
     *,
     pins: Pins,
     declaration: Declaration = AS_IN_A_RUN,
+    collects: bool = False,
 ) -> LoadedJob:
-    """Call the job's function once, for a fixed mode; nothing is written."""
+    """Call the job's function once, for a fixed mode; nothing is written.
+
+    With *collects* the mistakes of its sinks and queries wait in ``LoadedJob.refusals``.
+    """
     params = spec.all_params()
     if spec.secret_params:
         keep_secrets(spark)
@@ -147,12 +156,15 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context), _judging_input(spec.missing_input), guard(), rows.shared():
+        context.refusals = Refusals(collects=collects)
+        reporting = context.refusals.reporting()
+        held, judging = _held(context), _judging_input(spec.missing_input)
+        with held, judging, guard(), rows.shared(), reporting:
             _call(function, context)
         return context
 
     context = declare({})
-    with _held(context):
+    with _held(context), context.refusals.reporting():
         pins.check(rows.now(), rows.given, rows.usual)
         check_names_and_places(context.queries)
         check_session(context.spark.conf)
@@ -276,6 +288,8 @@ def load_job(
 ) -> LoadedJob:
     """Call the job's function, which only declares, and settle the mode; nothing is written.
 
+    The caller adds its own checks to ``LoadedJob.refusals``, and then checks these.
+
     Raises:
         ConfigError: the function does not exist, failed, or declared what cannot run.
     """
@@ -288,6 +302,7 @@ def load_job(
         kept=stored.settings if stored is not None else None,
         pins=_pins_of(spec, directory),
         declaration=declaration,
+        collects=True,
     )
 
     def objections_to(job: LoadedJob) -> list[Objection]:
@@ -305,15 +320,17 @@ def load_job(
         job = _only_in_batch(load, refused, objections_to, is_automatic=spec.mode == AUTOMATIC)
     with _held(job.context), _judging_input(spec.missing_input):
         _check_input(job, stored)
-        if wanted == STREAMING or (job.plan.mode == STREAMING and form is Form.SQL):
+        is_decided = wanted == STREAMING or form is Form.SQL or bool(job.refusals)
+        if is_decided and job.plan.mode == STREAMING:
             return _with_markers(job, directory)
     if job.reason:
         log.info("run=%s mode=BATCH, not STREAMING: %s", run_id, job.reason)
         return job
     objections = objections_to(job)
     if wanted == BATCH:
-        check_batch(objections)
-        _check_same_queries(job, stored)
+        with job.refusals.collecting():
+            check_batch(objections)
+            _check_same_queries(job, stored)
         return job
     return _preferring_batch(load, job, [each.why for each in objections], directory)
 
@@ -328,7 +345,8 @@ def _pins_of(spec: RunSpec, directory: JobDirectory) -> Pins:
 
 
 def _check_input(job: LoadedJob, stored: RunRecord | None) -> None:
-    job.context.params.check_read()
+    with job.refusals.collecting():
+        job.context.params.check_read()
     if stored is None:  # what a run has read may be moved away
         for source in (source for query in job.queries for source in query.sources):
             source.check_matches(job.spark)
@@ -339,9 +357,12 @@ def _preferring_batch(
 ) -> LoadedJob:
     if not reasons:
         try:
-            return load(BATCH)
+            in_batch = load(BATCH)
+            in_batch.refusals.check()
         except ConfigError as error:
             reasons = [str(error)]
+        else:
+            return in_batch
     run_id = job.context.run_id
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
     return _with_markers(job, directory)
@@ -370,11 +391,13 @@ def _only_in_batch(
 
 
 def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
-    if job.plan.until == "stopped":
-        check_lists_once(job.queries, alone=ending_alone(job.queries))
+    with job.refusals.collecting():
+        if job.plan.until == "stopped":
+            check_lists_once(job.queries, alone=ending_alone(job.queries))
     for query in job.queries:
-        check_sources(query)
-        check_sink_of_ends(query)
+        with job.refusals.collecting():
+            check_sources(query)
+            check_sink_of_ends(query)
     queries = tuple(
         bind(query, directory, sources_end(directory, query.name), job.declare)
         for query in job.queries

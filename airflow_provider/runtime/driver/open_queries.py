@@ -214,10 +214,24 @@ def close_quietly(
 def check_begin(
     spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
 ) -> None:
-    """Refuse a state that the loaded job cannot begin from; nothing is written."""
-    check_not_emptied(directory.storage)
-    check_consumed(spec, job.queries)
-    check_outputs(spec, directory, job.queries)
+    """Refuse a start with all that is wrong with the loaded job and its state; nothing is written.
+
+    Raises:
+        ConfigError: what was found, also when the job was loaded.
+    """
+    with job.refusals.reporting():
+        with job.refusals.collecting():
+            check_not_emptied(directory.storage)
+            check_consumed(spec, job.queries)
+            check_outputs(spec, directory, job.queries)
+        with job.refusals.collecting():
+            _check_state(spec, directory, job, start, clock)
+    job.refusals.check()
+
+
+def _check_state(
+    spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
+) -> None:
     if spec.replays is None:
         start.check()
         return

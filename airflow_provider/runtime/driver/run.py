@@ -166,7 +166,8 @@ def check_job(
         with using_spark(spark, app_name, spec.master, spec.conf) as session:
             job = load_job(spec, directory, run_id, session)
             with job.context.holding:
-                check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
+                with job.refusals.collecting():
+                    check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
                 start = starting_point(spec, directory, job, clock)
                 check_begin(spec, directory, job, start, clock)
                 queries = tuple(

@@ -46,7 +46,11 @@ _PACKAGE: Final = re.compile(r"^(?:[a-z_][\w$]*\.)+(?:\w+\$)?(?=[A-Z])")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """An error, in parts for people; an empty part adds nothing."""
+    """An error, in parts for people; an empty part adds nothing.
+
+    Attributes:
+        mistakes: how many *what* names, each as long as that of one error.
+    """
 
     what: str
     place: str = ""
@@ -57,6 +61,7 @@ class Explanation:
     host: str = ""
     why: str = ""
     remedy: str = ""
+    mistakes: int = 1
 
     @property
     def where(self) -> str:
@@ -85,7 +90,7 @@ class Explanation:
         return not (self.where or self.why or self.remedy)
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:
-        lines = _folded(HEADING, self.what, _LONG)
+        lines = _folded(HEADING, self.what, _LONG * self.mistakes)
         parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.way_out, _SHORT))
         for label, text, most in parts:
             lines += _folded(f"  {label}", text, most) if text else []
@@ -306,6 +311,12 @@ def line_of(error: BaseException) -> str:
             return place_of(*own[-1])
         link = link.__cause__ or link.__context__
     return ""
+
+
+def line_here() -> str:
+    """Return the innermost line of the job's files that is being run; empty if none."""
+    lines = ((frame.f_code.co_filename, number) for frame, number in traceback.walk_stack(None))
+    return next((place_of(*line) for line in lines if is_of_job(line[0])), "")
 
 
 def line_in_text(text: str) -> str:

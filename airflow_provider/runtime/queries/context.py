@@ -11,6 +11,7 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
 from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.refusals import Refusals
 from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import BATCH
@@ -109,6 +110,7 @@ class JobContext:
         self._on_poll: list[Callback] = []
         self._on_close: list[Callback] = []
         self.holding = contextlib.ExitStack()
+        self.refusals = Refusals(collects=False)
 
     def read(
         self,
@@ -355,9 +357,9 @@ class JobContext:
             )
             msg = f"query {name!r}: {what}; {words()['BEGIN']}"
             raise ConfigError(msg)
-        given = sinks_of(name, to)
-        for sink in (sinks := self._sinks(name, given)):
-            sink.check(df, output_mode)
+        for sink in (sinks := self._sinks(name, given := sinks_of(name, to))):
+            with self.refusals.declaring():
+                sink.check(df, output_mode)
         kept_sink, taps = self._kept_sink(name, kept, given), taps_of(df, self._taps)
         split = self._split(df, taps, name, output_mode)
         sources = sources_of(df, self._sources)
@@ -379,8 +381,9 @@ class JobContext:
             taps=taps,
             split=split,
         )
-        check_taps(query)
-        check_query(query)
+        for check in (check_taps, check_query):
+            with self.refusals.declaring():
+                check(query)
         self._outputs.add(name, [*given, *([kept] if kept else [])], sources)
         self._queries.append(query)
 
@@ -394,7 +397,8 @@ class JobContext:
         (sink,) = self._sinks(name, (kept,), kept=True)
         columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in KEPT_FIELDS)
         # createDataFrame would leave the session active in the thread, for the next declaration.
-        sink.check(self.spark.range(0).selectExpr(*columns), "append")
+        with self.refusals.declaring():
+            sink.check(self.spark.range(0).selectExpr(*columns), "append")
         return cast("Sink", sink)
 
     def _split(
