@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -214,6 +215,8 @@ def test_what_spark_has_staged_is_on_the_disk(tmp_path, calls):
 
 class SparkFrame:
     """A frame, and its writer, which puts one file into a partition as Spark does."""
+
+    schema = SimpleNamespace(fields=())
 
     def __getattr__(self, name: str):
         return self if name == "write" else lambda *_, **__: self

@@ -22,7 +22,7 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, Positive
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_conf, words
+from airflow_provider.runtime.errors.ways_out import START_OVER, set_conf, words
 from airflow_provider.runtime.spark.row_settings import (
     ENVIRONMENT,
     LANGUAGE,
@@ -102,8 +102,7 @@ class Pins:
         said = "; ".join(self._conflict(n, now, given) for n in found[:_SHOWN])
         msg = (
             f"{said}{more}. Rows before and after would not mean the same: give the values that "
-            f"the job began with ({self._way_out(found[0])}), or begin in a new job directory, "
-            "which reads everything again"
+            f"the job began with ({self._way_out(found[0])}), or {START_OVER}"
         )
         raise ConfigError(msg)
 
