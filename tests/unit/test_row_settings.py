@@ -172,7 +172,7 @@ def test_a_refusal_names_both_values_the_run_and_the_way_out(caller, given, word
     with addressing(caller=caller), pytest.raises(ConfigError) as refused:
         pins.check({ZONE: UTC}, given, {})
 
-    for each in (f"{ZONE}=UTC", "run 'r1' began with America/New_York", "reads everything again"):
+    for each in (f"{ZONE}=UTC", "run 'r1' began with America/New_York", "reads all input again"):
         assert each in str(refused.value)
     assert all(each in str(refused.value) for each in words)
 
