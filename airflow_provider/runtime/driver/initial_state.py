@@ -413,8 +413,8 @@ def _check_none_new(directory: JobDirectory, named: Mapping[str, Storage]) -> No
         msg = (
             f"{directory.url}: query {name!r} is new in a job that has begun, and the checkpoint "
             f"{place.url} is taken over only when a job begins, so the query would write again "
-            "what plain Spark has written; begin a new job directory, or leave the checkpoint out, "
-            "so that all of its input is read and written again"
+            "what plain Spark has written; leave the checkpoint out, so that the query reads and "
+            f"writes all of its input again, or {START_OVER}"
         )
         raise ConfigError(msg)
 
