@@ -11,6 +11,7 @@ from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     check_batch,
     find_objections,
+    summary_of,
     wanted_mode,
 )
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
@@ -55,6 +56,14 @@ def query(name="out", *, does=PLAIN, reads=None, to=None, native_sink=None, outp
 
 def objections(*queries, plan=TO_THE_END, resumed=None):
     return [(o.why, o.refuses) for o in find_objections(queries or [query()], plan, resumed)]
+
+
+def test_the_log_names_one_reason_against_batch_shortly():
+    """A schedule repeats the line with each run: one reason of 100 characters and a number."""
+    reasons = ["source 'events' is not bounded", "x" * 400]
+
+    assert "source 'events' is not bounded (and 1 more)" == summary_of(reasons)
+    assert f"{'x' * 99}…" == summary_of(reasons[1:])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 AUTOMATIC: Final = "automatic"
+_SHOWN_CHARACTERS: Final = 100  # of a reason: each run of a schedule logs it again
 
 # Their readers give the same rows to a stream and to a batch job, with the same options.
 _SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -57,6 +58,14 @@ def find_objections(
         for source in query.sources:
             found += _of_source(query, source)
     return sorted(dict.fromkeys(found), key=lambda objection: not objection.refuses)
+
+
+def summary_of(reasons: Sequence[str]) -> str:
+    """Return the first reason against BATCH, shortened, and the number of the others."""
+    shown, more = reasons[0], len(reasons) - 1
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = f"{shown[: _SHOWN_CHARACTERS - 1]}…"
+    return f"{shown} (and {more} more)" if more else shown
 
 
 def check_batch(objections: Iterable[Objection]) -> None:

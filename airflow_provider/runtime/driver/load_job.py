@@ -19,6 +19,7 @@ from airflow_provider.runtime.driver.execution_mode import (
     check_batch,
     find_objections,
     resolve_plan,
+    summary_of,
     wanted_mode,
 )
 from airflow_provider.runtime.driver.job_checks import (
@@ -364,7 +365,8 @@ def _preferring_batch(
         else:
             return in_batch
     run_id = job.context.run_id
-    log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
+    log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, summary_of(reasons))
+    log.debug("run=%s not BATCH: %s", run_id, "; ".join(reasons))
     return _with_markers(job, directory)
 
 
