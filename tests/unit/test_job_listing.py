@@ -52,6 +52,19 @@ def test_each_job_has_a_line_with_its_state(root: Path, capsys: pytest.CaptureFi
     ] == [line.split()[:2] for line in lines]
 
 
+def test_several_folders_are_one_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job below two of them is listed once; one folder without a job refuses the list."""
+    assert EXIT_OK == main(["ls", f"{root}/team", f"{root}/clicks", str(root / "team" / "orders")])
+
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [str(root / "team" / "orders"), str(root / "clicks")] == [x.split()[0] for x in lines]
+
+    assert EXIT_USAGE == main(["ls", str(root), str(root / "nothing")])
+    captured = capsys.readouterr()
+    assert f"{root}/nothing: no job directory there" in captured.err
+    assert "" == captured.out
+
+
 def test_the_list_is_a_document_for_machines(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -290,7 +290,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_JOB} --json",
     ),
     "watch": (_JOB, f"{_JOB} --every 10"),
-    "ls": ("/data/jobs", "/data/jobs --json"),
+    "ls": ("/data/jobs", "/data/jobs s3://bucket/jobs --json"),
     "logs": (f"{_JOB} -f", f"{_JOB} --spark"),
     "stop": (_JOB, f"{_JOB} --drain", f"{_JOB} --savepoint before-upgrade"),
     "cancel": (_JOB,),

@@ -1,4 +1,4 @@
-"""``spark-stream ls``: the jobs below a folder, each with the state of its newest run."""
+"""``spark-stream ls``: the jobs below some folders, each with the state of its newest run."""
 
 from __future__ import annotations
 
@@ -51,17 +51,19 @@ class ListedJob:
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command; see :class:`~.api.commands.CommandModule`."""
-    listed = add(commands, "ls", _ls, "list the jobs below a folder, with their states")
-    listed.add_argument("root", metavar="ROOT", help="folder of job directories, or one of them")
+    listed = add(commands, "ls", _ls, "list the jobs below folders, with their states")
+    text = "folder of job directories, or one of them"
+    listed.add_argument("roots", nargs="+", metavar="ROOT", help=text)
     add_json(listed)
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = list(_job_directories(arguments.root, _DEEP))
-    if not found:
-        msg = f"{arguments.root}: no job directory there, nor up to {_DEEP} folders below it"
-        raise UnknownJobError(msg)
-    jobs = list_jobs(found)
+    found = {root: list(_job_directories(root, _DEEP)) for root in arguments.roots}
+    for root, below in found.items():
+        if not below:
+            msg = f"{root}: no job directory there, nor up to {_DEEP} folders below it"
+            raise UnknownJobError(msg)
+    jobs = list_jobs(list(dict.fromkeys(each for below in found.values() for each in below)))
     if arguments.json:
         print_json({"version": 1, "jobs": [dataclasses.asdict(job) for job in jobs]})
         return EXIT_OK
