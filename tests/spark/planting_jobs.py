@@ -290,6 +290,23 @@ def plant(ctx: JobContext) -> None:
     _few(ctx)
 
 
+def save(ctx: JobContext) -> None:
+    """Make a table without a path and a file with a relative one, and report their folders."""
+    spark = ctx.spark
+    spark.sql("CREATE TABLE planted_table AS SELECT 1 AS v")
+    spark.range(1).write.mode("overwrite").parquet("written")
+    described = spark.sql("DESCRIBE FORMATTED planted_table").where("col_name = 'Location'")
+    found = {
+        "table": described.first()["data_type"],
+        "tables": [each.name for each in spark.catalog.listTables()],
+        "read": spark.read.parquet("written").inputFiles()[0],
+        "derby": spark._jvm.java.lang.System.getProperty("derby.system.home"),
+        "local": sorted(each.name for each in Path("local").glob("blockmgr-*")),
+    }
+    Path(ctx.params["report"]).write_text(json.dumps(found))
+    _few(ctx)
+
+
 def hold(ctx: JobContext) -> None:
     """Leave what the JVM is retired for."""
     if ctx.mode == "BATCH":

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -51,7 +52,7 @@ class Runs:
 
     def report(self, job: str, **how: Any) -> Any:
         """Return what a run has found, at its end."""
-        started, found = self.start(job, **how)
+        started, found = self.start(job, *how.pop("more", ()), **how)
         assert EXIT_OK == started.wait(), started.log
         return json.loads(found.read_text())
 
@@ -102,6 +103,31 @@ def test_what_cannot_be_put_back_ends_the_jvm_with_its_run(pool, runs, tmp_path,
     assert jvm.is_running() == (what == "nothing")
     runs.report("look")
     assert not late.exists()
+
+
+@pytest.mark.long
+def test_relative_paths_begin_in_the_folder_of_the_run(pool, runs, tmp_path):
+    """
+    A table without a path, relative files, Derby's home and Spark's local folder: two runs of one
+    JVM in two folders do not meet, and the folder of the pool gets nothing.
+    """
+    before = pool.ready()
+    its = set(pool.root.iterdir())
+    found = {}
+    for name in ("one", "the other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        conf = {"spark.local.dir": "local"}
+        found[folder] = runs.report("save", folder=folder, conf=conf, more=["--mode=streaming"])
+
+    for folder, report in found.items():
+        assert f"file:{folder}/spark-warehouse/planted_table" == report["table"]
+        assert ["planted_table"] == report["tables"]
+        assert unquote(report["read"]).startswith(f"file://{folder}/written/part-")
+        assert str(folder) == report["derby"]
+        assert 1 == len(report["local"])
+    assert [] == [path.name for path in set(pool.root.iterdir()) - its if path.is_dir()]
+    assert before.jvm == next_driver(pool, before).jvm, pool.log
 
 
 @pytest.mark.whole

@@ -173,6 +173,7 @@ class Pool:
         *,
         conf: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> Started:
         """Hand a run over, to the next driver that is free."""
         settings = {**self.conf, **(conf or {})}
@@ -182,7 +183,7 @@ class Pool:
         handover = Handover(
             arguments=tuple(arguments),
             environment=whole,
-            folder=str(self.root),
+            folder=str(folder or self.root),
             fixed=FixedSettings.of(self.master, settings, whole),
             conf=settings,
         )

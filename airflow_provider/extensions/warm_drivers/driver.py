@@ -46,9 +46,9 @@ from airflow_provider.extensions.warm_drivers.jvm import (
     Limits,
     files_in,
     log_in,
-    set_folder,
 )
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
+from airflow_provider.extensions.warm_drivers.relative_paths import settings_in
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.typed_json import decode, encode, read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
@@ -368,10 +368,11 @@ class Run:
             ),
             None,
         )
+        self._jvm.set_folder(self._handover.folder)
+        conf.update(settings_in(self._handover.folder, conf, os.environ))
         self._spark = start_spark(
             app_name, master or self._handover.fixed.master, conf, in_running_jvm=True
         )
-        set_folder(self._spark, self._handover.folder)
         return self._spark
 
     def _added(self) -> str | None:

@@ -49,8 +49,8 @@ from airflow_provider.runtime.spark.installation import spark_home
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
 
+_DERBY: Final = "derby.system.home"
 _GATEWAY: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _START_S: Final = 120.0
 _END_S: Final = 5.0
@@ -255,6 +255,16 @@ class Jvm:
             if before.get(name) != value:
                 table.put(name, value)
 
+    def set_folder(self, folder: str) -> None:
+        """Let relative paths of Hadoop's file systems and of Derby begin in *folder*.
+
+        The JVM itself cannot move: what opens a file by a relative name is in the pool's folder.
+        """
+        system = self._class("java.lang.System")
+        system.setProperty("user.dir", folder)
+        if system.getProperty(_DERBY) is None:
+            system.setProperty(_DERBY, folder)
+
     def has_log_file(self) -> bool:
         """Whether the JVM logs to a file of ours; users may have configured its log."""
         return self._class("java.lang.System").getProperty(LOG_PROPERTY) is not None
@@ -428,14 +438,6 @@ class Jvm:
 
     def _system(self) -> Any:
         return self._class("java.lang.management.ManagementFactory").getOperatingSystemMXBean()
-
-
-def set_folder(spark: SparkSession, folder: str) -> None:
-    """Let relative paths of Spark's files begin in *folder*; the JVM itself cannot move."""
-    hadoop, java = spark._jvm.org.apache.hadoop, spark._jvm.java  # type: ignore[union-attr]
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    local = hadoop.fs.FileSystem.get(java.net.URI("file:///"), conf)
-    local.setWorkingDirectory(hadoop.fs.Path(folder))
 
 
 def _texts(table: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import airflow_provider
+from airflow_provider.extensions.warm_drivers.relative_paths import absolute
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.spark.defaults import configuration_files, is_fixed_at_start
 
@@ -35,8 +36,8 @@ class FixedSettings:
         runtime: the version of this package, with the time of its newest file.
         files: Spark's and Hadoop's configuration files, with their times and sizes.
         master: Spark's master URL.
-        conf: Spark's settings that a JVM reads when it starts.
-        environment: variables that Java, Python and their libraries read.
+        conf: Spark's settings that a JVM reads when it starts, with absolute paths.
+        environment: variables that Java, Python and their libraries read, with absolute paths.
         umask: of the process: the JVM has taken it over, and Hadoop has it as a setting.
         groups: of the process.
     """
@@ -56,14 +57,17 @@ class FixedSettings:
     ) -> FixedSettings:
         workers = environ.get(_WORKERS) or sys.executable
         named = (sys.executable, workers, environ.get(_DRIVERS) or workers)
+        here = str(Path.cwd())
         own, at_work, drivers = (_interpreter(each, environ.get("PATH")) for each in named)
         return cls(
             python=(own, at_work, drivers),
             runtime=_fingerprint(),
             files=tuple(_described(path) for path in configuration_files(environ)),
             master=master or "local[*]",
-            conf={key: value for key, value in conf.items() if is_fixed_at_start(key)},
-            environment={k: v for k, v in environ.items() if _is_read_at_start(k)},
+            conf={k: absolute(k, v, here) for k, v in conf.items() if is_fixed_at_start(k)},
+            environment={
+                k: absolute(k, v, here) for k, v in environ.items() if _is_read_at_start(k)
+            },
             umask=current_umask(),
             groups=tuple(sorted({os.getegid(), *os.getgroups()})),
         )
