@@ -9,6 +9,7 @@ import shutil
 import socket
 import ssl
 import uuid
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -51,7 +52,7 @@ class Submission(NamedTuple):
 def check_submission(submission: Submission) -> str:
     """Check everything that a driver needs, the quickest first; return one line about it."""
     environ = submission.environ
-    found = [_submit_binary(submission.binary, environ), _pyspark(environ)]
+    found = [_submit_binary(submission.binary, environ), check_pyspark(environ)]
     check_java(environ)
     found += [f"Java is {find_java(environ)}", _master(submission.master, environ)]
     if submission.job_root is not None:
@@ -70,7 +71,8 @@ def _submit_binary(name: str, environ: Mapping[str, str]) -> str:
     return f"{name} is {found}"
 
 
-def _pyspark(environ: Mapping[str, str]) -> str:
+def check_pyspark(environ: Mapping[str, str]) -> str:
+    """Check the PySpark of a driver that ``spark-submit`` starts; return its version in words."""
     home = spark_home(environ)
     version = _pyspark_version(home)
     needed = _needed_pyspark()
@@ -81,15 +83,22 @@ def _pyspark(environ: Mapping[str, str]) -> str:
     jars = version_at(home)
     if jars is not None and not version.startswith(jars.partition("-")[0]):  # then a vendor's name
         msg = (
-            f"{home} has the Python files of PySpark {version} and the jars of Spark {jars}; if "
-            "pip has installed pyspark-client over pyspark: pip install --force-reinstall "
-            f"--no-deps pyspark=={jars}"
+            f"{home} has the Python files of PySpark {version} and the jars of Spark {jars}; "
+            f"restore them: pip install --force-reinstall --no-deps pyspark=={jars}"
         )
         raise ConfigError(msg)
     return f"PySpark is {version}"
 
 
 def _pyspark_version(home: Path) -> str | None:
+    """Return the version that ``spark-submit`` gives a driver: of its archive, if there is one.
+
+    Beside the archive pip may have installed other files, which ``pyspark-client`` brings.
+    """
+    archive = home / "python" / "lib" / "pyspark.zip"
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(archive) as z:
+        if match := _VERSION.search(z.read("pyspark/version.py").decode()):
+            return match[1]
     for place in (home / "python" / "pyspark", home):  # as Spark is shipped, as pip installs it
         with contextlib.suppress(OSError):
             if match := _VERSION.search((place / "version.py").read_text(encoding="utf-8")):

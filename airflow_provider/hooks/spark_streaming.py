@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import AirflowException, AirflowNotFoundException
 from airflow_provider.hooks.airflow_settings import local_drivers
-from airflow_provider.hooks.connection_checks import Submission, check_submission
+from airflow_provider.hooks.connection_checks import (
+    Submission,
+    check_pyspark,
+    check_submission,
+)
 from airflow_provider.hooks.driver_hook import DriverHook, airflow_home, airflow_logs
 from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import log_folders
@@ -128,6 +132,7 @@ class SparkStreamingHook(DriverHook):
             )
             raise ConfigError(msg)
         machine_limits(self._environment())
+        check_pyspark(self._environment())
         check_java(self._environment())  # spark-submit needs one in every deploy mode
 
     def submit(

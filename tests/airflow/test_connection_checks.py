@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import re
 import socket
 import threading
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -173,7 +175,7 @@ def test_a_spark_that_does_not_fit_is_named(
 def test_python_files_of_another_version_than_the_jars_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str, jars: str, *, is_mixed: bool
 ) -> None:
-    """As pip leaves them that has installed pyspark-client over pyspark; with the way out."""
+    """Of a Spark without an archive of PySpark; with the way out, and for the operator, too."""
     home = put_pyspark(tmp_path, python)
     (home / "jars").mkdir()
     (home / "jars" / f"spark-core_2.13-{jars}.jar").touch()
@@ -183,6 +185,28 @@ def test_python_files_of_another_version_than_the_jars_are_named(
 
     assert is_mixed != is_well, text
     assert is_mixed == text.endswith(f"pip install --force-reinstall --no-deps pyspark=={jars}")
+    refused = pytest.raises(ConfigError, match=re.escape(text))
+    with refused if is_mixed else contextlib.nullcontext():
+        connect(monkeypatch, "local[2]").check(str(tmp_path / "job"), "package.jobs:job")
+
+
+def test_files_of_pyspark_client_beside_the_archive_refuse_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A driver of spark-submit imports the archive of Spark's own version, and its workers do."""
+    home = put_pyspark(tmp_path, "4.2.0")
+    (home / "jars").mkdir()
+    (home / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    (home / "python" / "lib").mkdir()
+    with zipfile.ZipFile(home / "python" / "lib" / "pyspark.zip", "w") as archive:
+        archive.writestr("pyspark/version.py", "__version__: str = '4.3.0'\n")
+    monkeypatch.setenv("SPARK_HOME", str(home))
+
+    is_well, text = connect(monkeypatch, "local[2]").test_connection()
+
+    assert is_well, text
+    assert "PySpark is 4.3.0" in text
+    connect(monkeypatch, "local[2]").check(str(tmp_path / "job"), "package.jobs:job")
 
 
 def test_what_is_not_on_the_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
