@@ -184,6 +184,27 @@ def _local(spark: Any) -> Any:
     return spark._jvm.org.apache.hadoop.fs.FileSystem.get(spark._jvm.java.net.URI("file:///"), conf)
 
 
+def plant_statics(spark: Any) -> None:
+    net = spark._jvm.java.net
+    net.HttpURLConnection.setFollowRedirects(False)
+    net.CookieHandler.setDefault(net.CookieManager())
+    spark._jvm.javax.net.ssl.SSLContext.getDefault()
+    logging = spark._jvm.java.util.logging
+    logging.Logger.getLogger(PLANTED).setLevel(logging.Level.FINEST)
+
+
+def look_statics(spark: Any) -> Any:
+    net = spark._jvm.java.net
+    fields = [_field(spark, "javax.net.ssl.SSLContext", "defaultContext").get(None)]
+    fields += [net.CookieHandler.getDefault()]
+    level = spark._jvm.java.util.logging.Logger.getLogger(PLANTED).getLevel()
+    return [
+        net.HttpURLConnection.getFollowRedirects(),
+        [each is not None for each in fields],
+        str(level),
+    ]
+
+
 TRACES: dict[str, tuple[Callable[[Any], None], Callable[[Any], Any]]] = {
     "property": (plant_property, look_property),
     "variable": (plant_variable, look_variable),
@@ -194,6 +215,7 @@ TRACES: dict[str, tuple[Callable[[Any], None], Callable[[Any], Any]]] = {
     "log": (plant_log, look_log),
     "file": (plant_file, look_file),
     "hadoop": (plant_hadoop, look_hadoop),
+    "statics": (plant_statics, look_statics),
 }
 
 
@@ -259,6 +281,23 @@ def exchange_handler(spark: Any, _: Path) -> None:
     java(spark, f"Thread.setDefaultUncaughtExceptionHandler(new {kind}() {{ {method} }});")
 
 
+def add_resource(spark: Any, _: Path) -> None:
+    spark._jvm.org.apache.hadoop.conf.Configuration.addDefaultResource(f"{PLANTED}.xml")
+
+
+def exchange_proxies(spark: Any, _: Path) -> None:
+    net = spark._jvm.java.net
+    net.ProxySelector.setDefault(net.ProxySelector.of(None))
+
+
+def trust_nobody(spark: Any, target: Path) -> None:
+    spark._jvm.java.lang.System.setProperty("javax.net.ssl.trustStore", str(target))
+
+
+def remember_hosts(spark: Any, _: Path) -> None:
+    spark._jvm.java.security.Security.setProperty("networkaddress.cache.ttl", "1")
+
+
 HELD: dict[str, Callable[[Any, Path], None]] = {
     "thread": hold_thread,
     "pooled thread": hold_pooled_thread,
@@ -269,6 +308,10 @@ HELD: dict[str, Callable[[Any, Path], None]] = {
     "jar": add_jar,
     "output": exchange_output,
     "handler": exchange_handler,
+    "resource": add_resource,
+    "proxies": exchange_proxies,
+    "property": trust_nobody,
+    "security": remember_hosts,
     "nothing": lambda *_: None,
 }
 

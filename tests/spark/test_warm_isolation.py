@@ -72,7 +72,8 @@ def next_driver(pool: Pool, before: Ready) -> Ready:
 def test_what_a_run_has_changed_in_its_jvm_is_not_found_by_the_next(pool, runs):
     """
     Properties, variables, settings, listeners, views, cached data, functions, time zone, locale,
-    log, temporary files, Hadoop's file systems and user: the same JVM shows none of them again.
+    logs, temporary files, Hadoop's file systems and user, static fields of Java: the same JVM
+    shows none of them again.
     """
     before = pool.ready()
     fresh = runs.report("look")

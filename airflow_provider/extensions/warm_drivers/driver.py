@@ -49,6 +49,7 @@ from airflow_provider.extensions.warm_drivers.jvm import (
 )
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
 from airflow_provider.extensions.warm_drivers.relative_paths import settings_in
+from airflow_provider.extensions.warm_drivers.statics import OPENED
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.typed_json import decode, encode, read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
@@ -136,7 +137,7 @@ class Driver:
     def _jvm_conf(self, folder: Path) -> dict[str, str]:
         conf = jvm_settings(self._start.master or "local[*]", self._start.conf, log_in(folder))
         conf = {**self._start.conf, **conf}
-        own = f"{conf.get(JAVA_OPTIONS, '')} -Djava.io.tmpdir={files_in(folder)}"
+        own = f"{conf.get(JAVA_OPTIONS, '')} {OPENED} -Djava.io.tmpdir={files_in(folder)}"
         return {
             **{k: v for k, v in conf.items() if is_fixed_at_start(k)},
             JAVA_OPTIONS: own.strip(),
@@ -322,6 +323,9 @@ class Run:
         signal.alarm(_STOP_S)  # a Spark that does not stop is killed, with its JVM
         retired = self._static or self._added() or _after(code)
         answer_client(self._channel, code)
+        with contextlib.suppress(Exception):  # the JVM may be gone
+            if (name := self._jvm.changed_property(birth)) and retired is None:
+                retired = f"its run has changed the property {name}"
         if self._spark is not None:
             with contextlib.suppress(Exception):  # the JVM may be gone
                 self._spark.stop()

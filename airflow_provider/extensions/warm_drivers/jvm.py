@@ -11,16 +11,17 @@ cached data, listeners          name a session are cleared
 objects that Python has held    are in the table of the run's gateway, which has been shut down
 system properties, environment  are compared with those at the birth, and put back
 time zone, locale               are set again
-log level, appenders            the log is configured again from its file
+log level, appenders, levels    the logs are configured again from their files
+of java.util.logging
 state stores, file systems,     are closed; Hadoop logs in again
 the user of Hadoop
 temporary and shuffle files     are in the JVM's own folder; what was not there at the birth goes
+static fields of Java, such as  are put back, or the JVM is retired: statics.py
+the handler of cookies
 threads, processes              must have ended within two seconds, or the JVM is retired
 added jars, static settings     the JVM is retired
-System.out, System.err, the     the JVM is retired
-handler of uncaught errors
-security properties             remain
-classes, compiled code          remain
+classes, compiled code, static  remain
+fields of other libraries
 ==============================  ====================================================================
 """
 
@@ -40,6 +41,11 @@ from collections.abc import Mapping  # noqa: TC003 - the type of a field that tr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.warm_drivers.statics import (
+    StaticFields,
+    StaticState,
+    changed_for_good,
+)
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.errors import SparkStreamError
@@ -48,7 +54,6 @@ from airflow_provider.runtime.spark.installation import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 _DERBY: Final = "derby.system.home"
 _GATEWAY: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
@@ -105,7 +110,7 @@ class Birth:
     files: tuple[str, ...]
     zone: str
     locale: str
-    exchangeable: Mapping[str, int]
+    statics: StaticState
     descriptors: int
 
 
@@ -213,6 +218,7 @@ class Jvm:
             python_parameters=PythonParameters(port=0, eager_load=False),
         )
         self._server: Any = None
+        self._statics = StaticFields(self._class)
 
     def open_gateway(self) -> None:
         """Connect PySpark of this process to a gateway of its own, with a secret of its own."""
@@ -309,7 +315,7 @@ class Jvm:
             files=tuple(sorted(each.name for each in self._process.files.iterdir())),
             zone=self._class("java.util.TimeZone").getDefault().getID(),
             locale=self._class("java.util.Locale").getDefault().toLanguageTag(),
-            exchangeable=self._exchangeable(),
+            statics=self._statics.read(),
             descriptors=self._system().getOpenFileDescriptorCount(),
         )
 
@@ -317,6 +323,7 @@ class Jvm:
         """Undo what a run has changed."""
         self._close_static()
         self._end_monitors()
+        self._statics.put_back(birth.statics)
         zones, locales = self._class("java.util.TimeZone"), self._class("java.util.Locale")
         zones.setDefault(zones.getTimeZone(birth.zone))
         locales.setDefault(locales.forLanguageTag(birth.locale))
@@ -340,19 +347,13 @@ class Jvm:
             if clock.monotonic() >= deadline:
                 return reason
             clock.sleep(_POLL_S)
-        now = self._exchangeable()
-        changed = [name for name, which in birth.exchangeable.items() if now[name] != which]
-        return f"its run has exchanged {changed[0]}" if changed else self._worn_out(birth, limits)
+        changed = self._statics.changed(birth.statics)
+        return f"its run has changed {changed}" if changed else self._worn_out(birth, limits)
 
-    def _exchangeable(self) -> dict[str, int]:
-        """Identify objects of Java that a run can exchange, and that only Java could put back."""
-        system, threads = self._class("java.lang.System"), self._class("java.lang.Thread")
-        objects = {
-            "System.out": system.out,
-            "System.err": system.err,
-            "the handler of uncaught errors": threads.getDefaultUncaughtExceptionHandler(),
-        }
-        return {name: system.identityHashCode(each) for name, each in objects.items()}
+    def changed_property(self, birth: Birth) -> str | None:
+        """Return a property that the run has changed, and that Java may never read again."""
+        now = _texts(self._class("java.lang.System").getProperties())
+        return changed_for_good(birth.properties, now)
 
     def _close_static(self) -> None:
         is_old = str(self._object("org.apache.spark.package").SPARK_VERSION()).startswith("3.")
@@ -363,6 +364,10 @@ class Jvm:
         self._object("org.apache.spark.util.Utils").clearLocalRootDirs()
         self._class("org.apache.hadoop.fs.FileSystem").closeAll()
         self._class("org.apache.hadoop.security.UserGroupInformation").reset()
+        self._class("java.util.logging.LogManager").getLogManager().readConfiguration()
+        bridge = self._class("org.slf4j.bridge.SLF4JBridgeHandler")
+        bridge.removeHandlersForRootLogger()  # as Spark does it, once in a JVM
+        bridge.install()
         self.log_to(self._process.log)
 
     def _fill(self, table: Any, texts: Mapping[str, str]) -> None:

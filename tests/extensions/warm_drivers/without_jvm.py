@@ -17,6 +17,7 @@ from typing import Any
 from airflow_provider.extensions.warm_drivers import driver, pool_command
 from airflow_provider.extensions.warm_drivers.channel import Start
 from airflow_provider.extensions.warm_drivers.jvm import Birth, Limits
+from airflow_provider.extensions.warm_drivers.statics import StaticState
 from airflow_provider.runtime.base.typed_json import decode, read_json
 from airflow_provider.runtime.cli.main import main
 
@@ -40,7 +41,11 @@ class StandInJvm(Anything):
         self.is_static = STATIC.__eq__
 
     def born(self) -> Birth:
-        return Birth({}, {}, (0, 0), {}, 0, (), "UTC", "en", {}, 0)
+        statics = StaticState({}, {}, {})
+        return Birth({}, {}, (0, 0), {}, 0, (), "UTC", "en", statics, 0)
+
+    def changed_property(self, _: Birth) -> None:
+        return None
 
     def unfit(self, *_: object) -> str | None:
         return "it is unfit" if Path(os.environ["SPARK_HOME"], "unfit").exists() else None
