@@ -335,7 +335,7 @@ def plant(ctx: JobContext) -> None:
 
 def save(ctx: JobContext) -> None:
     """Make a table without a path and a file with a relative one, and report their folders."""
-    spark = ctx.spark
+    spark: Any = ctx.spark
     spark.sql("CREATE TABLE planted_table AS SELECT 1 AS v")
     spark.range(1).write.mode("overwrite").parquet("written")
     described = spark.sql("DESCRIBE FORMATTED planted_table").where("col_name = 'Location'")
