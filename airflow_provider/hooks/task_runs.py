@@ -16,6 +16,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import Clock, SystemClock, from_iso, to_iso
+from airflow_provider.runtime.base.names import derive_run_id, numbers_in
 from airflow_provider.runtime.base.typed_json import IsoTime, Name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
@@ -27,7 +28,7 @@ from airflow_provider.runtime.storage.documents import Contents, Document, Writt
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
@@ -36,6 +37,25 @@ _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
     "job_dir='…/{{ slice.name }}'; to resume a live job, trigger a run by hand"
 )
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def instance_run_id(
+    dag_id: str, task_id: str, map_index: int | None, dag_run_id: str | None = None
+) -> str:
+    """Return the run id of a task instance, the same for every try; of its task without a DAG run.
+
+    Args:
+        dag_id: its DAG.
+        task_id: its task.
+        map_index: its index; None or negative for a task that is not mapped.
+        dag_run_id: its DAG run; None for a run that all DAG runs share.
+    """
+    index = "" if map_index is None or map_index < 0 else f"-{map_index}"
+    which = f"-{dag_run_id}" if dag_run_id is not None else ""
+    return derive_run_id(f"{dag_id}-{task_id}{which}{index}")
 
 
 # --- clears -----------------------------------------------------------------------------------
@@ -57,7 +77,7 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
     """Return the task's current run; nothing is decided or written."""
     directory = directory_at(job_dir)
     replays, seen = None, {run_id}
-    while (owner := _owner_of(directory.run(run_id))) is not None and owner.next_run_id:
+    while (owner := owner_of(directory.run(run_id))) is not None and owner.next_run_id:
         replays, run_id = run_id, owner.next_run_id
         if run_id in seen:
             msg = (
@@ -78,7 +98,7 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int) -> RunChoice:
     directory = directory_at(job_dir)
     current = current_run(job_dir, run_id)
     run = directory.run(current.run_id)
-    owner = _owner_of(run)
+    owner = owner_of(run)
     if owner is None or max_tries <= owner.max_tries:
         return current
     if run.record() is None:  # cleared before it had begun: there is nothing to rewind
@@ -99,14 +119,47 @@ def is_about_old_run(
     clear, which is impossible elsewhere.
     """
     run = old.run(current_run(old.url, run_id).run_id)
-    owner, final = _owner_of(run), run.final()
+    owner, final = owner_of(run), run.final()
     if replays and owner is not None and max_tries > owner.max_tries and run.record() is not None:
         return True
     return final is not None and (final.outcome == FINISHED or run.run_id != upgrade.old_run_id)
 
 
-def _owner_of(run: RunDirectory) -> RunOwnerRecord | None:
+def owner_of(run: RunDirectory) -> RunOwnerRecord | None:
+    """Return the DAG run that began a run; None if a command began it."""
     return RunOwnerRecord.read(run.storage, RunOwnerRecord.NAME)
+
+
+def find_run(job_dir: str, instance: str, own: str, shared: Iterable[str] = ()) -> str | None:
+    """Return the run that a task instance is about, by what its tries have recorded; reads only.
+
+    Args:
+        job_dir: URL of the job directory.
+        instance: the task instance's id, :func:`instance_run_id`.
+        own: the run id of its first try.
+        shared: runs of several DAG runs, such as a supervised one, in which it may have a period.
+
+    Returns:
+        None if no driver was submitted for it.
+    """
+    directory = directory_at(job_dir)
+    for first in (own, *shared):
+        period = _last_period(directory.run(first), instance)
+        if period is not None:
+            return period.run_id
+    choice = current_run(job_dir, own)
+    for run_id in (choice.run_id, choice.replays or own):
+        run = directory.run(run_id)
+        if run.record() is not None or run.submissions():
+            return run_id
+    return None
+
+
+def _last_period(run: RunDirectory, instance: str) -> PeriodRecord | None:
+    names = (name.removeprefix(f"{instance}.") for name in run.storage.list("periods"))
+    tries = numbers_in(names, ".json")
+    path = f"periods/{instance}.{max(tries, default=0)}.json"
+    return PeriodRecord.read(run.storage, path) if tries else None
 
 
 # --- supervision ------------------------------------------------------------------------------
@@ -257,7 +310,7 @@ def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
         if run.record() is None and not run.submissions():
             continue
         known.append(run_id)
-        owner = _owner_of(run)
+        owner = owner_of(run)
         if current.owns(run_id, owner):
             yield from _endless(run, owner)
         else:

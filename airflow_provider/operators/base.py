@@ -11,13 +11,13 @@ from airflow_provider.hooks.job_memory import JobMemory, push_stream
 from airflow_provider.hooks.log_tail import log_driver_lines
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_metrics import metrics_of
-from airflow_provider.hooks.task_runs import RunOwner
+from airflow_provider.hooks.task_runs import RunOwner, instance_run_id
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.base.names import check_name, derive_run_id
+from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.control.submit import (
     ON_EXISTING,
@@ -470,9 +470,8 @@ def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
         of_dag_run: whether each DAG run has another one.
     """
     ti = context["ti"]
-    index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
-    which = f"-{ti.run_id}" if of_dag_run else ""
-    return derive_run_id(f"{ti.dag_id}-{ti.task_id}{which}{index}")
+    dag_run_id = str(ti.run_id) if of_dag_run else None
+    return instance_run_id(ti.dag_id, ti.task_id, ti.map_index, dag_run_id)
 
 
 def check_interval(interval: Sequence[str] | str | None) -> None:

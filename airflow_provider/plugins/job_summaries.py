@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.hooks.job_memory import identity_in, variable_of
 from airflow_provider.plugins.shared_reads import LeaseFacts, condition_of, lease_facts
+from airflow_provider.plugins.shown_run import NewestRun, ShownRun, newest_other
 from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.typed_json import read_json
@@ -48,7 +49,7 @@ _COUNTED: Final = ("rows_read", "rows_minimum", "late_rows", "late_minimum", "lo
 _RED: Final = frozenset({"failed", "up_for_retry"})  # of a task; only then is memory looked up
 # Airflow's states of a task that has not begun and will not; of any other one it still may.
 _NEVER: Final[Mapping[str, tuple[RunState, str]]] = {
-    "failed": (RunState.FAILED, "its task failed before the operator began: see the task's log"),
+    "failed": (RunState.FAILED, "its task failed before its run began: see the task's log"),
     "upstream_failed": (RunState.FAILED, "a task before it has failed: clear that one"),
     "skipped": (RunState.UNKNOWN, "its task was skipped"),
     "removed": (RunState.UNKNOWN, "its task is no longer in the DAG"),
@@ -61,6 +62,8 @@ _ORDER: Final = (
     *(RunState.STARTING, RunState.RUNNING, RunState.WAITING),
     *(RunState.CANCELLED, RunState.SUSPENDED, RunState.FINISHED),
 )
+_TROUBLE: Final = 4  # of these states: the row's own task is told by them
+_MOST_FAILED: Final = 10  # links in a row; Airflow's grid has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,14 @@ class SliceFacts:
     key: str | None
     start: str | None
     end: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedTask:
+    """A failed task instance of a stream, whose later ones may have succeeded."""
+
+    task: TaskInstanceAddress
+    slice: SliceFacts | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +96,9 @@ class JobSummary:
         rows_minimum: whether *rows_read* and *rows_written* are lower bounds.
         watermark_lag_s: how far the watermark is behind now.
         batch_ms: the durations of the last batches, oldest first.
+        failed_tasks: the last failed task instances of the stream, without the row's own if its
+            state says so.
+        failed_count: how many there are.
     """
 
     task: TaskInstanceAddress
@@ -120,6 +134,8 @@ class JobSummary:
     newest_savepoint: str | None = None
     newest_savepoint_taken: str | None = None
     batch_ms: list[float] = dataclasses.field(default_factory=list)
+    failed_tasks: list[FailedTask] = dataclasses.field(default_factory=list)
+    failed_count: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +149,10 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Overview:
-    """One job: its head, and the documents of its newest run.
+    """One run of a job: its head, and its documents.
 
     Attributes:
+        newest: the job's newest run, if another one is shown.
         unfinished: what keeps the job from running that somebody has begun, and what ends it.
         upgrade: the newest upgrade of this version by another one; None without one.
         progress: without live-only values if no driver is at work.
@@ -145,6 +162,7 @@ class Overview:
     now: str
     job: JobSummary
     may_act: bool = False
+    newest: NewestRun | None = None
     unfinished: str | None = None
     upgrade: UpgradeRecord | None = None
     progress: ProgressRecord | None = None
@@ -187,23 +205,22 @@ class JobSummaries:
             return unread(task, "this task has no job directory, or was not rendered yet")
         try:
             snapshot = self._jobs.poll(task.job_dir)
+            task = task.of_run(snapshot.run_id or "")
             return self._summary(task, snapshot, _last_batches(snapshot, _SPARK_BATCHES))
         except SparkStreamError as error:
             return not_understood(task, error)
         except OSError as error:
             return unread(task, f"the storage cannot be read: {error}")
 
-    def overview(self, task: IndexedTask, job_dir: str) -> Overview:
-        """Return the overview of a job.
-
-        Args:
-            task: the task of the job.
-            job_dir: the directory of the version in force.
-        """
-        task = dataclasses.replace(task, job_dir=job_dir)
+    def overview(self, task: IndexedTask, shown: ShownRun) -> Overview:
+        """Return the overview of a run of a job."""
+        task = dataclasses.replace(task, job_dir=shown.job_dir)
         now = to_iso(self._clock.now())
         try:
-            snapshot = self._jobs.poll(job_dir)
+            snapshot = self._jobs.poll(shown.job_dir, shown.run_id)
+            newest = newest_other(task.address, shown)
+            if shown.is_awaited and newest is not None:
+                return Overview(now, not_begun(task), newest=newest)
             histories = snapshot.histories
             summary = self._summary(task, snapshot, histories)
         except SparkStreamError as error:
@@ -215,6 +232,7 @@ class JobSummaries:
         return Overview(
             now=now,
             job=summary,
+            newest=newest,
             unfinished=_unfinished(snapshot, directory, upgrade),
             upgrade=upgrade,
             progress=_still_true(snapshot),
@@ -346,7 +364,7 @@ def unread(
     task: IndexedTask, reason: str | None = None, state: RunState = RunState.UNKNOWN
 ) -> JobSummary:
     """Return the summary of a job of which only Airflow's side is known."""
-    part = _slice_facts(task.slice) if task.slice is not None else None
+    part = _facts_of(task.slice)
     return JobSummary(task.address, task.job_dir, state, reason, part, task.is_slice)
 
 
@@ -354,6 +372,13 @@ def not_begun(task: IndexedTask) -> JobSummary:
     """Return the summary of a slice whose operator has not begun, by the state of its task."""
     state, reason = _NEVER.get(task.state or "none", (RunState.WAITING, None))
     return unread(task, reason, state)
+
+
+def with_failed(job: JobSummary, tasks: Sequence[IndexedTask]) -> JobSummary:
+    """Return the summary with the failed task instances that its state does not tell of."""
+    failed = [t for t in tasks if t.address != job.task or job.state not in _ORDER[:_TROUBLE]]
+    shown = [FailedTask(t.address, _facts_of(t.slice)) for t in failed[:_MOST_FAILED]]
+    return dataclasses.replace(job, failed_tasks=shown, failed_count=len(failed))
 
 
 def not_understood(task: IndexedTask, error: SparkStreamError) -> JobSummary:
@@ -367,7 +392,12 @@ def not_understood(task: IndexedTask, error: SparkStreamError) -> JobSummary:
 def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
     """Return the jobs, trouble first, and otherwise in the order given."""
     places = {state: place for place, state in enumerate(_ORDER)}
-    return sorted(jobs, key=lambda job: places.get(job.state, 0))
+
+    def place_of(job: JobSummary) -> int:
+        place = places.get(job.state, 0)
+        return min(place, _TROUBLE) if job.failed_count else place
+
+    return sorted(jobs, key=place_of)
 
 
 def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
@@ -399,7 +429,9 @@ def lost_job(directory: JobDirectory) -> str | None:
     return None
 
 
-def _slice_facts(one: Slice) -> SliceFacts:
+def _facts_of(one: Slice | None) -> SliceFacts | None:
+    if one is None:
+        return None
     start, end = one.interval or (None, None)
     return SliceFacts(one.name, one.key, _utc(start), _utc(end))
 

@@ -112,19 +112,20 @@ def _job(service: StreamService) -> APIRouter:
 
     @router.get("/overview")
     async def overview(task: JobTask, is_mine: Annotated[bool, Depends(may_act)]) -> Overview:
-        """Return the state of a job, its queries, and the batches of its newest run."""
-        found = await service.read(task, lambda at: service.summaries.overview(task, at))
+        """Return the state of the task's run, its queries and batches."""
+        found = await service.read_run(task, lambda run: service.summaries.overview(task, run))
         return dataclasses.replace(found, may_act=is_mine)
 
     @router.get("/runs")
     async def runs(task: JobTask) -> Runs:
-        """Return the newest runs with their attempts."""
-        return await service.read(task, lambda at: service.runs.read(at, str(task.job_dir)))
+        """Return the task's run and the newest ones with their attempts."""
+        first = str(task.job_dir)
+        return await service.read_run(task, lambda run: service.runs.read(run, first))
 
     @router.get("/failures")
     async def failures(task: JobTask) -> Failures:
-        """Return the failures of the newest runs, by root cause."""
-        return await service.read(task, service.runs.failures)
+        """Return the failures of the task's run and of the newest ones, by root cause."""
+        return await service.read_run(task, service.runs.failures)
 
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> Savepoints:
@@ -146,10 +147,8 @@ def _job(service: StreamService) -> APIRouter:
     async def batches(
         task: JobTask, spark_run_id: Annotated[str | None, Query()] = None
     ) -> Batches:
-        """Return the batches of a run, of the newest one by default."""
-        return await service.read(
-            task, lambda at: service.runs.batches(at, spark_run_id), run_id=spark_run_id
-        )
+        """Return the batches of a run, of the task's own by default."""
+        return await service.read_run(task, service.runs.batches, run_id=spark_run_id)
 
     return router
 

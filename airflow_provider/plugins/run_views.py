@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider.plugins.shared_reads import ObservedJobs
+    from airflow_provider.plugins.shown_run import ShownRun
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
@@ -94,10 +96,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """The newest runs, newest first, and the lease's holder."""
+    """The newest runs, newest first, the lease's holder, and the run of the task."""
 
     lease: LeaseFacts | None
     runs: list[Run]
+    shown: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +150,10 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Failures:
-    """The failures of the newest runs, the newest cause first."""
+    """The failures of the newest runs, and the run of the task."""
 
     failures: list[Cause]
+    shown: str | None = None
 
 
 class RunViews:
@@ -159,22 +163,25 @@ class RunViews:
         self._jobs = jobs
         self._log_folder = log_folder
 
-    def read(self, job_dir: str, first: str) -> Runs:
-        """Return the newest runs, newest first.
+    def read(self, shown: ShownRun, first: str) -> Runs:
+        """Return the newest runs, newest first, and the one that is shown.
 
         Args:
-            job_dir: the directory of the version in force.
+            shown: the run of the task.
             first: the job's original address, before upgrades.
         """
-        directory = directory_at(job_dir)
-        lease = lease_facts(*self._jobs.lease(job_dir))
-        return Runs(lease, [_run(directory, each, first) for each in _newest_run_ids(directory)])
+        directory = directory_at(shown.job_dir)
+        lease = lease_facts(*self._jobs.lease(shown.job_dir))
+        run_ids = _newest_run_ids(directory, shown.run_id)
+        return Runs(lease, [_run(directory, each, first) for each in run_ids], shown.run_id)
 
-    def batches(self, job_dir: str, run_id: str | None) -> Batches:
-        """Return the history of a run; of the newest one for None."""
-        directory = directory_at(job_dir)
-        named = _listed_run(directory, run_id).record() if run_id is not None else None
-        record = named if run_id is not None else newest_run(directory)
+    def batches(self, shown: ShownRun) -> Batches:
+        """Return the history of the run that is shown."""
+        directory = directory_at(shown.job_dir)
+        if shown.run_id is not None:
+            record = _listed_run(directory, shown.run_id).record()
+        else:
+            record = None if shown.is_awaited else newest_run(directory)
         if record is None:
             return Batches(None, [])
         return Batches(record, read_histories(directory.run(record.run_id).storage))
@@ -197,15 +204,14 @@ class RunViews:
         lines = log.new_lines()
         return LogTail(lines[1:] if begin else lines, is_cut=begin > 0)
 
-    def failures(self, job_dir: str) -> Failures:
+    def failures(self, shown: ShownRun) -> Failures:
         """Return the failures of the newest runs, by their causes."""
-        directory = directory_at(job_dir)
-        newest = self._failed_run(job_dir)
+        directory = directory_at(shown.job_dir)
+        failed = {each.run_id: each for each in self._failed_runs(shown)}
         causes: dict[tuple[str, ...], Cause] = {}
-        for run_id in _newest_run_ids(directory):
-            snapshot = newest if newest is not None and newest.run_id == run_id else None
+        for run_id in _newest_run_ids(directory, shown.run_id):
             try:
-                found = list(_failures_of(directory.run(run_id), snapshot))
+                found = list(_failures_of(directory.run(run_id), failed.get(run_id)))
             except CheckpointError:
                 continue  # its damage is shown among the runs
             for each in found:
@@ -216,15 +222,14 @@ class RunViews:
                 sentence = f"{helps[:1].upper()}{helps[1:]}."
                 cause = Cause(failure, failure.explanation.what, sentence, [])
                 causes.setdefault(key, cause).occurrences.append(each)
-        return Failures(list(causes.values()))
+        return Failures(list(causes.values()), shown.run_id)
 
-    def _failed_run(self, job_dir: str) -> RunSnapshot | None:
-        try:
-            snapshot = self._jobs.poll(job_dir)
-            has_failed = condition_of(snapshot).state in {RunState.FAILED, RunState.KILLED}
-        except SparkStreamError:
-            return None
-        return snapshot if has_failed else None
+    def _failed_runs(self, shown: ShownRun) -> Iterator[RunSnapshot]:
+        for run_id in {shown.run_id, None}:
+            with contextlib.suppress(SparkStreamError):
+                snapshot = self._jobs.poll(shown.job_dir, run_id)
+                if condition_of(snapshot).state in {RunState.FAILED, RunState.KILLED}:
+                    yield snapshot
 
 
 class _Submitted(NamedTuple):
@@ -247,14 +252,15 @@ def _submitted(run: RunDirectory, job_dir: str, first: str) -> _Submitted:
     return _Submitted(job_dir, run, {each.driver_id: each for each in found})
 
 
-def _newest_run_ids(directory: JobDirectory) -> list[str]:
-    """Return the newest runs, newest first; if one is damaged, those that are listed."""
+def _newest_run_ids(directory: JobDirectory, own: str | None) -> list[str]:
+    """Return the run *own* and the newest ones, newest first; if one is damaged, those listed."""
     try:
         found = [record.run_id for record in recent_runs(directory, _MOST_RUNS)]
     except CheckpointError:
         found = []
     listed = [name for name in directory.storage.list("runs") if is_name(name)]
-    return found or listed[: -_MOST_RUNS - 1 : -1]
+    newest = found or listed[: -_MOST_RUNS - 1 : -1]
+    return newest if own is None else [own, *(run_id for run_id in newest if run_id != own)]
 
 
 def _listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:

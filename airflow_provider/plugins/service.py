@@ -26,6 +26,7 @@ from airflow_provider.plugins.job_summaries import (
     no_memory,
     not_begun,
     unread,
+    with_failed,
 )
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
 from airflow_provider.plugins.run_views import RunViews
@@ -35,10 +36,12 @@ from airflow_provider.plugins.shared_reads import (
     SavepointCache,
     SavepointFacts,
 )
+from airflow_provider.plugins.shown_run import ShownRun, shown_run
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedVersionError
 from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.open import is_in_s3, using
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ class JobList:
     """The jobs that the user may see, trouble first.
 
     Attributes:
-        counters: how many jobs are in each state.
+        counters: how many jobs are in each state; ``failed`` counts earlier failed tasks, too.
         is_complete: whether every job has been read.
     """
 
@@ -155,10 +158,12 @@ class StreamService:
         by_age = sorted(range(len(tasks)), key=lambda i: self._read_before(tasks[i])[0])
         read = await asyncio.gather(*(self._summary(tasks[i]) for i in by_age))
         jobs = [job for _, job in sorted(zip(by_age, read, strict=True), key=lambda pair: pair[0])]
+        jobs = [with_failed(job, task.failed) for job, task in zip(jobs, tasks, strict=True)]
         counters = collections.Counter(job.state.value for job in jobs)
+        counters[RunState.FAILED.value] += sum(job.failed_count for job in jobs)
         return JobList(
             now=to_iso(self._clock.now()),
-            counters=dict(counters),
+            counters={state: number for state, number in counters.items() if number},
             jobs=in_order(jobs),
             is_complete=all(job.reason != NOT_YET for job in jobs),
         )
@@ -174,6 +179,16 @@ class StreamService:
             run_id: the run of the view, which may belong to another version.
         """
         return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
+
+    async def read_run(
+        self, task: IndexedTask, look: Callable[[ShownRun], T], *, run_id: str | None = None
+    ) -> T:
+        """Return a view of a run, by default of the one that the task instance is about."""
+
+        def look_at(job_dir: str) -> T:
+            return look(shown_run(task) if run_id is None else ShownRun(job_dir, job_dir, run_id))
+
+        return await self.read(task, look_at, run_id=run_id)
 
     async def tabs(self, task: IndexedTask) -> Tabs:
         """Return the tabs of other packages that concern a job, or whose check fails."""

@@ -95,8 +95,8 @@ class ObservedJobs:
         self._clock = clock
         self._watches: Cache[tuple[LeaseObserver, threading.Lock]] = Cache(_MOST_OBSERVERS)
 
-    def poll(self, job_dir: str) -> RunSnapshot:
-        """Read the newest run of a job, without lines of its log.
+    def poll(self, job_dir: str, run_id: str | None = None) -> RunSnapshot:
+        """Read a run of a job, the newest one for None, without lines of its log.
 
         Raises:
             CheckpointError: a document is damaged.
@@ -104,7 +104,7 @@ class ObservedJobs:
         """
         observer, lock = self._watch(job_dir)
         with lock:
-            return without_log(read_snapshot(directory_at(job_dir), observer=observer))
+            return without_log(read_snapshot(directory_at(job_dir), run_id, observer=observer))
 
     def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:
         observer, lock = self._watch(job_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.models.dagrun import DagRun
@@ -13,16 +14,20 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import null, select, tuple_
 
 from airflow_provider.hooks.job_memory import STREAM_KEY
+from airflow_provider.hooks.task_runs import instance_run_id
 from airflow_provider.slices import NoSliceError, RunFacts, Slice, choose_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from sqlalchemy.orm import Session
 
 _MOST_JOBS: Final = 500  # of the newest; a longer list helps no reader
 _MOST_ENTRIES: Final = 5000
 _SIBLINGS: Final = 20  # of a slice; if all of them share its directory, so do the others
+_REPLAY: Final = re.compile(r"\.r\d+$")  # of a run after a clear
+_FAILED: Final = ("failed", "upstream_failed")
+_JOB: Final = "job"  # the template field of each operator that owns a driver
 
 Series = tuple[str, str, int]
 """DAG, task and map index: what the task instances of one stream, or of its slices, share."""
@@ -39,6 +44,15 @@ class TaskInstanceAddress:
 
 
 @dataclasses.dataclass(frozen=True)
+class RunNames:
+    """The ids by which the run of a task instance is found, for :func:`.find_run`."""
+
+    instance: str
+    own: str
+    shared: str
+
+
+@dataclasses.dataclass(frozen=True)
 class IndexedTask:
     """A task instance and the job directory of its rendered template.
 
@@ -46,6 +60,9 @@ class IndexedTask:
         job_dir: None for a task that has none, or was not rendered yet.
         is_slice: whether the job directory is for that slice alone.
         has_begun: whether the operator has begun; a slice is listed before that, too.
+        run_names: None for a task that owns no driver, such as one that takes a savepoint.
+        siblings: the task instances of the same stream, by the run that each one owns.
+        failed: the failed ones, the newest first.
     """
 
     address: TaskInstanceAddress
@@ -55,6 +72,16 @@ class IndexedTask:
     slice: Slice | None = None
     is_slice: bool = False
     has_begun: bool = True
+    run_names: RunNames | None = None
+    siblings: Mapping[str, IndexedTask] = dataclasses.field(default_factory=dict)
+    failed: tuple[IndexedTask, ...] = ()
+
+    def of_run(self, run_id: str) -> IndexedTask:
+        """Return the task instance of the same stream that owns a run; itself if none does."""
+        found = self.siblings.get(_REPLAY.sub("", run_id))
+        if found is None or found.address == self.address:
+            return self
+        return dataclasses.replace(found, job_dir=self.job_dir, is_slice=self.is_slice)
 
     @property
     def series(self) -> Series:
@@ -75,13 +102,25 @@ def find_tasks(session: Session, dag_ids: Collection[str]) -> list[IndexedTask]:
         .order_by(XComModel.timestamp.desc())
         .limit(_MOST_ENTRIES)
     )
-    newest: dict[tuple[Series, str], IndexedTask] = {}
+    streams: dict[tuple[Series, str], list[IndexedTask]] = {}
     for row in session.execute(query):
         task = _task(row)
-        if task.job_dir is not None and len(newest) < _MOST_JOBS:
-            newest.setdefault((task.series, task.job_dir), task)
-    sliced = _sliced(newest.values())
-    begun = [dataclasses.replace(t, is_slice=t.series in sliced) for t in newest.values()]
+        if task.job_dir is None:
+            continue
+        place = (task.series, task.job_dir)
+        if place in streams or len(streams) < _MOST_JOBS:
+            streams.setdefault(place, []).append(task)
+    sliced = _sliced(tasks[0] for tasks in streams.values())
+    failed = _failed_tasks(session, {series for series, _ in streams} - sliced)
+    begun = [
+        dataclasses.replace(
+            tasks[0],
+            is_slice=series in sliced,
+            siblings={t.run_names.own: t for t in tasks if t.run_names} if tasks[1:] else {},
+            failed=tuple(t for t in failed.get(series, ()) if t.job_dir in {None, job_dir}),
+        )
+        for (series, job_dir), tasks in streams.items()
+    ]
     return [*begun, *_waiting_slices(session, sliced)]
 
 
@@ -114,6 +153,24 @@ def _sliced(tasks: Iterable[IndexedTask]) -> set[Series]:
         if task.slice.name in task.job_dir:
             named.add(task.series)
     return named | {series for series, found in folders.items() if len(found) > 1}
+
+
+def _failed_tasks(session: Session, series: Collection[Series]) -> dict[Series, list[IndexedTask]]:
+    """Return the failed task instances of each series, the newest first."""
+    if not series:
+        return {}
+    of_series = tuple_(TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
+    query = (
+        _instances()
+        .where(TaskInstance.state.in_(_FAILED), of_series.in_(sorted(series)))
+        .order_by(DagRun.run_after.desc())
+        .limit(_MOST_JOBS)
+    )
+    found: dict[Series, list[IndexedTask]] = {}
+    for row in session.execute(query):
+        task = _task(row)
+        found.setdefault(task.series, []).append(task)
+    return found
 
 
 def _waiting_slices(session: Session, sliced: Collection[Series]) -> list[IndexedTask]:
@@ -194,7 +251,14 @@ def _task(row: Any) -> IndexedTask:
         job_dir=_text(rendered.get("job_dir")),
         storage_conn_id=_text(rendered.get("storage_conn_id")),
         slice=_slice(row),
+        run_names=_run_names(row, _text(rendered.get("run_id"))) if _JOB in rendered else None,
     )
+
+
+def _run_names(row: Any, given: str | None) -> RunNames:
+    of_task = (row.dag_id, row.task_id, row.map_index)
+    instance = instance_run_id(*of_task, row.run_id)
+    return RunNames(instance, given or instance, given or instance_run_id(*of_task))
 
 
 def _slice(row: Any) -> Slice | None:

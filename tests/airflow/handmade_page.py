@@ -10,6 +10,7 @@ import json
 import math
 import threading
 import uuid
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from handmade import Job
@@ -35,7 +36,7 @@ from tests.present import present
 from tests.unit.test_inventory import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -188,16 +189,55 @@ class PageJob(Job):
         ).put(place, MANIFEST)
         return place.url
 
-    def fail(self, driver_id: str = "driver", attempt: int = 1) -> PageJob:
+    def fail(self, driver_id: str = "driver", attempt: int = 1, **more: Any) -> PageJob:
         """Put an attempt that has failed, with its log."""
         log = self.root / "runs" / self.run_id / "logs" / f"{driver_id}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("reading flights\nCAST_INVALID_INPUT: row 4711\n")
         self.submit(driver_id, log=log)
         ended: dict[str, Any] = {"ended": ago(600), "outcome": "FAILED", "failure": FAILURE}
-        record = an_attempt(attempt, driver_id=driver_id, started=ago(900), **ended)
+        record = an_attempt(attempt, driver_id=driver_id, started=ago(900), **ended, **more)
         self.run.put_attempt(record)
         self.end(driver_id, 4, "CAST_INVALID_INPUT: row 4711")
+        return self
+
+    def suspend(
+        self, rows: int, *, began: float, ended: float, token: int, late: int = 0, kept: int = 0
+    ) -> PageJob:
+        """Put the end of a run of a continuing job, with these rows read, late and kept."""
+        identified(self.storage)
+        more: dict[str, Any] = {"driver_id": f"driver-{token}", "token": token}
+        times = {"started": ago(began), "ended": ago(ended)}
+        self.run.put_attempt(an_attempt(1, **more, **times, outcome="SUSPENDED"))
+        sinks: list[dict[str, Any]] = [{"name": "out", "epoch": token, "rows": rows - kept - late}]
+        sinks.append({"name": "delta:/kept", "epoch": token, "rows": kept, "keeps": True})
+        query = {
+            "query_id": "id",
+            "batch_id": token,
+            "watermark": "2013-01-01T00:00:00.000Z",
+            "sources": [{"name": "flights", "mark": "running"}],
+            "operators": [],
+            "sinks": sinks,
+            "account": {
+                "rows_read": rows,
+                "rejected": {"flights": {"rows": rows, "broken": kept, "on": "keep"}},
+                "kept": kept,
+            },
+        }
+        final = FinalCheckpoint(
+            job=present(JobDirectory(self.storage).name()),
+            run_id=self.run_id,
+            outcome="SUSPENDED",
+            mode="STREAMING",
+            attempts=1,
+            started=ago(began),
+            committed=ago(ended),
+            rows_read=rows,
+            late_rows=late,
+            savepoint=None,
+            queries={"daily": query},
+        )
+        self.run.put_final(final)
         return self
 
     def ended_slice(self, rows: int, *, began: float, ended: float) -> PageJob:
@@ -224,6 +264,11 @@ class PageJob(Job):
         )
         self.run.put_final(final)
         return self
+
+
+def dag_run_id_of(one: Slice) -> str:
+    """Return the id of the DAG run that :func:`put_slices` puts for a slice."""
+    return f"backfill__{one.key or one.start.isoformat()}"
 
 
 @contextlib.contextmanager
@@ -329,6 +374,7 @@ def put_slices(
     dag_id: str,
     task_id: str,
     slices: Iterable[tuple[Slice, str | None, str | None]],
+    **fields: Any,
 ) -> list[str]:
     """Put a run of a backfill for each slice, and the task in it, and return the runs' ids.
 
@@ -337,6 +383,7 @@ def put_slices(
         dag_id: a new DAG.
         task_id: its task.
         slices: the slice, the task's state, and its job directory; None before the task has begun.
+        fields: further rendered templates.
     """
     from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
@@ -346,7 +393,7 @@ def put_slices(
     session.flush()
     run_ids = []
     for one, state, job_dir in slices:
-        run_ids.append(f"backfill__{one.key or one.start.isoformat()}")
+        run_ids.append(dag_run_id_of(one))
         start = None if one.interval is None else one.start
         run = DagRun(
             dag_id=dag_id,
@@ -361,7 +408,7 @@ def put_slices(
         session.flush()
         is_begun = job_dir is not None
         where = (dag_id, task_id, state, job_dir)
-        _put_task(session, *where, run_id=run_ids[-1], is_indexed=is_begun)
+        _put_task(session, *where, run_id=run_ids[-1], is_indexed=is_begun, rendered=fields)
     session.commit()
     return run_ids
 
@@ -383,6 +430,7 @@ def _put_task(
     *,
     is_indexed: bool,
     run_id: str = "run_1",
+    rendered: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -400,7 +448,7 @@ def _put_task(
     }
     instance = {**named, "try_number": 1, "pool": "default_pool", "pool_slots": 1}
     session.execute(insert(TaskInstance).values(**instance))
-    fields = {"job_dir": job_dir} if job_dir is not None else {}
+    fields = {"job_dir": job_dir, **rendered} if job_dir is not None else {}
     session.execute(insert(RenderedTaskInstanceFields).values(**where, rendered_fields=fields))
     if is_indexed:
         query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)

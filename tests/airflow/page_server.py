@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from handmade_page import put_slices, put_tasks
@@ -61,10 +61,11 @@ def put_slice_rows(
     dag_id: str,
     task_id: str,
     slices: Iterable[tuple[Slice, str | None, str | None]],
+    **fields: Any,
 ) -> None:
     """Put rows of a backfill into Airflow's database, as :func:`put_slices` does."""
     with _session(database) as session:
-        put_slices(session, dag_id, task_id, slices)
+        put_slices(session, dag_id, task_id, slices, **fields)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.shared_reads import ObservedJobs
+from airflow_provider.plugins.shown_run import ShownRun
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LogPart
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import RetryPolicy
@@ -529,8 +530,9 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
         pass
     views = RunViews(ObservedJobs(SystemClock()), tmp_path)
     handle = present(place.job.run.handle_of(place.driver_id()))
-    shown = views.read(place.job.url, place.job.url).runs[0]
-    cause = views.failures(place.job.url).failures[0]
+    run = ShownRun(place.job.url, place.job.url)
+    shown = views.read(run, place.job.url).runs[0]
+    cause = views.failures(run).failures[0]
 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
     assert "the driver ended with exit code 3" == cause.reason

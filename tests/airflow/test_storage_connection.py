@@ -415,7 +415,7 @@ def test_the_page_opens_a_job_as_its_task_does(
 
     def runs(conn_id: str | None) -> Any:
         task = index_of(finished, conn_id)
-        return asyncio.run(service.read(task, lambda url: service.runs.read(url, url)))
+        return asyncio.run(service.read_run(task, lambda run: service.runs.read(run, run.job_dir)))
 
     assert "finished" == state("lake")
     assert [RUN] == [run.run_id for run in runs("lake").runs]

@@ -18,11 +18,13 @@ from urllib.parse import quote
 
 import pytest
 from airflow.utils.session import create_session
+from handmade_hours import HourlyJob
 from handmade_page import IMG, PageJob, ago, put_slices, put_tasks
 from outside import install
 from services import ROOT
 
 from airflow_provider.hooks import api
+from airflow_provider.hooks.task_runs import Period, instance_run_id, owner_of
 from airflow_provider.plugins.app import content_version, static_files
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.shared_reads import SavepointCache
@@ -36,11 +38,11 @@ from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, RunOwnerRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
-from airflow_provider.runtime.testing.job_directories import an_attempt
+from airflow_provider.runtime.testing.job_directories import a_run, an_attempt
 from airflow_provider.slices import Slice
 from tests.present import present
 
@@ -617,6 +619,129 @@ def test_a_job_without_history_is_shown_without(page: Page) -> None:
     """Its driver may be of a version that writes none."""
     assert [] == page.get("failed", "overview")["histories"]
     assert [] == page.get("failed", "batches")["histories"]
+
+
+# --- a continuing job ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hourly(page: Page, tmp_path: Path) -> HourlyJob:
+    """Give a job of which the second hour of four has failed, and the others have been suspended."""
+    made = HourlyJob(tmp_path / "hourly", dag_id="flights_hourly")
+    made.hour(5, "success", 500)
+    made.hour(6, "failed", None)
+    made.hour(7, "success", 700, late=3, kept=4)
+    made.hour(8, "success", 0)
+    with create_session() as session:
+        put_slices(session, made.dag_id, made.task_id, made.slices, job="j.py:f", run_id=None)
+    return made
+
+
+def of_hour(page: Page, hourly: HourlyJob, number: int, view: str, **query: Any) -> Any:
+    """Return what a view says of an hour."""
+    where = hourly.address(number)
+    run, task = quote(where["run_id"], safe=""), where["task_id"]
+    path = f"dags/{where['dag_id']}/runs/{run}/tasks/{task}/-1/{view}"
+    answer = page.call("GET", path, params=query)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def test_an_hour_is_shown_under_its_own_address(page: Page, hourly: HourlyJob) -> None:
+    """
+    State, error, rows, batches and failures are of the hour that the address names, and the newest
+    one is named with its address.
+    """
+    named = [run.run_id for run in hourly.runs]
+
+    heads = [of_hour(page, hourly, number, "overview") for number in range(4)]
+
+    assert named == [head["job"]["spark_run_id"] for head in heads]
+    states = [head["job"]["state"] for head in heads]
+    assert ["suspended", "failed", "suspended", "suspended"] == states
+    assert [500, None, 700, 0] == [head["job"]["rows_read"] for head in heads]
+    assert "CAST_INVALID_INPUT" in heads[1]["job"]["reason"]
+    newest = {"spark_run_id": named[3], "task": hourly.address(3)}
+    shown = [{key: head["newest"][key] for key in newest} for head in heads[:3]]
+    assert ([newest] * 3, None) == (shown, heads[3]["newest"])
+    for number, run_id in enumerate(named):
+        assert run_id == of_hour(page, hourly, number, "batches")["record"]["run_id"]
+        runs = of_hour(page, hourly, number, "runs")
+        assert (run_id, run_id) == (runs["shown"], runs["runs"][0]["run_id"])
+        assert set(named) == {run["run_id"] for run in runs["runs"]}
+    other = of_hour(page, hourly, 0, "batches", spark_run_id=named[2])
+    assert named[2] == other["record"]["run_id"]
+    assert named[0] == of_hour(page, hourly, 0, "failures")["shown"]
+
+
+def test_an_hour_that_has_not_begun_is_not_another_one(
+    page: Page, hourly: HourlyJob, tmp_path: Path
+) -> None:
+    """Its address shows the state of its task, and names the newest run."""
+    later = HourlyJob(hourly.root, dag_id="flights_later")
+    later.hour(9, "failed", 1)
+    shutil.rmtree(hourly.root / "runs" / later.runs[0].run_id)
+    with create_session() as session:
+        put_slices(session, later.dag_id, later.task_id, later.slices, job="j.py:f", run_id=None)
+
+    head = of_hour(page, later, 0, "overview")
+
+    assert ("failed", None) == (head["job"]["state"], head["job"]["spark_run_id"])
+    assert "its task failed before its run began" in head["job"]["reason"]
+    assert (hourly.runs[3].run_id, None) == (
+        head["newest"]["spark_run_id"],
+        head["newest"]["task"],  # of another DAG, whose tasks this address does not know
+    )
+    assert of_hour(page, later, 0, "batches")["record"] is None
+
+
+def test_the_run_of_an_hour_is_that_after_its_clear(page: Page, hourly: HourlyJob) -> None:
+    """A cleared hour that is replayed is shown under its address as soon as its driver has begun."""
+    replay = PageJob(hourly.root, f"{hourly.runs[1].run_id}.r2", name="flights")
+    owner = owner_of(hourly.runs[1].run)
+    replayed = dataclasses.replace(present(owner), next_run_id=replay.run_id)
+    replayed.put(hourly.runs[1].run.storage, RunOwnerRecord.NAME)
+    replay.suspend(606, began=90, ended=30, token=9)
+
+    head = of_hour(page, hourly, 1, "overview")["job"]
+
+    assert ("suspended", 606) == (head["state"], head["rows_read"])
+    assert replay.run_id == head["spark_run_id"]
+
+
+def test_a_supervised_run_is_that_of_each_of_its_tasks(page: Page, tmp_path: Path) -> None:
+    """One run of many DAG runs is found by the periods that they have recorded."""
+    made = HourlyJob(tmp_path / "supervised", dag_id="supervised")
+    made.hour(5, "success", 500)
+    shared = instance_run_id(made.dag_id, made.task_id, -1)
+    instance = made.runs[0].run_id
+    shutil.rmtree(made.root / "runs" / instance)
+    directory = JobDirectory(made.runs[0].storage)
+    directory.run(shared).put_record(a_run(shared, token=1))
+    Period(directory, shared, instance, 0, SystemClock()).put(shared)
+    Period(directory, shared, instance, 1, SystemClock()).put(f"{shared}.2")
+    directory.run(f"{shared}.2").put_record(a_run(f"{shared}.2", token=2))
+    with create_session() as session:
+        put_slices(session, made.dag_id, made.task_id, made.slices, job="j.py:f", run_id=None)
+
+    assert f"{shared}.2" == of_hour(page, made, 0, "overview")["job"]["spark_run_id"]
+
+
+def test_the_list_counts_failed_hours(page: Page, hourly: HourlyJob) -> None:
+    """
+    The row leads to the hour whose state it shows; an earlier failed hour is counted, named, and
+    listed with the trouble.
+    """
+    listed = page.call("GET", "jobs").json()
+
+    (row,) = [job for job in listed["jobs"] if job["task"]["dag_id"] == hourly.dag_id]
+    assert (hourly.address(3), "suspended") == (row["task"], row["state"])
+    assert hourly.runs[3].run_id == row["spark_run_id"]
+    assert [hourly.address(1)] == [each["task"] for each in row["failed_tasks"]]
+    assert "2013-01-01T06:00:00.000Z" == row["failed_tasks"][0]["slice"]["start"]
+    assert (1, 3) == (row["failed_count"], listed["counters"]["failed"])
+    states = [job["state"] for job in listed["jobs"]]
+    assert ["failed", "failed", "suspended", "running", "finished"] == states
 
 
 def test_runs_say_who_drove_them(page: Page) -> None:

@@ -15,6 +15,7 @@ from airflow_provider.plugins.job_summaries import JobSummaries
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.service import Savepoints, tab_sections
 from airflow_provider.plugins.shared_reads import ObservedJobs, SavepointCache
+from airflow_provider.plugins.shown_run import ShownRun
 from airflow_provider.plugins.task_index import IndexedTask, TaskInstanceAddress
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -41,14 +42,14 @@ class PageViews:
             _sent(self._summaries.read(self._task(state)))
 
     def overview(self) -> None:
-        _sent(self._summaries.overview(self._task("running"), self._job_dir))
+        _sent(self._summaries.overview(self._task("running"), self._shown(None)))
 
     def runs(self) -> None:
-        _sent(self._runs.read(self._job_dir, self._job_dir))
+        _sent(self._runs.read(self._shown(None), self._job_dir))
 
     def batches(self) -> None:
         for run_id in (None, "r1", "r3"):
-            _if_there(self._runs.batches, self._job_dir, run_id)
+            _if_there(self._runs.batches, self._shown(run_id))
 
     def log(self) -> None:
         for number in ("1", "2", "3"):
@@ -57,7 +58,10 @@ class PageViews:
             )
 
     def failures(self) -> None:
-        _sent(self._runs.failures(self._job_dir))
+        _sent(self._runs.failures(self._shown(None)))
+
+    def _shown(self, run_id: str | None) -> ShownRun:
+        return ShownRun(self._job_dir, self._job_dir, run_id)
 
     def savepoints(self) -> None:
         _sent(Savepoints(self._savepoints.all(JobDirectory(LocalStorage(self._job_dir)))))

@@ -15,7 +15,7 @@ export function Actions({ task, overview, reload }) {
   const { job } = overview;
   const runs = job.lease && ["live", "unknown"].includes(job.lease.liveness);
   const [asked, setAsked] = React.useState(null);
-  if (!overview.may_act) return null;
+  if (!overview.may_act || overview.newest) return null; // they are about the job as it is now
   const names = Object.entries(runs ? { ...ON_DRIVER, take: TAKE } : job.attempts ? { take: TAKE } : {});
   return html`<div className="ss-actions">
     ${names.map(

@@ -7,9 +7,14 @@ import { Id, Note, Table, Waiting, isBad } from "./parts.js";
 export function Failures({ task, go, overview }) {
   const { data, error } = useData(jobPath(task, "failures"));
   if (!data) return html`<${Waiting} error=${error} />`;
+  const isOwn = ({ occurrences }) => !data.shown || occurrences.some((o) => o.run_id === data.shown);
+  const [own, others] = [data.failures.filter(isOwn), data.failures.filter((cause) => !isOwn(cause))];
+  const causes = (some) => some.map((cause) => html`<${Cause} key=${cause.reason} cause=${cause} go=${go} />`);
   return html`<div>
     <${Note} error=${error} />
-    ${data.failures.map((f, i) => html`<${Cause} key=${i} cause=${f} go=${go} />`)}
+    ${causes(own)}
+    ${others.length ? html`<h2>${own.length ? "Of other runs" : "This run has no failure of its own; other runs have"}</h2>` : null}
+    ${causes(others)}
     ${data.failures.length ? null : html`<p className="ss-muted">${isBad(overview.data?.job.state) ? "No driver has recorded a failure: the reason is above." : "The newest runs have no failure."}</p>`}
   </div>`;
 }

@@ -1,7 +1,7 @@
 // One stream: its head, the actions, and the views as tabs.
 import { Link, React, html, useSearchParams } from "./host.js";
 import { Actions } from "./actions.js";
-import { dagPath, slicesQuery, streamName, taskPath } from "./addresses.js";
+import { dagPath, jobQuery, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { jobPath, useData } from "./api.js";
 import { Batches } from "./batches.js";
 import { moment, sentence, sliceName } from "./format.js";
@@ -59,6 +59,7 @@ export function Job({ task }) {
       ${job?.since ? html`<span className="ss-muted">since ${moment(job.since)}</span>` : null}
       ${overview.data ? html`<${Actions} task=${task} overview=${overview.data} reload=${overview.reload} />` : null}
     </header>
+    <${Newest} newest=${overview.data?.newest} tab=${tab} />
     <${Trouble} job=${job} />
     <${Note} error=${overview.data && overview.error} />
     <${Tabs} tabs=${tabs} tab=${tab} choose=${(name) => go({ tab: name })} />
@@ -66,6 +67,14 @@ export function Job({ task }) {
       <${View} key=${tab} name=${tab} task=${task} overview=${overview} params=${params} go=${go} />
     </section>
   </div>`;
+}
+
+/** The job's newest run, where another one is shown. */
+function Newest({ newest, tab }) {
+  if (!newest) return null;
+  const { interval, spark_run_id: run, task } = newest;
+  const name = interval ? sliceName({ start: interval[0], end: interval[1] }) : run;
+  return html`<p role="status" className="ss-note ss-note-calm">${task ? html`<${Link} to=${jobQuery(task, tab)} title=${run}>${name}</${Link}>` : html`Run <${Id} text=${run} />`} is newer, begun ${moment(newest.started)}.</p>`;
 }
 
 /** Why a stream is not well, and what to do; of one without a reason nothing. */

@@ -9,15 +9,17 @@ export function DriverLog({ task, params, go }) {
   const drivers = runs.data.runs.flatMap((run) =>
     run.attempts.filter((a) => a.has_log).map((a) => ({ run: run.run_id, driver: a.record.driver_id, attempt: a.record.attempt })),
   );
-  const chosen = drivers.find((d) => d.driver === params.get("driver_id")) ?? drivers[0];
-  if (!chosen) return html`<p className="ss-muted">No driver of this stream has a log.</p>`;
+  const { shown } = runs.data;
+  const chosen = drivers.find((d) => d.driver === params.get("driver_id")) ?? drivers.find((d) => !shown || d.run === shown);
+  if (!drivers.length) return html`<p className="ss-muted">No driver of this stream has a log.</p>`;
   return html`<div>
     <label>Attempt
-      <select value=${chosen.driver} onChange=${(e) => go({ driver_id: e.target.value })}>
+      <select value=${chosen?.driver ?? ""} onChange=${(e) => go({ driver_id: e.target.value })}>
+        ${chosen ? null : html`<option value="">none of this run has a log</option>`}
         ${drivers.map((d) => html`<option key=${d.driver} value=${d.driver}>${d.attempt} of ${d.run}</option>`)}
       </select>
     </label>
-    <${Tail} key=${chosen.driver} task=${task} chosen=${chosen} />
+    ${chosen ? html`<${Tail} key=${chosen.driver} task=${task} chosen=${chosen} />` : null}
   </div>`;
 }
 

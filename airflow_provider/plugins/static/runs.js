@@ -13,12 +13,12 @@ export function Runs({ task, go }) {
     ${lease
       ? html`<p>${["live", "unknown"].includes(lease.liveness) ? "Driver" : "No driver. The last one was"} <${Id} text=${lease.driver_id} /> on ${lease.host}, with lease <strong>${lease.token}</strong> since ${moment(lease.acquired)}, for run <${Id} text=${lease.run_id} /></p>`
       : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
-    ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} lease=${lease} go=${go} />`)}
+    ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} isShown=${run.run_id === data.shown} lease=${lease} go=${go} />`)}
     ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}
   </div>`;
 }
 
-function Run({ run, lease, go }) {
+function Run({ run, isShown, lease, go }) {
   const { condition, record, counted } = run;
   const facts = [
     ["Since", condition.since ? moment(condition.since) : null],
@@ -40,7 +40,7 @@ function Run({ run, lease, go }) {
     ["Job", record ? html`<code>${record.entry}</code>` : null],
   ];
   return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>
-    <h2 className="ss-row"><${Id} text=${run.run_id} /> <${State} text=${condition.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
+    <h2 className="ss-row"><${Id} text=${run.run_id} /> <${State} text=${condition.state} />${isShown ? html`<span className="ss-mark">the run of this task</span>` : null} <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
     <${Note} error=${run.problem} />
     <${Facts} facts=${facts} />
     <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.record.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />

@@ -21,7 +21,7 @@ export function Streams() {
     }, { replace: true });
   const jobs = (data?.jobs ?? []).filter(
     (job) =>
-      (!chosen || job.state === chosen) &&
+      (!chosen || job.state === chosen || (chosen === "failed" && job.failed_count)) &&
       textOf(job).toLowerCase().includes(wanted),
   );
   return html`<div className="ss-page">
@@ -77,6 +77,17 @@ function Trouble({ job }) {
   return html`<div className="ss-trouble">
     <${State} text=${job.state} />
     ${said ? html`<span title=${said}>${said}</span>` : null}
+    <${Failed} job=${job} />
+  </div>`;
+}
+
+/** The failed tasks of a stream that went on after them. */
+function Failed({ job: { failed_tasks: failed, failed_count: count } }) {
+  if (!count) return null;
+  const more = count - failed.length;
+  return html`<div className="ss-failed"><strong>${count === 1 ? "1 failed task" : `${whole(count)} failed tasks`}</strong>${" "}
+    ${failed.map(({ task, slice }, i) => html`<span key=${task.run_id}>${i ? ", " : ""}<${Link} to=${jobQuery(task)} title=${task.run_id}>${slice ? sliceName(slice) : task.run_id}</${Link}></span>`)}
+    ${more ? ` and ${whole(more)} before` : ""}
   </div>`;
 }
 

@@ -1,0 +1,79 @@
+"""The run that a view shows: that of the task instance in its address."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.hooks.task_runs import find_run, owner_of
+from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC001 - FastAPI reads it
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    Version,
+    directory_in_force,
+    version_in_force,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider.plugins.task_index import IndexedTask
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownRun:
+    """The run of a task instance, and the directory of the version that has it.
+
+    Attributes:
+        in_force: the directory of the version in force.
+        run_id: None for the newest one: the task has no run of its own, or none has begun.
+        is_awaited: whether the task has a run of its own that has not begun.
+    """
+
+    job_dir: str
+    in_force: str
+    run_id: str | None = None
+    is_awaited: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class NewestRun:
+    """The newest run of a job, for the page of another run.
+
+    Attributes:
+        task: the task instance that owns it; None if it was begun by a command or another DAG.
+        interval: the run's, if it has one.
+    """
+
+    spark_run_id: str
+    started: str
+    interval: tuple[str, str] | None
+    task: TaskInstanceAddress | None
+
+
+def shown_run(task: IndexedTask) -> ShownRun:
+    """Return the run that the views of a task instance show."""
+    first, names = str(task.job_dir), task.run_names
+    in_force = directory_in_force(first)
+    if names is None:
+        return ShownRun(in_force, in_force)
+    version = version_in_force(Version(first, "", "")) if in_force != first else None
+    shared = [names.shared, *([version.run_id] if version is not None and version.run_id else [])]
+    for job_dir in dict.fromkeys((in_force, first)):
+        run_id = find_run(job_dir, names.instance, names.own, shared)
+        if run_id is not None:
+            return ShownRun(job_dir, in_force, run_id)
+    return ShownRun(in_force, in_force, is_awaited=True)
+
+
+def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | None:
+    """Return the job's newest run, if the task instance at an address is about another one."""
+    if shown.run_id is None and not shown.is_awaited:
+        return None
+    directory = directory_at(shown.in_force)
+    record = newest_run(directory)
+    if record is None or record.run_id == shown.run_id:
+        return None
+    owner, task = owner_of(directory.run(record.run_id)), None
+    if owner is not None and owner.dag_id == address.dag_id and owner.dag_run_id != address.run_id:
+        task = dataclasses.replace(address, run_id=owner.dag_run_id)
+    return NewestRun(record.run_id, record.started, record.interval, task)

@@ -1,0 +1,1 @@
+from tests.airflow.handmade_hours import *
