@@ -23,12 +23,12 @@ from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory, directory_at
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_records import FINISHED
-from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
+from airflow_provider.runtime.jobdir.submissions import ReturnRecord, RunOwnerRecord
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
@@ -89,8 +89,21 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
     return RunChoice(run_id, replays)
 
 
-def resolve_run(job_dir: str, run_id: str, max_tries: int) -> RunChoice:
+def resolve_run(
+    job_dir: str,
+    run_id: str,
+    max_tries: int,
+    *,
+    has_result: Callable[[str], bool] = lambda _: False,
+) -> RunChoice:
     """Return the task's current run; after a clear, a new one.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the run of the task's first try.
+        max_tries: Airflow's number.
+        has_result: whether a run has a result that this task would return. A clear asks for it, and
+            not for another run, if no try has returned it, such as one whose worker died.
 
     Crash safety: a clear is recorded before anything follows from it. Idempotent: the next run's
     id follows from the current one's.
@@ -101,13 +114,28 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int) -> RunChoice:
     owner = owner_of(run)
     if owner is None or max_tries <= owner.max_tries:
         return current
-    if run.record() is None:  # cleared before it had begun: there is nothing to rewind
+    is_new = run.record() is None  # cleared before it had begun: there is nothing to rewind
+    if is_new or (not has_returned(run) and has_result(run.run_id)):
         dataclasses.replace(owner, max_tries=max_tries).put(run.storage, RunOwnerRecord.NAME)
         return current
     number = current.run_id.removeprefix(run_id).removeprefix(".r")
     next_run_id = f"{run_id}.r{int(number or 1) + 1}"
     dataclasses.replace(owner, next_run_id=next_run_id).put(run.storage, RunOwnerRecord.NAME)
     return RunChoice(next_run_id, current.run_id)
+
+
+def has_returned(run: RunDirectory) -> bool:
+    """Whether a task has returned the result of a run."""
+    return ReturnRecord.read(run.storage, ReturnRecord.NAME) is not None
+
+
+def put_returned(run: RunDirectory, clock: Clock) -> None:
+    """Record that a task is about to return the result of a run. Idempotent.
+
+    Crash safety: a task that dies before Airflow has seen its success replays after a clear.
+    """
+    record = ReturnRecord(at=to_iso(clock.now()))
+    record.put_if_absent(run.storage, ReturnRecord.NAME)
 
 
 def is_about_old_run(

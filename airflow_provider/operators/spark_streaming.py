@@ -7,7 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider.hooks.job_memory import JobMemory
-from airflow_provider.hooks.task_runs import Period, current_run, is_about_old_run, resolve_run
+from airflow_provider.hooks.task_runs import (
+    Period,
+    current_run,
+    is_about_old_run,
+    put_returned,
+    resolve_run,
+)
 from airflow_provider.operators.base import DriverOperator, check_interval, instance_id
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
@@ -27,7 +33,7 @@ from airflow_provider.operators.supervision import (
 )
 from airflow_provider.operators.worker_wait import RunPlace, choose_wait_s, last_seconds
 from airflow_provider.runtime.base.clock import SystemClock, from_iso, parse_duration
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_options import check_word
 from airflow_provider.runtime.jobdir.run_records import FINISHED
@@ -96,7 +102,8 @@ class SparkStreamingOperator(DriverOperator):
             *from_savepoint* to the version in force (:class:`.SparkUpgradeOperator`), and adopts
             its first run until that has ended. A try whose version is replaced ends with it.
         on_clear: what a clear of the task means. ``resume``: an open run continues; ``replay``: the
-            run's output is reverted, the job is rewound, and the run is executed again. Such runs
+            run's output is reverted, the job is rewound, and the run is executed again, unless the
+            run has ended well and no try has returned its result, which this one does. Such runs
             begin with a savepoint; by default ``replayable_runs=3``. A retry always resumes.
         max_runtime: supervise an unbounded run for this time, counted from the first try or the
             last clear: then the task succeeds, and the driver continues for the next DAG run to
@@ -208,6 +215,8 @@ class SparkStreamingOperator(DriverOperator):
             standing = describe_version(directory, upgrade)
             self.log.warning("The run was stopped for another version: %s", standing)
             shown["superseded_by"] = upgrade.to
+        if self.on_clear == "replay":
+            put_returned(directory.run(watcher.run_id), SystemClock())
         return shown
 
     def _followed(self) -> list[str]:
@@ -324,9 +333,28 @@ class SparkStreamingOperator(DriverOperator):
         if self.on_clear == "resume":
             return self._current(context)
         tries = int(context["ti"].max_tries)
-        execution = resolve_run(self.job_dir, self._run_id(context), tries)
+        execution = resolve_run(
+            self.job_dir,
+            self._run_id(context),
+            tries,
+            has_result=partial(self._has_result, context=context),
+        )
         self._replays = execution.replays
         return execution.run_id
+
+    def _has_result(self, run_id: str, context: Context) -> bool:
+        try:
+            if self._watcher(run_id).verified_final() is None:
+                return False
+            self._check_ended(run_id, context)
+        except (ConfigError, CheckpointError):  # rewound, damaged, or of other options
+            return False
+        self.log.info(
+            "Run %s has ended well, and no try has returned its result: this one does, without a "
+            "replay. Clear the task again to execute the run again",
+            run_id,
+        )
+        return True
 
     def _current(self, context: Context) -> str:
         first = self._run_id(context)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.cluster import hook_of
 from airflow_provider.hooks.stream_metrics import metrics_of
+from airflow_provider.hooks.task_runs import put_returned
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import STORAGE_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.state import Assessment, RunState
 
 if TYPE_CHECKING:
@@ -100,8 +102,9 @@ class Poll:
             return None
         with self._wait.storage.opened():
             final = self._watcher.verified_final()
-        if final is None:
-            return None
+            if final is None:
+                return None
+            put_returned(directory_at(self._wait.job_dir).run(final.run_id), SystemClock())
         document = final.to_dict()
         for dropped in describe_dropped_rows(document):
             log.warning("run %s: %s", self._wait.run_id, dropped)

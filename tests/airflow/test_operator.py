@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import errno
 import inspect
@@ -25,7 +26,7 @@ from airflow_provider.airflow_versions import AirflowException, AirflowFailExcep
 from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import SubmitOptions
-from airflow_provider.hooks.task_runs import RunOwner
+from airflow_provider.hooks.task_runs import RunOwner, current_run
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import key_of
@@ -561,6 +562,48 @@ def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job:
     assert ["driver"] == job.cancels()
     request = operator._spec(f"{RUN}.r2", context(ti=ti))
     assert (3, RUN) == (request.replayable_runs, request.replays)
+
+
+def test_a_result_that_no_try_has_returned_is_not_replayed(job: Job) -> None:
+    """
+    The worker died and the driver ended the run well, after which later runs have built on it: a
+    clear verifies the run and is green; only after that does another clear replay it.
+    """
+    operator = operator_of(job, on_clear="replay")
+    ti: Any = SimpleNamespace(**vars(TI))
+    RunOwner.of({"ti": ti}).put(job.run)
+    job.finish("SUSPENDED")
+    ti.max_tries = 1
+
+    results = [operator.execute(context(ti=ti))["outcome"] for _ in range(2)]
+
+    assert ["SUSPENDED"] * 2 == results
+    assert [RUN] == job.storage.list("runs")
+    ti.max_tries = 2
+    with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
+        operator.execute(context(ti=ti))
+    assert f"{RUN}.r2" == current_run(job.url, RUN).run_id
+
+
+@pytest.mark.parametrize("spoil", ["damaged", "rewound", "other options"])
+def test_an_ended_run_without_a_valid_result_is_replayed(job: Job, spoil: str) -> None:
+    """One that was rewound, of which records are gone, or that had other parameters."""
+    arguments = {"params": {"day": 2}} if spoil == "other options" else {}
+    operator = operator_of(job, on_clear="replay", **arguments)
+    ti: Any = SimpleNamespace(**vars(TI))
+    RunOwner.of({"ti": ti}).put(job.run)
+    job.finish("SUSPENDED")
+    if spoil == "damaged":
+        query = {"query_id": "gone", "batch_id": 3, "watermark": None, "sources": [], "sinks": []}
+        final = dataclasses.replace(present(job.run.final()), queries={"daily": query})
+        job.storage.put(f"runs/{RUN}/final.json", json.dumps(final.to_dict()).encode())
+    elif spoil == "rewound":
+        rewind_run(job.directory, RUN)
+    ti.max_tries = 1
+
+    with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
+        operator.execute(context(ti=ti))
+    assert f"{RUN}.r2" == current_run(job.url, RUN).run_id
 
 
 def test_a_live_driver_can_be_an_error(job: Job) -> None:

@@ -14,6 +14,7 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.task_runs import has_returned
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -109,7 +110,10 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
 
 def test_a_run_that_has_ended_well_ends_the_task_from_the_trigger(job: Job) -> None:
-    """Asked to, it makes the task green with the verified final checkpoint as XCom."""
+    """
+    Asked to, it makes the task green with the verified final checkpoint as XCom, and records that
+    the task has returned it.
+    """
     job.submit()
     final = job.finish()
 
@@ -117,6 +121,7 @@ def test_a_run_that_has_ended_well_ends_the_task_from_the_trigger(job: Job) -> N
 
     assert isinstance(event, TaskSuccessEvent)
     assert {"return_value": final.to_dict()} == event.xcoms
+    assert has_returned(job.run)
 
 
 def test_whatever_else_ends_in_a_worker(job: Job) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.host import ProcessIdentity
-from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative, Seconds
+from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, NonNegative, Seconds
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 
@@ -64,6 +64,21 @@ class RunOwnerRecord(Document):
     slice: str | None
     max_tries: int
     next_run_id: Name | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReturnRecord(Document):
+    """``runs/<run id>/returned.json``: a task has returned the run's result, and so was green.
+
+    Until then a clear of a task whose worker died asks for the result, not for another run.
+    """
+
+    CONTENTS = Contents.FACTS
+    NAME: ClassVar[str] = "returned.json"
+    PLACES = ("runs/<run id>/returned.json",)
+    WRITTEN = Written("once", "task or trigger, before it succeeds", "a clear returns the result")
+
+    at: IsoTime
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
