@@ -73,6 +73,7 @@ def read_slice(task_id: str, place: str, *, at_end: str) -> SparkStreamingOperat
         params={"input": f"{place}/input", "output": f"{place}/output"},
         until="available",
         at_end=at_end,
+        depends_on_past=True,  # a slice builds on the one before it
         on_existing="wait",  # for the slice of a run that was marked, and is stopping
         retries=3,
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},

@@ -28,11 +28,13 @@ from airflow_provider.runtime.storage.documents import Contents, Document, Writt
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 BACKFILL: Final = "backfill"
+_TO_COME: Final = frozenset({None, "scheduled", "queued"})
+"""Airflow's states of a task that was cleared and has not begun since."""
 _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
     "job_dir='…/{{ slice.name }}'; to resume a live job, trigger a run by hand"
@@ -122,6 +124,16 @@ def resolve_run(
     next_run_id = f"{run_id}.r{int(number or 1) + 1}"
     dataclasses.replace(owner, next_run_id=next_run_id).put(run.storage, RunOwnerRecord.NAME)
     return RunChoice(next_run_id, current.run_id)
+
+
+def not_cleared(ti: Any, dag_run_ids: Sequence[str]) -> list[str]:
+    """Return the DAG runs of which Airflow will not execute this task again by itself."""
+    states = ti.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[*dag_run_ids], map_index=ti.map_index
+    )
+    # One task each; its name may have an index. No state: it was cleared, and was not begun since.
+    found = {each: set(states.get(each, {"": "removed"}).values()) for each in dag_run_ids}
+    return [each for each, known in found.items() if not known <= _TO_COME]
 
 
 def has_returned(run: RunDirectory) -> bool:

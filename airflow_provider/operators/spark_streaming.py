@@ -11,6 +11,8 @@ from airflow_provider.hooks.task_runs import (
     Period,
     current_run,
     is_about_old_run,
+    not_cleared,
+    owner_of,
     put_returned,
     resolve_run,
 )
@@ -144,6 +146,7 @@ class SparkStreamingOperator(DriverOperator):
         **SUBMIT_RENDERERS,
     }
     ui_color: str = "#e7f0f7"
+    _with_later = False
 
     @taking(RunSpec)
     def __init__(
@@ -320,6 +323,16 @@ class SparkStreamingOperator(DriverOperator):
             # A retry looks again, and may be of another version by then.
             raise ConfigError(standing) if is_accepted else SparkRunFailedError(standing)
         super()._check(hook, context)
+        if self._job_dir_is_shared and self.max_runtime_s is None and self._may_overtake():
+            self.log.warning(
+                "All DAG runs of this task share the job directory %s, and the next one begins "
+                "even if this one fails: give the task depends_on_past=True",
+                self.job_dir,
+            )
+
+    def _may_overtake(self) -> bool:
+        dag = self.get_dag()
+        return not self.depends_on_past and dag is not None and dag.schedule is not None
 
     def _check_ended(self, run_id: str, context: Context) -> None:
         stored = directory_at(self.job_dir).run(run_id).record()
@@ -340,7 +353,33 @@ class SparkStreamingOperator(DriverOperator):
             has_result=partial(self._has_result, context=context),
         )
         self._replays = execution.replays
+        self._with_later = self._replays is not None and self._undoes_later(context)
         return execution.run_id
+
+    def _undoes_later(self, context: Context) -> bool:
+        """Whether later runs are undone with the replayed one: their tasks were cleared, too."""
+        # Late, as in hooks/driver_hook.py.
+        from airflow_provider.runtime.savepoints.rewind import later_runs
+
+        directory, ti = directory_at(self.job_dir), context["ti"]
+        replays = directory.run(str(self._replays))
+        if replays.record() is None or replays.rewound() is not None:
+            return False
+        owners = [owner_of(directory.run(each)) for each in later_runs(directory, replays.run_id)]
+        known = [each.dag_run_id for each in owners if each and each.dag_id == ti.dag_id]
+        if not owners or len(known) < len(owners):
+            return False  # the driver refuses, and names the runs
+        left = not_cleared(ti, known)
+        if not left:
+            return True
+        msg = (
+            f"{self.job_dir}: run {replays.run_id!r} cannot be replayed alone: the runs of later "
+            f"DAG runs have built on it: {', '.join(left)}. Clear this task with the option "
+            "Future, and give it depends_on_past=True: they are undone with it, and executed again "
+            "in order. "
+            f"Or: spark-stream replay {self.job_dir} {replays.run_id}"
+        )
+        raise ConfigError(msg)
 
     def _has_result(self, run_id: str, context: Context) -> bool:
         try:
@@ -383,6 +422,7 @@ class SparkStreamingOperator(DriverOperator):
             from_savepoint=self.from_savepoint or None,
             state_partitions=self.state_partitions if self.from_savepoint else None,
             replays=self._replays,
+            with_later=self._with_later,
             replaces_job=self.replaces_job or None,
             **self.run_options,
         )

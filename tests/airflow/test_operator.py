@@ -37,12 +37,19 @@ from airflow_provider.runtime.errors import ConfigError, LeaseLostError, OutageE
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.messages import AFTER_A_TASK
 from airflow_provider.runtime.failures.restart_strategy import Failover
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.testing.job_directories import a_run, an_exit, rewind_run
+from airflow_provider.runtime.testing.job_directories import (
+    QUERY_ID,
+    a_run,
+    an_epoch,
+    an_exit,
+    rewind_run,
+)
 from tests.present import present
 
 if TYPE_CHECKING:
@@ -583,6 +590,36 @@ def test_a_result_that_no_try_has_returned_is_not_replayed(job: Job) -> None:
     with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
         operator.execute(context(ti=ti))
     assert f"{RUN}.r2" == current_run(job.url, RUN).run_id
+
+
+def test_a_replay_undoes_later_runs_whose_tasks_were_cleared_too(job: Job) -> None:
+    """With one that Airflow will not execute again it is refused, and the error names that one."""
+    operator = operator_of(job, on_clear="replay")
+    states: dict[str, Any] = {"run_2": {"daily": None}, "run_3": {"daily": "queued"}}
+    ti: Any = SimpleNamespace(**vars(TI), get_task_states=lambda **_: states)
+    RunOwner.of({"ti": ti}).put(job.run)
+    job.spark.begin()
+    for number, run_id in enumerate((RUN, "second", "third")):
+        run = job.directory.run(run_id)
+        run.put_record(a_run(run_id, token=number + 1, starting={"q": number - 1}))
+        later: Any = SimpleNamespace(**{**vars(TI), "run_id": f"run_{number + 1}"})
+        RunOwner.of({"ti": later}).put(run)
+        put_published(job, number, run_id)
+    ti.max_tries = 1
+
+    operator._decide(context(ti=ti))
+
+    assert operator._spec(f"{RUN}.r2", context(ti=ti)).with_later
+    states["run_2"] = {"daily": "success"}
+    with pytest.raises(ConfigError, match=r"have built on it: run_2\. Clear this task with"):
+        operator._decide(context(ti=ti))
+
+
+def put_published(job: Job, epoch: int, run_id: str) -> None:
+    """Put a published epoch of a run."""
+    job.spark.plan(epoch).commit(epoch)
+    record = dataclasses.replace(an_epoch(epoch), run_id=run_id)
+    EpochRecords(job.directory.committables("q"), QUERY_ID).put_published(record)
 
 
 @pytest.mark.parametrize("spoil", ["damaged", "rewound", "other options"])

@@ -31,6 +31,14 @@ class Runs:
         self._airflow.clear(DAG, run_id, TASK)
         return self._end_of(run_id)
 
+    def clear_together(self, *run_ids: str) -> list[str]:
+        """Return how the tasks have ended after all were cleared before the first one began."""
+        self._airflow.call("PATCH", f"/dags/{DAG}", is_paused=True)
+        for run_id in run_ids:
+            self._airflow.clear(DAG, run_id, TASK)
+        self._airflow.unpause(DAG)
+        return [self._end_of(run_id) for run_id in run_ids]
+
     def _end_of(self, run_id: str) -> str:
         return self._airflow.follow(DAG, run_id, TASK, until=ENDS, within=120)[-1]
 
@@ -40,7 +48,8 @@ def test_a_cleared_run_is_replayed(airflow_services: Airflow, postgres_url: str)
     """
     Cleared after failure and again after success, each time with its input changed meanwhile, a run
     leaves in files, Delta, Iceberg and SQL what one execution leaves; a run on which later ones have
-    built is refused, and the error names them.
+    built is refused, and the error names them. Cleared together with them, it is undone with them, and
+    all are executed again.
     """
     airflow = airflow_services
     environment = airflow.environment
@@ -74,8 +83,17 @@ def test_a_cleared_run_is_replayed(airflow_services: Airflow, postgres_url: str)
     assert [".r2", "", ""] == [name[len(name.removesuffix(".r2")) :] for name in others]
     assert newest.endswith(".r3")
     log = airflow.logs(DAG, first, TASK)
-    assert f"later runs have built on it; rewind them first, the newest first: {newest} (" in log
+    assert f"the runs of later DAG runs have built on it: {second}. Clear this task with" in log
     assert everywhere(orders.truth()) == orders.outputs()
+
+    orders.write(0, {1: 11, 2: 20})
+    assert ["success", "success"] == runs.clear_together(first, second), airflow.logs(
+        DAG, first, TASK
+    )
+    assert everywhere(orders.truth()) == orders.outputs()
+    assert [".r2", ".r4"] == [
+        airflow.xcom(DAG, run, TASK)["run_id"][-3:] for run in (first, second)
+    ]
 
 
 def everywhere(rows: Rows) -> dict[str, Rows]:

@@ -7,10 +7,22 @@ import shutil
 import pytest
 from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
 
+from airflow_provider.hooks.task_runs import current_run
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.driver.replay_runs import replay_runs
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
-from airflow_provider.runtime.errors import EXIT_FATAL, ConfigError, LostInputError, RevertError
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_OK,
+    ConfigError,
+    LostInputError,
+    RevertError,
+)
+from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.runs import runs_newest_first
+from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
 from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -23,6 +35,7 @@ PLAIN = {"until": "available", "at_end": "suspend"}
 POINTS = ("restore.begun", "revert.done")
 FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
 LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
+LAST = [(49, "a", 7), (52, "b", 1)]
 CORRECTED = [(26, "b", 40), (31, "a", 50), (33, "b", 1), (48, "a", 60)]
 
 
@@ -118,6 +131,41 @@ def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
     assert [] == list(place.output.rglob("*.parquet"))
     place.run(spark, "two_queries", run_id="one.r2", replays="one")
     assert truth(*FIRST, *CORRECTED) == written(place)
+
+
+@pytest.mark.long
+def test_a_run_in_the_middle_is_executed_again_with_those_built_on_it(spark, place, capsys):
+    """
+    The job's runs leave what they would have left had the input been right from the beginning; the
+    command dies after the first of them, and continues.
+    """
+    for number, (run_id, events) in enumerate({"one": FIRST, "two": LATER, "three": LAST}.items()):
+        write_events(place.input, events, first=number)
+        place.run(spark, "two_queries", run_id=run_id, **SUSPEND)
+    for run_id in ("two", "three"):
+        owner = RunOwnerRecord(
+            dag_id="d", dag_run_id=run_id, run_type="scheduled", slice=None, max_tries=0
+        )
+        owner.put(directory_at(str(place.job_dir)).run(run_id).storage, RunOwnerRecord.NAME)
+    write_events(place.input, CORRECTED, first=1)
+
+    command = ["replay", str(place.job_dir), "two"]
+    assert "two.r2" == next(replay_runs(*command[1:], spark=spark)).run_id
+    for _ in range(2):
+        assert EXIT_OK == main(command, spark=spark)
+        lines = capsys.readouterr().out.splitlines()
+        said = [line.split(",")[0] for line in lines if line.startswith("SUSPENDED")]
+        assert ["SUSPENDED: run two.r2", "SUSPENDED: run three.r2"] == said
+
+    assert ["three.r2", "two.r2", "one"] == [
+        record.run_id
+        for record in runs_newest_first(directory_at(str(place.job_dir)))
+        if directory_at(str(place.job_dir)).run(record.run_id).rewound() is None
+    ]
+    assert "two.r2" == current_run(str(place.job_dir), "two").run_id
+    assert "three.r2" == current_run(str(place.job_dir), "three").run_id
+    place.run(spark, "two_queries", run_id="last")
+    assert truth(*FIRST, *CORRECTED, *LAST) == written(place)
 
 
 def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):

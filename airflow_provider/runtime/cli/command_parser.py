@@ -101,6 +101,12 @@ def add_accept_lost_input(command: argparse.ArgumentParser) -> None:
     command.add_argument("--accept-lost-input", action="store_true", help=text)
 
 
+def add_entry_and_conf(command: argparse.ArgumentParser, entry: str) -> None:
+    """Add ``--entry``, with its help, and ``--conf``."""
+    command.add_argument("--entry", metavar="FILE.py:FUNC", help=entry)
+    add_conf(command)
+
+
 def add_job_dir(
     command: argparse.ArgumentParser,
     name: str = "job_dir",
@@ -302,6 +308,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_JOB} manual-20261123T010005-1a2b3c",
         f"{_JOB} manual-20261123T010005-1a2b3c --with-later",
     ),
+    "replay": (f"{_JOB} manual-20261123T010005-1a2b3c",),
     "driver": (f"run {_JOB} RUN_ID DRIVER_ID SHA256",),
     "package": ("/data/spark-stream",),
     "completion": ("bash", "zsh", "fish"),

@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.cli.command_parser import (
     JOB_DIR,
     add_accept_lost_input,
-    add_conf,
+    add_entry_and_conf,
     add_job_dir,
     add_json,
 )
@@ -47,6 +47,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     _add_logs(commands, add)
 
 
+_LAST_ENTRY: Final = "the job's function; default: the last run's"
 _CANCEL_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT: Final = "10 minutes"
 
@@ -122,7 +123,7 @@ def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = add(commands, "cleanup", _cleanup, text)
     cleanup.add_argument("job_dir", **JOB_DIR)
-    _add_entry_and_conf(cleanup)
+    add_entry_and_conf(cleanup, _LAST_ENTRY)
     text = "undo a run: revert its rows, and set the job back to before it"
     rewind = add(commands, "rewind", _rewind, text)
     rewind.add_argument("job_dir", **JOB_DIR)
@@ -130,13 +131,7 @@ def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     text = "undo the runs after it, too, the newest first"
     rewind.add_argument("--with-later", action="store_true", help=text)
     add_accept_lost_input(rewind)
-    _add_entry_and_conf(rewind)
-
-
-def _add_entry_and_conf(command: argparse.ArgumentParser) -> None:
-    text = "the job's function; default: the last run's"
-    command.add_argument("--entry", metavar="FILE.py:FUNC", help=text)
-    add_conf(command)
+    add_entry_and_conf(rewind, _LAST_ENTRY)
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:

@@ -68,6 +68,7 @@ _MODULES: Final = {
     "cancel": ".job_commands",
     "cleanup": ".job_commands",
     "rewind": ".job_commands",
+    "replay": ".run_command",
     "savepoint": ".savepoint_commands",
     "package": ".setup_commands",
     "checkpoint": ".job_commands",

@@ -13,6 +13,7 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.extensions import REQUESTS, WARM_DRIVERS, load_known
 from airflow_provider.runtime.cli.command_parser import (
     JOB_DIR,
+    add_entry_and_conf,
     add_json,
     add_options,
     add_programs,
@@ -27,7 +28,7 @@ from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.row_account import kept_totals, output_sinks
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_pairs
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.spark.session import SparkStarter
 
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands; see :data:`.api.commands.COMMANDS`."""
     _add_run(commands, add)
+    _add_replay(commands, add)
     _add_check(commands, add)
     _add_driver(commands, add)
 
@@ -122,6 +124,40 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.spark is None and not is_submitted():
         make_in_background()
     return code
+
+
+def _add_replay(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "undo a run and those built on it, and execute all of them again, the oldest first"
+    replay = add(commands, "replay", _replay, text)
+    replay.add_argument("job_dir", **JOB_DIR)
+    replay.add_argument("run_id", metavar="RUN_ID", help="the oldest run to execute again")
+    add_entry_and_conf(replay, "the job's function; default: that of each run")
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.driver.replay_runs import replay_runs
+
+    clock, stop = SystemClock(), threading.Event()
+    show: Callable[[ProgressRecord], None] | None = None
+    runs = replay_runs(
+        arguments.job_dir,
+        arguments.run_id,
+        entry=arguments.entry,
+        conf=parse_pairs(arguments.conf, "--conf"),
+        spark=arguments.spark,
+        stop=stop,
+        on_progress=lambda record: show(record) if show is not None else None,
+        on_spark_started=lambda: stop_on_signals(stop),
+    )
+    while True:
+        began = clock.monotonic()
+        with live_progress() as shown:
+            show = shown
+            final = next(runs, None)
+        if final is None:
+            return EXIT_OK
+        for line in summary_lines(final, took_s=clock.monotonic() - began):
+            print(line)
 
 
 def drive(

@@ -28,7 +28,13 @@ from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import EventTimes
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
-from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, forget_older
+from airflow_provider.runtime.savepoints.rewind import (
+    Rewind,
+    begin_rewindable,
+    check_start,
+    forget_older,
+    runs_since,
+)
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
@@ -235,15 +241,16 @@ def _check_state(
     if spec.replays is None:
         start.check()
         return
-    rewind = Rewind(
-        directory,
-        spec.replays,
-        job.queries,
-        OpenFence(),
-        clock,
-        input=InputCheck(spark_listing(job.spark)),
-    )
-    start.check_rewound(rewind.check())
+    listing = InputCheck(spark_listing(job.spark))
+    newest, *others = _to_rewind(directory, spec.replays, with_later=spec.with_later)
+    savepoint = Rewind(directory, newest, job.queries, OpenFence(), clock, input=listing).check()
+    for each in others:
+        savepoint = check_start(directory, each, with_later=True)
+    if others:
+        Rewind(
+            directory, spec.replays, job.queries, OpenFence(), clock, input=listing
+        ).check_input()
+    start.check_rewound(savepoint)
 
 
 def check_under_lease(
@@ -260,7 +267,29 @@ def check_under_lease(
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:
-        by = f"run {run_id}, which replays it"
-        listing = InputCheck(spark_listing(job.spark))
-        Rewind(directory, spec.replays, job.queries, lease, clock, by, listing).rewind()
+        by, listing = replayed_by(run_id, spec.replays), InputCheck(spark_listing(job.spark))
+        rewinds = [
+            Rewind(directory, each, job.queries, lease, clock, by, listing)
+            for each in _to_rewind(directory, spec.replays, with_later=spec.with_later)
+        ]
+        if len(rewinds) > 1:  # before any of them is rewound
+            rewinds[-1].check_input()
+        for rewind in rewinds:
+            rewind.rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)
+
+
+def replayed_by(run_id: str, replays: str) -> str:
+    """Return what the records of the runs say that a replay has rewound."""
+    return f"run {run_id}, which replays {replays}"
+
+
+def _to_rewind(directory: JobDirectory, run_id: str, *, with_later: bool) -> list[str]:
+    """Return the runs to rewind, the newest first.
+
+    One that was rewound before is among them, since its rewind may have been interrupted. The last
+    one is *run_id*: when that is rewound, the later ones are.
+    """
+    if not with_later or directory.run(run_id).rewound() is not None:
+        return [run_id]
+    return [*reversed(runs_since(directory, run_id)), run_id]

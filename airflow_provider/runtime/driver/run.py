@@ -218,7 +218,7 @@ def check_before_spark(
     if is_program(spec.entry):
         load_known(PROGRAMS, "check")(spec)
     if spec.replays is not None:
-        check_start(directory, spec.replays)
+        check_start(directory, spec.replays, with_later=spec.with_later)
     if spec.from_savepoint is not None and not is_begun_from_savepoint(directory):
         open_savepoint(spec.from_savepoint)
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)

@@ -366,6 +366,13 @@ class RunSpec(RunOptions, DriverSpec):
         is_once=True,
         metavar="RUN_ID",
     )
+    with_later: bool = option(
+        "--with-later",
+        "with --replay: first undo the runs that have built on that one, too, the newest first",
+        default=False,
+        is_once=True,
+        action="store_true",
+    )
     replaces_job: str | None = option(
         "--replaces-job",
         "the identity of a lost job directory, to whose output this new job adds rows",
@@ -388,6 +395,9 @@ class RunSpec(RunOptions, DriverSpec):
                 f"run {self.run_id!r} cannot take its own place: what is rewound no longer counts; "
                 "use another run id"
             )
+            raise ConfigError(msg)
+        if self.with_later and self.replays is None:
+            msg = "--with-later goes with --replay: name the run that is undone with the later ones"
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.state_partitions)
         check_replaces_job(self.replaces_job)

@@ -160,18 +160,29 @@ class _Older:
         return [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
 
 
-def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
-    """Return the savepoint that a run began with; None if there is nothing to revert."""
-    since = runs_since(directory, run_id)
+def later_runs(directory: JobDirectory, run_id: str) -> list[str]:
+    """Return the runs that have built on a run, oldest first."""
+    return [other for other in runs_since(directory, run_id) if _is_current(directory, other)]
+
+
+def check_start(
+    directory: JobDirectory, run_id: str, *, with_later: bool = False
+) -> Savepoint | None:
+    """Return the savepoint that a run began with; None if there is nothing to revert.
+
+    With *with_later* the runs that have built on it are rewound first.
+    """
+    built_on = later_runs(directory, run_id)
     record = directory.run(run_id).record()
     if record is None or not _is_current(directory, run_id):
         return None
-    later = [other for other in since if _is_current(directory, other)]
+    later = [] if with_later else built_on
     if later:
         msg = (
             f"{directory.url}: run {run_id!r} cannot be rewound, because later runs have built on "
             f"it; rewind them first, the newest first: {', '.join(reversed(later))} (all of them "
-            f"at once: spark-stream rewind --with-later)"
+            f"at once: spark-stream rewind --with-later). To execute all of them again: "
+            "spark-stream replay"
         )
         raise RevertError(msg)
     savepoint = starting_savepoint(directory, run_id)
