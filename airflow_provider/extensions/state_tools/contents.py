@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
@@ -189,6 +190,7 @@ def _describe_query(query: QueryState, operator: str | None) -> dict[str, Any]:
                         "name": named[id(table)],
                         "rows_are": table.kind.value,
                         "has_ttl": table.has_ttl,
+                        "has_watermark": table.has_watermark,
                         "columns": [
                             {"name": c.name, "type": c.type, "is_key": c.is_key}
                             for c in table.columns
@@ -206,6 +208,8 @@ KEYED_STATE: Final = "keyed_state"
 TIMERS: Final = "timers"
 PARTITION: Final = "partition_id"
 EVENT_TIME: Final = "__event_time"  # what a join in state format 4 adds to its keys
+_WATERMARK: Final = "spark.watermarkDelayMs"  # Spark's mark of a column of event time
+_WITHIN_WATERMARK: Final = "dedupeWithinWatermark"  # whose rows have a time of their own
 _TIMER_VARIABLE: Final = "TimerState"
 _DUMMY: Final = "__dummy__"  # Spark's value of keys that have none
 _NO_TYPES: Final = frozenset({"void", "null"})
@@ -249,6 +253,7 @@ class Table:
     kind: TableKind
     options: Mapping[str, str]
     has_ttl: bool = False
+    has_watermark: bool = False
     columns: tuple[Column, ...] = ()
 
 
@@ -257,13 +262,24 @@ def tables_of(
 ) -> tuple[Table, ...]:
     """Return the tables of an operator of Spark's *kind*; *schemas* are those of its stores."""
     tables = [
-        dataclasses.replace(table, columns=lay_out(table, fields) if fields else ())
+        dataclasses.replace(
+            table,
+            columns=lay_out(table, fields) if fields else (),
+            has_watermark=_has_watermark(kind, fields),
+        )
         for table, fields in _tables(kind, variables, schemas)
     ]
     names = unique_names(table.name for table in tables)
     return tuple(
         dataclasses.replace(table, name=name) for table, name in zip(tables, names, strict=True)
     )
+
+
+def _has_watermark(kind: str, fields: Sequence[Field]) -> bool:
+    """Whether rows are removed when the watermark has passed their event time."""
+    if kind_named(kind).layout is StateLayout.VARIABLES:
+        return False
+    return kind == _WITHIN_WATERMARK or _WATERMARK in json.dumps(fields)
 
 
 def _tables(

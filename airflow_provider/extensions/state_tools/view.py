@@ -75,4 +75,6 @@ def _row(table: dict[str, Any]) -> tuple[str, ...]:
         "\n".join(f"{c['name']} {c['type']}" for c in table["columns"] if c["is_key"] is is_key)
         for is_key in (True, False)
     )
-    return table["name"], table["rows_are"], keys, values, "yes" if table["has_ttl"] else "no"
+    how = [("after its TTL", "has_ttl"), ("with the watermark", "has_watermark")]
+    expires = next((said for said, has in how if table[has]), "no")
+    return table["name"], table["rows_are"], keys, values, expires

@@ -182,6 +182,26 @@ def test_the_columns_of_keyed_state(kind, schemas, expected):
     assert {"keyed_state": expected} == columns(kind, schemas)
 
 
+@pytest.mark.parametrize(
+    ("kind", "metadata", "expected"),
+    [
+        ("stateStoreSave", {"spark.watermarkDelayMs": 5000}, True),
+        ("stateStoreSave", {}, False),
+        ("dedupe", {"spark.watermarkDelayMs": 5000}, True),
+        ("dedupe", {}, False),
+        ("dedupeWithinWatermark", {}, True),
+    ],
+)
+def test_rows_expire_with_the_watermark(kind, metadata, expected):
+    """Those whose key has the event time, such as a window or a row that is deduplicated by it."""
+    column = {"name": "at", "type": "timestamp", "nullable": True, "metadata": metadata}
+    schema = StateSchema(key=(column,), value=())
+
+    (table,) = tables_of(kind, [], {"default": schema})
+
+    assert expected == table.has_watermark
+
+
 def test_the_sides_of_a_join():
     """One table a side, from four stores or from one; what the operator has added is left out."""
     matched = field("matched", "boolean")
