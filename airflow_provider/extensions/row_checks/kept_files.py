@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.row_account import KeptTotals
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = "files:"
@@ -79,6 +80,12 @@ def kept_of_run(directory: JobDirectory, record: RunRecord) -> list[KeptOfQuery]
 def keeps_rows(directory: JobDirectory, record: RunRecord) -> bool:
     """Whether a query of a run has a sink for kept rows."""
     return any(_sink_of(query) for query in _counted(directory, record).values())
+
+
+def totals_of_run(directory: JobDirectory, record: RunRecord) -> KeptTotals | None:
+    """Return how many rows a run has kept; None if nothing in it keeps rows."""
+    found = kept_totals(_counted(directory, record))
+    return found if found.has_any else None
 
 
 def _counted(directory: JobDirectory, record: RunRecord) -> dict[str, dict[str, Any]]:

@@ -1,24 +1,34 @@
-"""The tab "Kept rows": which rows the newest run has kept, with some of them."""
+"""The tab "Kept rows": how many rows each run has kept, with some of the newest ones."""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.row_checks.kept_files import grouped, keeps_rows, kept_of_run
-from airflow_provider.hooks.api import Section, Table
+from airflow_provider.extensions.row_checks.kept_files import (
+    grouped,
+    keeps_rows,
+    kept_of_run,
+    totals_of_run,
+)
+from airflow_provider.hooks.api import Moment, Section, Table
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.runs import recent_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from airflow_provider.extensions.row_checks.kept_files import KeptOfQuery, Row
+    from airflow_provider.runtime.jobdir.row_account import KeptTotals
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = 20  # the newest ones: a page is not for reading all
 _LARGEST_BYTES: Final = 4 * 1024 * 1024
 _ROWS: Final = 10_000
 _SAMPLES: Final = 5
+_RUNS: Final = 48  # two days by the hour
+_LOOKED_AT: Final = 5  # a run that has just begun has not said yet that it keeps rows
+_COUNTS: Final = ("Run", "Started", "Kept", "Rejected", "Broke a rule", "Late")
 _COLUMNS: Final = ("Reason", "Origin", "Row", "Event time", "Watermark", "At")
 _HINT: Final = "spark-stream rejected shows all of them, and writes them for correction."
 
@@ -31,26 +41,59 @@ class KeptView:
 
     def concerns(self, job_dir: str) -> bool:
         directory = directory_at(job_dir)
-        newest = newest_run(directory)
-        return newest is not None and keeps_rows(directory, newest)
+        return any(keeps_rows(directory, each) for each in recent_runs(directory, _LOOKED_AT))
 
     def read(self, job_dir: str) -> Sequence[Section]:
         directory = directory_at(job_dir)
-        newest = newest_run(directory)
-        kept = kept_of_run(directory, newest) if newest is not None else []
-        return [*(section for each in kept for section in _query(each)), Section(text=_HINT)]
+        runs = recent_runs(directory, _RUNS)
+        found = ((each, totals_of_run(directory, each)) for each in runs)
+        totals = [(each, kept) for each, kept in found if kept is not None]
+        # A run of which a sink does not count may have kept some, too.
+        newest = runs[0] if runs else None
+        last = next((each for each, kept in totals if kept.kept != 0), newest)
+        queries = kept_of_run(directory, last) if last is not None else []
+        which = f", of run {_name(last)}" if last is not None and last is not newest else ""
+        return [
+            *(section for each in queries for section in _query(each, which)),
+            *_by_run(totals),
+            Section(text=_HINT),
+        ]
 
 
 KEPT: Final = KeptView()
 
 
-def _query(kept: KeptOfQuery) -> Iterator[Section]:
+def _by_run(totals: Sequence[tuple[RunRecord, KeptTotals]]) -> Iterator[Section]:
+    if len(totals) < 2:  # noqa: PLR2004 - one run is told below
+        return
+    counts = [each.kept for _, each in totals]
+    known = [number for number in counts if number is not None]
+    rows = [
+        (_name(record), Moment(record.started), each.kept, each.rejected, each.broken, each.late)
+        for record, each in totals
+    ]
+    yield Section(
+        title="By run",
+        detail="the newest runs, and rows that were kept" if len(rows) == _RUNS else None,
+        facts={"Kept by all of them": sum(known) if len(known) == len(counts) else None},
+        table=Table(_COUNTS, rows),
+    )
+
+
+def _name(record: RunRecord) -> str:
+    if record.interval is None:
+        return record.run_id
+    start, end = (moment[:16].replace("T", " ") for moment in record.interval)
+    return f"{start} to {end} UTC"
+
+
+def _query(kept: KeptOfQuery, which: str) -> Iterator[Section]:
     if kept.sink is None:
         return
     is_read = kept.files is not None
     yield Section(
         title=kept.query,
-        detail=kept.sink,
+        detail=f"{kept.sink}{which}",
         text=None if is_read else "Its rows are not in files: read them in that sink.",
         facts={"Kept": kept.account.get("kept")},
     )
