@@ -94,6 +94,8 @@ class JobSummary:
         is_slice: whether the job directory is for that slice alone.
         ended: when its driver ended; None while one is at work.
         rows_minimum: whether *rows_read* and *rows_written* are lower bounds.
+        is_live: whether the run reads until it is stopped; the data of another one may be of any
+            year, so it is not behind.
         watermark_lag_s: how far the watermark is behind now.
         batch_ms: the durations of the last batches, oldest first.
         failed_tasks: the last failed task instances of the stream, without the row's own if its
@@ -122,6 +124,7 @@ class JobSummary:
     rows_per_second: float | None = None
     backlog: int | None = None
     watermark: str | None = None
+    is_live: bool = False
     watermark_lag_s: float | None = None
     state_rows: int | None = None
     late_rows: int | None = None
@@ -301,14 +304,15 @@ class JobSummaries:
         rows = [n for q in queries if (n := _state_rows(q)) is not None]
         watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
         record = snapshot.run_record
-        # A run that ends with its data, which may be of any year, is not behind.
-        is_behind = snapshot.final is None and (record is None or record.options.until == "stopped")
+        is_live = record is None or record.options.until == "stopped"
+        is_behind = snapshot.final is None and is_live
         return {
             **{name: getattr(counted, name) for name in _COUNTED},
             "rows_written": rows_written(counted),
             "rows_per_second": progress.rows_per_second if progress and is_at_work else None,
             "backlog": sum(backlogs) if backlogs and is_at_work else None,
             "watermark": watermark,
+            "is_live": is_live,
             "watermark_lag_s": self._age_s(watermark) if is_behind else None,
             "state_rows": sum(rows) if rows else None,
         }

@@ -31,6 +31,7 @@ from airflow_provider.plugins.documents import (
     read_folder,
 )
 from airflow_provider.plugins.job_summaries import Overview  # noqa: TC001 - FastAPI reads it
+from airflow_provider.plugins.run_history import RunHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.plugins.run_views import Batches, Failures, LogTail, Runs  # noqa: TC001 - FastAPI reads it
 from airflow_provider.plugins.service import JobList, Savepoints, Sections, Tabs
 from airflow_provider.plugins.task_index import (
@@ -85,7 +86,8 @@ MyTasks = Annotated[list[IndexedTask], Depends(my_tasks)]
 
 def routers(service: StreamService) -> list[APIRouter]:
     """Return the routes, each with the right that it needs."""
-    return [_list(service), _job(service), _documents(service), _log(service), _actions(service)]
+    of_jobs = [_list(service), _job(service), _runs(service)]
+    return [*of_jobs, _documents(service), _log(service), _actions(service)]
 
 
 def _list(service: StreamService) -> APIRouter:
@@ -116,17 +118,6 @@ def _job(service: StreamService) -> APIRouter:
         found = await service.read_run(task, lambda run: service.summaries.overview(task, run))
         return dataclasses.replace(found, may_act=is_mine)
 
-    @router.get("/runs")
-    async def runs(task: JobTask) -> Runs:
-        """Return the task's run and the newest ones with their attempts."""
-        first = str(task.job_dir)
-        return await service.read_run(task, lambda run: service.runs.read(run, first))
-
-    @router.get("/failures")
-    async def failures(task: JobTask) -> Failures:
-        """Return the failures of the task's run and of the newest ones, by root cause."""
-        return await service.read_run(task, service.runs.failures)
-
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> Savepoints:
         """Return the savepoints in the job's own folder."""
@@ -142,6 +133,28 @@ def _job(service: StreamService) -> APIRouter:
     async def tab(task: JobTask, name: str) -> Sections:
         """Return the sections of such a tab."""
         return await service.read_tab(task, name)
+
+    return router
+
+
+def _runs(service: StreamService) -> APIRouter:
+    router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_JOB])
+
+    @router.get("/runs")
+    async def runs(task: JobTask) -> Runs:
+        """Return the task's run and the newest ones with their attempts."""
+        first = str(task.job_dir)
+        return await service.read_run(task, lambda run: service.runs.read(run, first))
+
+    @router.get("/history")
+    async def history(task: JobTask) -> RunHistory:
+        """Return what each of the newest runs has read, written, dropped and kept."""
+        return await service.read_run(task, lambda run: service.histories.read(task.address, run))
+
+    @router.get("/failures")
+    async def failures(task: JobTask) -> Failures:
+        """Return the failures of the task's run and of the newest ones, by root cause."""
+        return await service.read_run(task, service.runs.failures)
 
     @router.get("/batches")
     async def batches(

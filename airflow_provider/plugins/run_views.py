@@ -127,6 +127,7 @@ class Occurrence:
     Attributes:
         attempt: None if the driver ended before its first one.
         is_restarted: whether the driver restarted its queries after it.
+        recovered: when the run ended well after all; None if it did not.
     """
 
     run_id: str
@@ -136,6 +137,7 @@ class Occurrence:
     is_restarted: bool
     place: str
     failure: Failure
+    recovered: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,11 +212,14 @@ class RunViews:
         failed = {each.run_id: each for each in self._failed_runs(shown)}
         causes: dict[tuple[str, ...], Cause] = {}
         for run_id in _newest_run_ids(directory, shown.run_id):
+            run = directory.run(run_id)
             try:
-                found = list(_failures_of(directory.run(run_id), failed.get(run_id)))
+                found = list(_failures_of(run, failed.get(run_id)))
+                final = run.final() if found else None
             except CheckpointError:
                 continue  # its damage is shown among the runs
-            for each in found:
+            for one in found:
+                each = dataclasses.replace(one, recovered=final.committed if final else None)
                 failure = each.failure
                 text = _VARIES.sub("#", failure.root_cause or failure.reason)
                 key = (failure.failure_class.value, failure.condition, text)

@@ -29,6 +29,7 @@ from airflow_provider.plugins.job_summaries import (
     with_failed,
 )
 from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
+from airflow_provider.plugins.run_history import RunHistories
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.shared_reads import (
     Cache,
@@ -150,6 +151,7 @@ class StreamService:
         self.jobs = ObservedJobs(clock)
         self.savepoints = SavepointCache(clock)
         self.summaries = JobSummaries(self.jobs, self.savepoints, clock, lost_job)
+        self.histories = RunHistories()
         self.runs = RunViews(self.jobs, Path(conf.get("logging", "base_log_folder")))
         self.actions = Actions(self.jobs, self.savepoints, clock)
 

@@ -23,7 +23,7 @@ NEEDS_BROWSER = [
         reason="no playwright: pip install playwright",
     ),
 ]
-VIEWS = ("overview", "runs", "failures", "savepoints", "batches", "log", "raw", "state")
+VIEWS = ("overview", "history", "runs", "failures", "savepoints", "state", "batches", "log", "raw")
 HAS_READ = """() => {
     const shown = document.querySelector(".ss .ss-table, .ss [role=tabpanel]");
     return shown && !document.querySelector(".ss").innerText.includes("reading …");

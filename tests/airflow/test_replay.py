@@ -33,6 +33,8 @@ class Runs:
 
     def clear_together(self, *run_ids: str) -> list[str]:
         """Return how the tasks have ended after all were cleared before the first one began."""
+        for run_id in run_ids:
+            self._airflow.wait_for_end(DAG, run_id)
         self._airflow.call("PATCH", f"/dags/{DAG}", is_paused=True)
         for run_id in run_ids:
             self._airflow.clear(DAG, run_id, TASK)

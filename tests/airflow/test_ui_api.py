@@ -42,7 +42,7 @@ from airflow_provider.runtime.jobdir.submissions import HandleRecord, RunOwnerRe
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
-from airflow_provider.runtime.testing.job_directories import a_run, an_attempt
+from airflow_provider.runtime.testing.job_directories import a_run, an_attempt, rewind_run
 from airflow_provider.slices import Slice
 from tests.present import present
 
@@ -725,6 +725,47 @@ def test_a_supervised_run_is_that_of_each_of_its_tasks(page: Page, tmp_path: Pat
         put_slices(session, made.dag_id, made.task_id, made.slices, job="j.py:f", run_id=None)
 
     assert f"{shared}.2" == of_hour(page, made, 0, "overview")["job"]["spark_run_id"]
+
+
+def test_a_job_is_shown_by_the_hour(page: Page, hourly: HourlyJob) -> None:
+    """What each run has read, dropped and kept, with its address; also after it was rewound."""
+    history = of_hour(page, hourly, 1, "history")
+
+    assert hourly.runs[1].run_id == history["shown"]
+    runs = history["runs"]
+    assert [hourly.address(number) for number in (3, 2, 1, 0)] == [run["task"] for run in runs]
+    states = [run["state"] for run in runs]
+    assert ["suspended", "suspended", "failed", "suspended"] == states
+    assert [0, 700, None, 500] == [run["rows_read"] for run in runs]
+    assert [(0, 0), (3, 4), (None, None), (0, 0)] == [
+        (run["late_rows"], run["kept_rows"]) for run in runs
+    ]
+    assert "2013-01-01T08:00:00.000Z" == runs[0]["interval"][0]
+    rewind_run(JobDirectory(hourly.runs[0].storage), hourly.runs[3].run_id)
+    assert "rewound" == of_hour(page, hourly, 1, "history")["runs"][0]["state"]
+
+
+def test_kept_rows_are_counted_by_run(page: Page, hourly: HourlyJob) -> None:
+    """Of all runs together, and of each one; the tab is there although the newest has kept none."""
+    assert "rejected" in [tab["name"] for tab in of_hour(page, hourly, 3, "tabs")["tabs"]]
+
+    query, by_run, _ = of_hour(page, hourly, 3, "tabs/rejected")["sections"]
+
+    assert {"Kept by all of them": 4} == by_run["facts"]
+    assert [0, 4, 0] == [row[2] for row in by_run["table"]["rows"]]
+    assert "delta:/kept, of run 2013-01-01 07:00 to 2013-01-01 08:00 UTC" == query["detail"]
+
+
+def test_a_failure_of_a_run_that_ended_well_is_over(page: Page, hourly: HourlyJob) -> None:
+    """Each occurrence says when its run has recovered."""
+    ended = hourly.runs[2].fail("before", attempt=2)
+
+    (cause,) = of_hour(page, hourly, 1, "failures")["failures"]
+
+    assert {
+        hourly.runs[1].run_id: None,
+        ended.run_id: present(ended.run.final()).committed,
+    } == {each["run_id"]: each["recovered"] for each in cause["occurrences"]}
 
 
 def test_the_list_counts_failed_hours(page: Page, hourly: HourlyJob) -> None:

@@ -233,7 +233,7 @@ def test_the_page_is_used_with_the_keyboard_alone(browser: Browser) -> None:
     press = browser.page.keyboard.press
     shown.locator("#ss-tab-state").wait_for()
     shown.get_by_role("tab", name="Overview").focus()
-    for key, tab in (("End", "state"), ("ArrowRight", "overview"), ("ArrowLeft", "state")):
+    for key, tab in (("End", "raw"), ("ArrowRight", "overview"), ("ArrowLeft", "raw")):
         press(key)
         browser.page.wait_for_url(f"**tab={tab}**")
     press("Home")

@@ -16,9 +16,9 @@ export function taskIn(params) {
 }
 
 /** What the first view of this address asks for. */
-export function firstPath() {
+export function firstPaths() {
   const task = taskIn(new URLSearchParams(location.search));
-  return task ? jobPath(task, "overview") : "jobs";
+  return task ? ["overview", "tabs"].map((view) => jobPath(task, view)) : ["jobs"];
 }
 
 export function jobPath(task, view, query = {}) {

@@ -5,6 +5,7 @@ import { NOTHING, backlogOf, bytes, duration, millis, moment, phaseTimes, short,
 import { Id, Note, Table, Waiting } from "./parts.js";
 
 const SHOWN = 100;
+const BEHIND = "watermark behind"; // says nothing of a run that ends with its data, which may be of any year
 const MEASURES = [
   ["duration", "ms", totalMs],
   ["rows", "rows", (b) => b.rows],
@@ -13,13 +14,14 @@ const MEASURES = [
   ["state", "rows", (b) => b.state_rows],
   ["state size", "bytes", (b) => b.state_bytes],
   ["backlog", "rows", backlogOf],
-  ["watermark behind", "s", (b) => b.lag_s],
+  [BEHIND, "s", (b) => b.lag_s],
   ["late rows", "rows", (b) => b.late_rows],
 ];
 
 /** The least, mean, median, 99th percentile and greatest of each measure that is known. */
-export function statistics(batches) {
-  return MEASURES.flatMap(([measure, unit, of]) => {
+export function statistics(batches, isLive = true) {
+  const shown = MEASURES.filter(([measure]) => isLive || measure !== BEHIND);
+  return shown.flatMap(([measure, unit, of]) => {
     const known = batches.map(of).filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
     if (!known.length) return [];
     const at = (share) => known[Math.max(0, Math.ceil(share * known.length) - 1)];
@@ -37,18 +39,18 @@ export function Batches({ task, params }) {
   return html`<div>
     <${Note} error=${error} />
     ${record ? html`<p className="ss-muted">Run <${Id} text=${record.run_id} /></p>` : null}
-    ${histories.map((h) => html`<${Query} key=${h.query} history=${h} />`)}
+    ${histories.map((h) => html`<${Query} key=${h.query} history=${h} isLive=${record?.options.until === "stopped"} />`)}
     ${histories.length ? null : html`<p className="ss-muted">No history yet.</p>`}
     <h2>Configuration of the run</h2>
     <pre className="ss-pre">${JSON.stringify(options, null, 1)}</pre>
   </div>`;
 }
 
-function Query({ history }) {
+function Query({ history, isLive }) {
   const newest = [...history.batches].reverse().slice(0, SHOWN);
   return html`<section className="ss-query" aria-label=${`Query ${history.query}`}>
     <h2>${history.query} <small>${history.batches.length} batches, recorded ${moment(history.updated)}</small></h2>
-    <${Table} caption=${`Summary of ${history.query}`} rows=${statistics(history.batches)} keyOf=${(s) => s.measure} columns=${SUMMARY} />
+    <${Table} caption=${`Summary of ${history.query}`} rows=${statistics(history.batches, isLive)} keyOf=${(s) => s.measure} columns=${SUMMARY} />
     ${history.hours.length
       ? html`<details className="ss-more">
           <summary>The ${history.hours.length} hours before these batches</summary>
@@ -56,7 +58,7 @@ function Query({ history }) {
         </details>`
       : null}
     <h3>The last ${Math.min(SHOWN, history.batches.length)} batches</h3>
-    <${Table} caption=${`Batches of ${history.query}`} rows=${newest} keyOf=${(b) => `${b.batch}/${b.attempt}`} columns=${BATCH} />
+    <${Table} caption=${`Batches of ${history.query}`} rows=${newest} keyOf=${(b) => `${b.batch}/${b.attempt}`} columns=${isLive ? BATCH : BATCH.filter(({ title }) => title !== "Behind")} />
   </section>`;
 }
 

@@ -21,11 +21,12 @@ export function Failures({ task, go, overview }) {
 
 function Cause({ cause: { failure, reason: title, helps, occurrences }, go }) {
   const times = occurrences.length;
+  const isOver = occurrences.every((o) => o.recovered);
   return html`<section className="ss-query" aria-label=${title}>
     <h2 className="ss-long">${title}</h2>
     <p><span className=${`ss-state ss-${failure.failure_class === "NON_RECOVERABLE" ? "bad" : "warning"}`}>${words(failure.failure_class)}</span>
-      ${" "}${times === 1 ? "once" : `${times} times`}${failure.rule ? `: ${failure.rule}` : ""}</p>
-    <p className="ss-note ss-note-calm"><strong>What to do: </strong>${failure.remedy ? `${sentence(failure.remedy)} ` : ""}${helps}</p>
+      ${" "}${times === 1 ? "once" : `${times} times`}${failure.rule ? `: ${failure.rule}` : ""}${isOver ? ", recovered since" : ""}</p>
+    <p className="ss-note ss-note-calm"><strong>${isOver ? "If it happens again: " : "What to do: "}</strong>${failure.remedy ? `${sentence(failure.remedy)} ` : ""}${helps}</p>
     ${failure.root_cause && failure.root_cause !== title ? html`<details><summary>Why</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
     <${Table} caption=${`When it happened: ${title}`} rows=${occurrences} columns=${COLUMNS} />
     <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: occurrences[0].run_id, driver_id: occurrences[0].driver_id })}>Driver log</button>
@@ -40,6 +41,6 @@ const COLUMNS = [
   { title: "Batch", isNumber: true, of: (o) => o.failure.batch ?? NOTHING },
   { title: "Where", of: (o) => (o.place ? html`<span className="ss-long">${o.place}</span>` : NOTHING) },
   { title: "Host", of: (o) => o.failure.host || NOTHING },
-  { title: "What followed", of: (o) => (o.is_restarted ? "restart in the driver" : "end of the attempt") },
+  { title: "What followed", of: (o) => html`<div className="ss-two"><span>${o.is_restarted ? "restart in the driver" : "end of the attempt"}</span>${o.recovered ? html`<small>recovered: the run ended well ${moment(o.recovered)}</small>` : null}</div>` },
   { title: "Details", of: (o) => (o.failure.details ? html`<span className="ss-long">${o.failure.details}</span>` : NOTHING) },
 ];

@@ -4,6 +4,7 @@ import { Actions } from "./actions.js";
 import { dagPath, jobQuery, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { jobPath, useData } from "./api.js";
 import { Batches } from "./batches.js";
+import { ByRun } from "./by_run.js";
 import { moment, sentence, sliceName } from "./format.js";
 import { Failures } from "./failures.js";
 import { DriverLog } from "./log.js";
@@ -16,9 +17,12 @@ import { Tab } from "./tab.js";
 
 const OURS = [
   ["overview", "Overview", Overview],
+  ["history", "By run", ByRun],
   ["runs", "Runs and attempts", Runs],
   ["failures", "Failures", Failures],
   ["savepoints", "Savepoints", Savepoints],
+];
+const FOR_EXPERTS = [
   ["batches", "Batches", Batches],
   ["log", "Driver log", DriverLog],
   ["raw", "Raw", Raw],
@@ -29,7 +33,8 @@ export function Job({ task }) {
   const [params, setParams] = useSearchParams();
   const found = useData(jobPath(task, "tabs"), { once: true });
   const others = (found.data?.tabs ?? []).map(({ name, title }) => [name, title, Tab]);
-  const tabs = [...OURS, ...others.filter(([name]) => !OURS.some(([own]) => own === name))];
+  const own = [...OURS, ...FOR_EXPERTS].map(([name]) => name);
+  const tabs = [...OURS, ...others.filter(([name]) => !own.includes(name)), ...FOR_EXPERTS];
   const asked = params.get("tab");
   // Until the tabs of other packages are known, the address may name one of them.
   const isOpen = asked && !found.data && !found.error && !tabs.some(([name]) => name === asked);

@@ -1,11 +1,12 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
 import { Account } from "./account.js";
+import { RunPlots } from "./by_run.js";
 import { NOTHING, count, duration, lateRows, lostRows, moment, rate, sentence, short, sliceName, whole, words } from "./format.js";
 import { Facts, Id, Waiting } from "./parts.js";
 import { Plots, batchPlots, hourPlots } from "./plots.js";
 
-export function Overview({ overview, params, go }) {
+export function Overview({ task, overview, params, go }) {
   const { data, error } = overview;
   if (!data) return html`<${Waiting} error=${error} />`;
   const { job, histories } = data;
@@ -21,8 +22,9 @@ export function Overview({ overview, params, go }) {
       ? html`<${Choice} label="Plots of the query" chosen=${history.query} names=${histories.map((h) => [h.query, h.query])} choose=${(query) => go({ query })} />`
       : null}
     ${history?.batches.length
-      ? html`<${History} history=${history} marks=${data.marks} span=${params.get("span")} go=${go} />`
-      : html`<p className="ss-muted">${isDriven(job) || job.state === "starting" ? "No history yet: the plots begin with the first batches that the driver records." : "This run has no history of batches."}</p>`}
+      ? html`<${History} history=${history} isLive=${job.is_live} marks=${data.marks} span=${params.get("span")} go=${go} />`
+      : html`<p className="ss-muted">${isDriven(job) || job.state === "starting" ? "No history yet: the plots begin with the first batches that the driver records." : "This run has no history of batches."}</p>
+          <${RunPlots} task=${task} />`}
   </div>`;
 }
 
@@ -43,9 +45,9 @@ function Upgrade({ upgrade }) {
   </p>`;
 }
 
-function History({ history, marks, span, go }) {
+function History({ history, isLive, marks, span, go }) {
   const isByHour = span === "hours" && history.hours.length > 0;
-  const { times, plots } = isByHour ? hourPlots(history) : batchPlots(history);
+  const { times, plots } = isByHour ? hourPlots(history) : batchPlots(history, isLive);
   const names = [["batches", "the last batches"], ["hours", "hours before them"]];
   return html`<div>
     ${history.hours.length

@@ -24,12 +24,19 @@ export const STATES = Object.keys(TONES);
 export const toneOf = (state) => TONES[(state ?? "").toLowerCase()] ?? "none";
 export const isBad = (state) => toneOf(state) === "bad";
 
-/** A run's id, or another long name: it scrolls, and is never broken. */
-export const Id = ({ text }) => html`<code className="ss-id" title=${text} tabIndex="0">${text}</code>`;
+const TAIL = 26; // the moment and the digest of a run's id: where two of them differ
+
+/** A run's id, or another long name: never broken, and cut in its middle. */
+export function Id({ text }) {
+  const at = Math.max(text.length - TAIL, 0);
+  return html`<code className="ss-id" title=${text} tabIndex="0"><span className="ss-id-head">${text.slice(0, at)}</span><span>${text.slice(at)}</span></code>`;
+}
 
 export function State({ text }) {
   return html`<span className=${`ss-state ss-${toneOf(text)}`}>${(text ?? "unknown").toLowerCase()}</span>`;
 }
+
+const NARROW = 6; // so many columns fit a window of half a screen
 
 /**
  * A table; on a narrow page its rows are cards. Columns: title, of(row), isNumber.
@@ -38,7 +45,7 @@ export function State({ text }) {
 export function Table({ caption, columns, rows, keyOf, empty = "nothing yet" }) {
   if (!rows.length) return html`<p className="ss-muted">${empty}</p>`;
   return html`<div className="ss-scroll">
-    <table role="table" className="ss-table">
+    <table role="table" className=${`ss-table ${columns.length > NARROW ? "ss-wide" : ""}`}>
       <caption className="ss-hidden">${caption}</caption>
       <thead role="rowgroup">
         <tr role="row">

@@ -25,14 +25,14 @@ const times = (moments) => moments.map((at) => Date.parse(at) / 1000);
 const filled = (plots) => plots.filter((plot) => plot.series.some(([, values]) => values.some((v) => v !== null)));
 
 /** Plots of batches: when, and of each title, series as [label, values], how to say a value, form. */
-export function batchPlots(history) {
+export function batchPlots(history, isLive) {
   const batches = withGaps(history.batches.filter((b) => b.at));
   const of = (name) => batches.map((b) => b[name] ?? null);
   const plots = [
     { title: "Rows per second", say: short, series: [["in", of("input_rate")], ["processed", of("process_rate")]] },
     { title: "Batch time by phase", say: millis, series: phasesOf(batches), isStacked: true },
     { title: "Backlog", say: whole, series: [["unread", batches.map(backlogOf)]] },
-    { title: "Watermark behind", say: duration, series: [["behind", of("lag_s")]] },
+    ...(isLive ? [{ title: "Watermark behind", say: duration, series: [["behind", of("lag_s")]] }] : []),
     { title: "State rows", say: short, series: [["rows", of("state_rows")]] },
     { title: "State size", say: bytes, series: [["bytes", of("state_bytes")]] },
     { title: "Late rows", say: whole, series: [["late", of("late_rows")]] },
@@ -65,6 +65,18 @@ export function hourPlots(history) {
     { title: "Late rows an hour", say: whole, series: [["late", of("late_rows")]] },
   ];
   return { times: times(of("hour")), plots: filled(plots) };
+}
+
+/** Plots over the runs of a job, oldest first. */
+export function runPlots(runs) {
+  const of = (name) => runs.map((run) => run[name]);
+  const plots = [
+    { title: "Rows by run", say: short, series: [["read", of("rows_read")], ["written", of("rows_written")]] },
+    { title: "Late rows by run", say: whole, series: [["late", of("late_rows")]] },
+    { title: "Kept rows by run", say: whole, series: [["kept", of("kept_rows")]] },
+    { title: "Duration by run", say: duration, series: [["took", of("duration_s")]] },
+  ];
+  return { times: times(of("started")), plots: filled(plots) };
 }
 
 /** Plots of the state in each savepoint: of all its files, and of each stateful operator. */
