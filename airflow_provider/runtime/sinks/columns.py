@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
-from airflow_provider.runtime.spark.versions import class_named
+from airflow_provider.runtime.spark.versions import class_named, takes_names_twice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ class _SparkFormat:
 
     @property
     def takes_names_twice(self) -> bool:
-        return bool(self._format.allowDuplicatedColumnNames())
+        return takes_names_twice(self._format)
 
     def holds(self, field: Any) -> bool:
         has_fields = _NO_FIELDS not in str(field.dataType().catalogString())

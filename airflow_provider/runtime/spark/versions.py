@@ -156,6 +156,18 @@ def engine_object(jvm: Any, name: str) -> Any:
     return found.getField("MODULE$").get(None)
 
 
+def takes_names_twice(file_format: Any) -> bool:
+    """Whether files of a format may have two columns of one name; before 4.0 none may."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(file_format.allowDuplicatedColumnNames())
+    except Py4JError as error:
+        if not _is_missing(error):
+            raise
+        return False
+
+
 def join_predicates(jvm: Any, join: Any, watermark_ms: int) -> Any:
     """Return the predicates by which rows leave a physical join of streams at a watermark.
 
