@@ -257,7 +257,7 @@ def unknown_option(ctx: JobContext) -> None:
 
 
 def pandas_too_few(ctx: JobContext) -> None:
-    @F.pandas_udf("int")  # here
+    @F.pandas_udf("int")  # type: ignore[attr-defined, untyped-decorator]  # here
     def first(v: pd.Series) -> pd.Series:
         return v[:1]
 
@@ -265,7 +265,7 @@ def pandas_too_few(ctx: JobContext) -> None:
 
 
 def udf_of_another_type(ctx: JobContext) -> None:
-    @F.pandas_udf("int")  # here
+    @F.pandas_udf("int")  # type: ignore[attr-defined, untyped-decorator]  # here
     def number(user: pd.Series) -> pd.Series:
         return user + "!"
 

@@ -116,7 +116,7 @@ OFFER = re.compile(r"\b(use|start|begin|take|restore|or)( \w+)* (a new|another) 
 def test_no_refusal_offers_another_job_directory_without_its_price():
     """Only the shared texts offer one: they say what is read and written again."""
     offers = [
-        f"{path.name}: {node.value}"
+        f"{path.name}: {node.value!s}"
         for path in (ROOT / "airflow_provider").rglob("*.py")
         if path.stem != "ways_out"
         for statement in ast.walk(ast.parse(path.read_text()))

@@ -52,4 +52,5 @@ def _unpickled(command: Any) -> Any:
     jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
     tags = getattr(jvm.scala.reflect, "ClassTag$")
     data = command.toArray(getattr(tags, "MODULE$").Byte())
-    return CPickleSerializer().loads(bytes(data))[0]
+    serializer: Any = CPickleSerializer()
+    return serializer.loads(bytes(data))[0]
