@@ -359,7 +359,7 @@ class SparkStreamingOperator(DriverOperator):
     def _undoes_later(self, context: Context) -> bool:
         """Whether later runs are undone with the replayed one: their tasks were cleared, too."""
         # Late, as in hooks/driver_hook.py.
-        from airflow_provider.runtime.savepoints.rewind import later_runs
+        from airflow_provider.runtime.jobdir.later_runs import later_runs
 
         directory, ti = directory_at(self.job_dir), context["ti"]
         replays = directory.run(str(self._replays))

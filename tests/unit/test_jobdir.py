@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     draining_run,
     put_drain_intent,
 )
+from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.requests import (
     STOP,
     is_leaving,
@@ -27,7 +28,6 @@ from airflow_provider.runtime.jobdir.requests import (
 from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
-from airflow_provider.runtime.savepoints.rewind import runs_since
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
     QUERY_ID,

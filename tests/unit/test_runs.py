@@ -9,6 +9,7 @@ import pytest
 from airflow_provider.runtime.cli import main, status_command
 from airflow_provider.runtime.driver.run import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
+from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -21,7 +22,7 @@ from airflow_provider.runtime.jobdir.runs import (
     runs_newest_first,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
+from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.testing.job_directories import JobDirectoryBuilder
 from tests.present import present
 from tests.unit.counting import CountingStorage

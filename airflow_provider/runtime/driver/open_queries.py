@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
+from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
@@ -33,7 +34,6 @@ from airflow_provider.runtime.savepoints.rewind import (
     begin_rewindable,
     check_start,
     forget_older,
-    runs_since,
 )
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left

@@ -20,6 +20,7 @@ from airflow_provider.runtime.driver.load_job import (
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
+from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease, wait_for_free_lease
 from airflow_provider.runtime.jobdir.pinned_settings import pin_settings, read_pins
@@ -49,7 +50,7 @@ from airflow_provider.runtime.savepoints.retention import (
     dispose,
     pinned_savepoint,
 )
-from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, runs_since
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import Output, Written, output_of
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark

@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     SavepointBusyError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.later_runs import has_written, is_current, later_runs
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -41,7 +41,7 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.sinks.revert import has_written, runs_after
+from airflow_provider.runtime.sinks.revert import runs_after
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -69,17 +69,6 @@ def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None
     return min(found, key=lambda s: sum(q.batch for q in s.record.queries.values()), default=None)
 
 
-def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
-    """Return the runs that have begun after this one, oldest first; rewound ones, too."""
-    since: list[str] = []
-    for record in runs_newest_first(directory):
-        if record.run_id == run_id:
-            return since[::-1]
-        since.append(record.run_id)
-    msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
-    raise UnknownJobError(msg)
-
-
 def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str]:
     """Return the newest *keep* runs that count, newest first; this one is the first of them."""
     newest = [run_id]
@@ -97,7 +86,7 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     Crash safety: calling it again takes it, or finds it. Idempotent: by run id.
     """
     found = starting_savepoint(directory, record.run_id)
-    if _has_written(directory, record):
+    if has_written(directory, record):
         if found is None and not _begins_without_state(record):
             log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
@@ -160,11 +149,6 @@ class _Older:
         return [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
 
 
-def later_runs(directory: JobDirectory, run_id: str) -> list[str]:
-    """Return the runs that have built on a run, oldest first."""
-    return [other for other in runs_since(directory, run_id) if _is_current(directory, other)]
-
-
 def check_start(
     directory: JobDirectory, run_id: str, *, with_later: bool = False
 ) -> Savepoint | None:
@@ -174,7 +158,7 @@ def check_start(
     """
     built_on = later_runs(directory, run_id)
     record = directory.run(run_id).record()
-    if record is None or not _is_current(directory, run_id):
+    if record is None or not is_current(directory, run_id):
         return None
     later = [] if with_later else built_on
     if later:
@@ -208,7 +192,7 @@ class Rewind:
         """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`."""
         savepoint = check_start(self.directory, self.run_id)
         record = self.directory.run(self.run_id).record()
-        if record is None or not _is_current(self.directory, self.run_id):
+        if record is None or not is_current(self.directory, self.run_id):
             return None
         self._check_declared(record)
         self._check_same_history(savepoint)
@@ -237,7 +221,7 @@ class Rewind:
             else:
                 found, operation = self.check(), None
                 url = found.url if found is not None else None
-                if not _is_current(self.directory, self.run_id):
+                if not is_current(self.directory, self.run_id):
                     put_rewound(self.directory, self.run_id, self.fence, self.clock, by=self.by)
                     return
             savepoint = None
@@ -313,23 +297,6 @@ def _is_of(folder: str, run_id: str) -> bool:
 def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
     logs = CheckpointLogs(directory.checkpoint(query))
     return logs.query_id(), logs.position().last_commit
-
-
-def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
-    for name, before in record.starting.items():
-        place = directory.committables(name)
-        if has_written(place, record.run_id):
-            return True
-        query_id, last = _position(directory, name)
-        if last > before and not EpochRecords(place, str(query_id)).has_own():
-            return True
-    return False
-
-
-def _is_current(directory: JobDirectory, run_id: str) -> bool:
-    run = directory.run(run_id)
-    record = run.record()
-    return record is not None and run.rewound() is None and _has_written(directory, record)
 
 
 def _why_none(record: RunRecord) -> str:

@@ -92,17 +92,6 @@ def runs_after(storage: Storage, epoch: int) -> set[str]:
     return runs
 
 
-def has_written(storage: Storage, run_id: str) -> bool:
-    """Whether a run has pre-committed or published an epoch of a query, under any of its ids."""
-    for query_id in query_ids(storage):
-        records = EpochRecords(storage, query_id)
-        if any(run == run_id for *_, run in records.history().ranges):
-            return True
-        if any(record.run_id == run_id for record in records.all()):
-            return True
-    return False
-
-
 @dataclasses.dataclass(frozen=True)
 class Revert:
     """Reverts the epochs from *first_epoch* on under one id of a query, across all its runs."""
