@@ -184,7 +184,7 @@ def _local(spark: Any) -> Any:
     return spark._jvm.org.apache.hadoop.fs.FileSystem.get(spark._jvm.java.net.URI("file:///"), conf)
 
 
-def plant_statics(spark: Any) -> None:
+def plant_static_fields(spark: Any) -> None:
     net = spark._jvm.java.net
     net.HttpURLConnection.setFollowRedirects(False)
     net.CookieHandler.setDefault(net.CookieManager())
@@ -193,7 +193,7 @@ def plant_statics(spark: Any) -> None:
     logging.Logger.getLogger(PLANTED).setLevel(logging.Level.FINEST)
 
 
-def look_statics(spark: Any) -> Any:
+def look_static_fields(spark: Any) -> Any:
     net = spark._jvm.java.net
     fields = [_field(spark, "javax.net.ssl.SSLContext", "defaultContext").get(None)]
     fields += [net.CookieHandler.getDefault()]
@@ -215,7 +215,7 @@ TRACES: dict[str, tuple[Callable[[Any], None], Callable[[Any], Any]]] = {
     "log": (plant_log, look_log),
     "file": (plant_file, look_file),
     "hadoop": (plant_hadoop, look_hadoop),
-    "statics": (plant_statics, look_statics),
+    "static fields": (plant_static_fields, look_static_fields),
 }
 
 

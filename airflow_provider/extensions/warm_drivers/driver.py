@@ -49,7 +49,7 @@ from airflow_provider.extensions.warm_drivers.jvm import (
 )
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
 from airflow_provider.extensions.warm_drivers.relative_paths import settings_in
-from airflow_provider.extensions.warm_drivers.statics import OPENED
+from airflow_provider.extensions.warm_drivers.static_fields import OPENED
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.typed_json import decode, encode, read_json
 from airflow_provider.runtime.cli.main import main as spark_stream

@@ -16,7 +16,7 @@ of java.util.logging
 state stores, file systems,     are closed; Hadoop logs in again
 the user of Hadoop
 temporary and shuffle files     are in the JVM's own folder; what was not there at the birth goes
-static fields of Java, such as  are put back, or the JVM is retired: statics.py
+static fields of Java, such as  are put back, or the JVM is retired: static_fields.py
 the handler of cookies
 threads, processes              must have ended within two seconds, or the JVM is retired
 added jars, static settings     the JVM is retired
@@ -41,7 +41,7 @@ from collections.abc import Mapping  # noqa: TC003 - the type of a field that tr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.warm_drivers.statics import (
+from airflow_provider.extensions.warm_drivers.static_fields import (
     StaticFields,
     StaticState,
     changed_for_good,
@@ -110,7 +110,7 @@ class Birth:
     files: tuple[str, ...]
     zone: str
     locale: str
-    statics: StaticState
+    static_fields: StaticState
     descriptors: int
 
 
@@ -218,7 +218,7 @@ class Jvm:
             python_parameters=PythonParameters(port=0, eager_load=False),
         )
         self._server: Any = None
-        self._statics = StaticFields(self._class)
+        self._static_fields = StaticFields(self._class)
 
     def open_gateway(self) -> None:
         """Connect PySpark of this process to a gateway of its own, with a secret of its own."""
@@ -315,7 +315,7 @@ class Jvm:
             files=tuple(sorted(each.name for each in self._process.files.iterdir())),
             zone=self._class("java.util.TimeZone").getDefault().getID(),
             locale=self._class("java.util.Locale").getDefault().toLanguageTag(),
-            statics=self._statics.read(),
+            static_fields=self._static_fields.read(),
             descriptors=self._system().getOpenFileDescriptorCount(),
         )
 
@@ -323,7 +323,7 @@ class Jvm:
         """Undo what a run has changed."""
         self._close_static()
         self._end_monitors()
-        self._statics.put_back(birth.statics)
+        self._static_fields.put_back(birth.static_fields)
         zones, locales = self._class("java.util.TimeZone"), self._class("java.util.Locale")
         zones.setDefault(zones.getTimeZone(birth.zone))
         locales.setDefault(locales.forLanguageTag(birth.locale))
@@ -347,7 +347,7 @@ class Jvm:
             if clock.monotonic() >= deadline:
                 return reason
             clock.sleep(_POLL_S)
-        changed = self._statics.changed(birth.statics)
+        changed = self._static_fields.changed(birth.static_fields)
         return f"its run has changed {changed}" if changed else self._worn_out(birth, limits)
 
     def changed_property(self, birth: Birth) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_provider.extensions.warm_drivers import driver, pool_command
 from airflow_provider.extensions.warm_drivers.channel import Start
 from airflow_provider.extensions.warm_drivers.jvm import Birth, Limits
-from airflow_provider.extensions.warm_drivers.statics import StaticState
+from airflow_provider.extensions.warm_drivers.static_fields import StaticState
 from airflow_provider.runtime.base.typed_json import decode, read_json
 from airflow_provider.runtime.cli.main import main
 
@@ -41,8 +41,8 @@ class StandInJvm(Anything):
         self.is_static = STATIC.__eq__
 
     def born(self) -> Birth:
-        statics = StaticState({}, {}, {})
-        return Birth({}, {}, (0, 0), {}, 0, (), "UTC", "en", statics, 0)
+        static_fields = StaticState({}, {}, {})
+        return Birth({}, {}, (0, 0), {}, 0, (), "UTC", "en", static_fields, 0)
 
     def changed_property(self, _: Birth) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What a run can change for a whole JVM: static fields of Java, Hadoop and Spark.
+"""Static fields of Java, Hadoop and Spark that a run can change for a whole JVM.
 
 A field that held nothing, a number or a text at the JVM's birth is put back. An exchanged object,
 or a list to which a class may have added something that it adds only once, retires the JVM.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.extensions.warm_drivers.statics import changed_for_good
+from airflow_provider.extensions.warm_drivers.static_fields import changed_for_good
 
 
 @pytest.mark.parametrize(
