@@ -1,4 +1,4 @@
-"""What a run changes for a whole JVM: properties that Java reads only once."""
+"""Properties that Java reads only once."""
 
 from __future__ import annotations
 
