@@ -118,8 +118,10 @@ ONE_VERSION = {
     "operators/spark_bootstrap.py": "history for a job that has not begun",
     "plugins/actions.py": "gets the directory in force from the service",
     "plugins/routes.py": "the same; a document is that of the task's own directory",
+    "plugins/run_history.py": "the same",
     "plugins/run_views.py": "the same",
     "plugins/shared_reads.py": "the same",
+    "triggers/job_poll.py": "watches one run",
     "runtime/cli/setup_commands.py": "completes what was typed",
     "runtime/cli/run_command.py": "the driver of one version",
     "runtime/cli/job_commands.py": "cleans up, or undoes a run of, one version",
@@ -161,7 +163,14 @@ NOT_FOLLOWING = frozenset(
     [
         *("check", "completion", "driver", "init", "ls", "package", "run", "upgrade"),
         *("checkpoint plan-drain", "checkpoint show", "pool start", "pool status", "pool stop"),
-        *("cleanup", "rewind", "savepoint dispose", "savepoint fork", "savepoint restore"),
+        *(
+            "cleanup",
+            "replay",
+            "rewind",
+            "savepoint dispose",
+            "savepoint fork",
+            "savepoint restore",
+        ),
         *("savepoint verify", "state bootstrap", "state diff", "state rewrite"),
     ]
 )
