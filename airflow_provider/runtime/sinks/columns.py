@@ -132,7 +132,7 @@ def _unheld(field: Any, file_format: str, spark_format: _SparkFormat) -> str:
     others = spark_format.others_that_hold(field)
     instead = f", or another format ({', '.join(others)})" if others else ""
     if _NO_FIELDS in str(field.dataType().catalogString()):
-        return f"column {name!r} is a struct without fields, which no file holds; leave it out"
+        return f"column {name!r} has a struct without fields, which no file holds; leave it out"
     return f"column {name!r} is of type {kind}, which {file_format} does not hold; use " + (
         f"{_as_text(name, kind)}{instead}"
     )
