@@ -103,7 +103,7 @@ class LogFollower:
         if not end and len(data) == _CHUNK_BYTES:
             end = len(data)
         self.offset += end
-        return data[:end].decode(errors="replace").splitlines()
+        return [line.decode(errors="replace") for line in data[:end].splitlines()]
 
     def keep(self) -> None:
         """Store the offset. If that fails, lines are logged twice later."""

@@ -41,6 +41,7 @@ EVENTS = [(n, "abc"[n % 3], n % 10) for n in range(40)]
 T = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 TIME = "2026-01-01 00:00:00"
 GOOD = {"csv": f"{TIME},a,1", "json": json.dumps({"time": TIME, "k": "a", "v": 1})}
+_ARRAY = "is an array with an element that does not fit, or with text behind it"
 # What is wrong, and what the reason says of it.
 BAD = {
     "csv": [
@@ -53,6 +54,7 @@ BAD = {
         (f"{TIME},a,1.5", "v is no int: 1.5"),
         ("\x1f\x8b\x00", "has not 3 fields"),
         (f'{TIME},"a,1', "has not 3 fields"),
+        (f'{TIME},a,"1', "has a quote that is not closed"),
     ],
     "json": [
         ('{"time": "2026-01-01 00:00:00", "k": "a", "v": "one"}', "v is no int: one"),
@@ -65,6 +67,13 @@ BAD = {
         ('{"v": [1, 2]}', "v is no int: [1,2]"),
         ('{"time": "soon"}', "time is no timestamp: soon"),
         ('{"k": "a", "v": tru}', "is no object of JSON"),
+        ('{"v": 1}{"v": 2}', "has text behind its object"),
+        ('{"v": 1}, {"v": 2}', "has text behind its object"),
+        ('{"v": 1}]garbage', "has text behind its object"),
+        ('[{"v": 1}, {"v": "bad"}]', _ARRAY),
+        ('[{"v": 1}, null]', _ARRAY),
+        ('[{"v": 1}] [{"v": 2}]', _ARRAY),
+        ('{"k": "\udcff"}', "is no UTF-8"),
     ],
 }
 
@@ -74,7 +83,11 @@ def lines_of(kind, *, files=4, seed=1):
     bad = [line for line, _ in BAD[kind]]
     lines = [*bad * 3, *[GOOD[kind]] * 30]
     random.Random(seed).shuffle(lines)
-    return [lines[n::files] for n in range(files)], sorted(bad * 3)
+    return [lines[n::files] for n in range(files)], sorted(map(readable, bad * 3))
+
+
+def readable(line):
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # `make test-ci` has each format as a stream, in one partition and in several, and one in BATCH.
@@ -108,7 +121,8 @@ def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
         for row in found.kept
     }
     assert 30 + len(bad) == found.final.rows_read
-    assert dict(BAD[kind]) == {row["row"]: row["reason"] for row in found.kept}
+    said = {readable(line): why for line, why in BAD[kind]}
+    assert said == {row["row"]: row["reason"] for row in found.kept}
 
 
 @pytest.mark.long
@@ -714,7 +728,8 @@ def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode)
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_preview_rejects_what_a_run_would(spark, place, kind):
     """It takes rows of the source itself, and shows those that are records."""
-    write_lines(place.input, [GOOD[kind], *(line for line, _ in BAD[kind])])
+    bad = [line for line, _ in BAD[kind] if line.isprintable()]
+    write_lines(place.input, [GOOD[kind], *bad])
 
     def job(ctx):
         read = ctx.read(

@@ -38,6 +38,18 @@ def test_corrected_records_are_a_source_of_their_own():
     )
 
 
+def test_what_chooses_files_of_the_source_chooses_none_of_the_folder():
+    """A file of corrected records has a name and a time of its own, and is read all the same."""
+    of_both = {"header": "true", "recursiveFileLookup": "true"}
+    of_the_source = {"pathGlobFilter": "*.csv", "modifiedbefore": "2026-01-01", "basePath": "/data"}
+    declared = dataclasses.replace(EVENTS, options={**of_both, **of_the_source})
+
+    also = with_also(declared, "/data/corrected", ()).also
+
+    assert also is not None
+    assert of_both == also.options
+
+
 @pytest.mark.parametrize(
     ("how", "also", "why"),
     [

@@ -174,7 +174,7 @@ class Tail(NamedTuple):
         if offset < self.begin:  # the first one has lost its beginning
             data = data[data.find(b"\n") + 1 :]
         end = data.rfind(b"\n") + 1
-        lines = tuple(data[:end].decode(errors="replace").splitlines())
+        lines = tuple(line.decode(errors="replace") for line in data[:end].splitlines())
         return lines, max(offset, self.begin + len(self.data) - len(data) + end)
 
 

@@ -161,7 +161,7 @@ def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[R
         msg = f"{where}: kept rows are read from files of Parquet, ORC, and JSON or CSV as text"
         raise ConfigError(msg)
     if kind == "json":
-        yield from (read_json(line) for line in data.decode().splitlines())
+        yield from map(read_json, data.splitlines())  # of a text, those of Unicode end lines, too
     elif kind == "csv":
         lines = csv.reader(io.StringIO(data.decode()), escapechar="\\", doublequote=False)
         yield from (dict(zip(names, line, strict=False)) for line in lines if line != names)

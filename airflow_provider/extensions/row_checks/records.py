@@ -1,16 +1,26 @@
 """Records that cannot be read: lines of JSON and CSV, and values of Kafka's messages.
 
-Spark's readers put a record that does not fit the schema into a column of its own (mode
-``PERMISSIVE``). What is malformed depends on the columns that are parsed, and Spark parses only
-those that a query uses; here it parses all, so that the same records are rejected in each query and
-each mode.
+Each is parsed whole, also where a query uses one column: so the same records are rejected in each
+query and each mode. A record has one place: it is given as a whole, or rejected as a whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+import functools
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from airflow_provider.extensions.row_checks.csv_headers import HeaderTap
+from airflow_provider.extensions.row_checks.record_lines import (
+    LINE,
+    format_of,
+    has_header,
+    header_line,
+    lines_of,
+    load_lines,
+    options_of,
+)
+from airflow_provider.extensions.row_checks.record_text import RAW, RecordText
 from airflow_provider.extensions.row_checks.rules import rule_of
 from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.base.names import quoted
@@ -19,16 +29,20 @@ from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.queries.taps import ADDED, ORIGIN, kept_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-_RAW: Final = "_corrupt_record"  # Spark's own name: with it, CSV is parsed whole
-_TEXTS_OF: Final = f"{ADDED}texts"
+_RECORD: Final = f"{ADDED}record"
+_ROWS: Final = f"{ADDED}rows"
+_FITS: Final = f"{ADDED}fits"
 _TEXTS: Final = ("csv", "json")
 _COLUMN: Final = "columnNameOfCorruptRecord"
-_MODE: Final = {"mode": "PERMISSIVE", _COLUMN: _RAW}
+_LINES: Final = {
+    "csv": "a quote that is not closed makes one record of all lines that follow",
+    "json": "a record is a whole file",
+}
 
 
 def records_of(
@@ -74,7 +88,7 @@ def records_of(
         )
         raise ConfigError(msg)
     if given.get("multiline", "false").lower() == "true":
-        msg = f"{where}: with multiLine a record is a whole file; leave it out, or rejected"
+        msg = f"{where}: with multiLine {_LINES[kind]}; leave it out, or rejected"
         raise ConfigError(msg)
     rule = rule_of(f"records of {source}", on, limit, takes=True)
     return Records(source, kind, schema, dict(options), is_kafka=is_kafka, rule=rule)
@@ -91,120 +105,106 @@ class Records:
     is_kafka: bool
     rule: Any
 
-    def read_schema(self) -> StructType | None:
-        """Return the schema for Spark's reader; None for Kafka."""
-        return None if self.is_kafka else self._with_raw()
+    @property
+    def line_format(self) -> str | None:
+        """The format for Spark's reader; None for Kafka, whose messages are read as they are."""
+        return None if self.is_kafka else format_of(self.kind, self.options)
 
     def read_options(self) -> dict[str, str]:
         """Return the options for Spark's reader."""
-        return self.options if self.is_kafka else {**self.options, **_MODE}
+        return self.options if self.is_kafka else options_of(self.kind, self.options)
+
+    def load(self, reader: Any, path: str | None) -> DataFrame:
+        """Return what Spark reads of files: a record in each row."""
+        schema = self._schema()
+        name = LINE
+        if has_header(self.kind, self.options):
+            name = header_line(schema.names, self.options)
+        return load_lines(reader, path, str(self.line_format), schema, name)
 
     def tap(self, df: DataFrame) -> BitTap:
         """Return the tap on what Spark's reader gives, or raise ConfigError."""
         from pyspark.sql import functions as sf
 
-        rows = self._decoded(df) if self.is_kafka else df
-        raw = rows["value"][_RAW] if self.is_kafka else rows[_RAW]
-        where = (
-            sf.concat_ws(":", "topic", "partition", "offset")
-            if self.is_kafka
-            else sf.concat_ws(":", sf.input_file_name(), sf.input_file_block_start())
-        )
-        # Never true, and Spark does not know it: so it parses all columns.
-        whole = sf.length(sf.struct("*").cast("string"))
-        is_wrong = raw.isNotNull() | ((sf.spark_partition_id() < 0) & (whole > 0))
-        # For the rejected alone, and directly above the scan, which knows its file.
-        rows = rows.withColumn(ORIGIN, sf.when(raw.isNotNull(), where))
-        wrong = sf.when(is_wrong, 1).otherwise(0).cast("long")
-        return BitTap(
-            rules=(self.rule,),
-            given=rows,
-            wrong=wrong,
-            describe=self._describe,
-            source=self.source,
-        )
+        is_sample = LINE not in df.columns and not self.is_kafka  # which has columns
+        text = self._text(() if is_sample or self.is_kafka else df.columns)
+        if is_sample:
+            df, good = df.withColumn(LINE, sf.lit(None).cast("string")), sf.lit(_YES)
+        elif self.is_kafka:
+            df, good = self._of_messages(df, text)
+        else:
+            df, good = self._of_json(df, text) if self.kind == "json" else _of_csv(df, text)
+        where = [sf.col("topic"), sf.col("partition"), sf.col("offset")]
+        if not self.is_kafka:
+            where = [sf.input_file_name(), sf.input_file_block_start()]
+        # For the rejected alone, and below what may lose the file that a task reads.
+        rows = df.withColumn(ORIGIN, sf.when(~good, sf.concat_ws(":", *where)))
+        given: dict[str, Any] = {
+            "rules": (self.rule,),
+            "given": rows,
+            "wrong": sf.when(good, 0).otherwise(1).cast("long"),
+            "describe": functools.partial(self._describe, text),
+            "source": self.source,
+            "lines": lines_of(self.kind, text.schema.names, {} if self.is_kafka else self.options),
+        }
+        if not self.is_kafka and not is_sample and has_header(self.kind, self.options):
+            return HeaderTap(**given, options=self.options, schema=text.schema)
+        return BitTap(**given)
 
     def passed(self, rows: DataFrame) -> DataFrame:
         """Return the columns that the job sees."""
         from pyspark.sql import functions as sf
 
         if self.is_kafka:
-            fields = [sf.col("value")[name].alias(name) for name in self._names()]
-            return rows.withColumn("value", sf.struct(*fields)).drop(ORIGIN)
-        return rows.drop(_RAW, ORIGIN)
+            fields = [sf.col("value")[name].alias(name) for name in self._schema().names]
+            return rows.withColumn("value", sf.struct(*fields)).drop(LINE, ORIGIN)
+        if _ROWS not in rows.columns:
+            return rows.drop(*_OWN)
+        folders = [quoted(name) for name in rows.columns if name not in _OWN]
+        return rows.select(sf.inline(_ROWS), *folders).drop(RAW)
 
-    def _decoded(self, df: DataFrame) -> DataFrame:
+    def _of_messages(self, df: DataFrame, text: RecordText) -> tuple[DataFrame, Column]:
         from pyspark.sql import functions as sf
 
-        options = {**self.options, **_MODE}
-        text, schema = sf.col("value").cast("string"), self._with_raw()
-        parsed = (
-            sf.from_json(text, schema, options)
-            if self.kind == "json"
-            else sf.from_csv(text, _ddl(schema), options)
-        )
         # A message without a value, or with bytes that are no text, is no record either.
-        none = sf.struct(
-            *(sf.lit(None).cast(each.dataType).alias(each.name) for each in schema.fields[:-1]),
-            sf.coalesce(text, sf.lit("")).alias(_RAW),
-        )
-        return df.withColumn("value", sf.coalesce(parsed, none))
+        line, value = sf.col(LINE), sf.col("value")
+        none = sf.lit(None).cast(text.fields)
+        df = df.withColumn(LINE, sf.coalesce(value.cast("string"), sf.lit("")))
+        df = df.withColumn("value", sf.coalesce(text.parsed(value.cast("string")), none))
+        return df, text.is_one(line, value)
 
-    def _describe(self, rows: DataFrame) -> DataFrame:
+    def _of_json(self, df: DataFrame, text: RecordText) -> tuple[DataFrame, Column]:
+        """Return the rows of each line, which are several of an array, and none of a blank line."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import ArrayType
+
+        line, record = sf.col(LINE), sf.col(_RECORD)
+        df = df.withColumn(_RECORD, text.parsed(line))
+        rows = (
+            sf.when(record.isNull(), sf.array().cast(ArrayType(text.fields)))
+            .when(text.is_one(line, record), sf.array(record))
+            .otherwise(text.elements(line))
+        )
+        return df.withColumn(_ROWS, rows), sf.col(_ROWS).isNotNull()
+
+    def _describe(self, text: RecordText, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as sf
 
-        raw = sf.col("value")[_RAW] if self.is_kafka else sf.col(_RAW)
-        return rows.withColumn(_TEXTS_OF, self._as_texts(raw)).select(
-            *kept_columns(
-                "rejected",
-                sf.lit(self.source),
-                reason=self._reason(),
-                row=raw,
-                origin=sf.col(ORIGIN),
-            )
-        )
+        rows, reason = text.with_reason(rows, sf.col(LINE))
+        columns = {"reason": reason, "row": sf.col(LINE), "origin": sf.col(ORIGIN)}
+        return rows.select(*kept_columns("rejected", sf.lit(self.source), **columns))
 
-    def _as_texts(self, raw: Column) -> Column:
-        from pyspark.sql import functions as sf
+    def _text(self, folders: Iterable[str]) -> RecordText:
+        """Return how the text of a record is read, without the columns that *folders* have."""
+        from pyspark.sql.types import StructType
 
-        if self.kind == "json":
-            return sf.from_json(raw, "map<string,string>")
-        texts = ", ".join(f"{quoted(name)} string" for name in self._names())
-        return sf.from_csv(raw, f"{texts}, `{_RAW}` string", {**self.options, **_MODE})
+        others = {name.lower() for name in folders}
+        fields = [each for each in self._schema().fields if each.name.lower() not in others]
+        return RecordText(self.kind, StructType(fields), self.options)
 
-    def _reason(self) -> Column:
-        """Say what is wrong with a record, of which Spark says only that it is."""
-        from pyspark.sql import functions as sf
-
-        fields = self._with_raw().fields[:-1]
-        texts = sf.col(_TEXTS_OF)
-        if self.kind == "json":
-            broken, said = texts.isNull(), "is no object of JSON"
-        else:
-            broken, said = texts[_RAW].isNotNull(), f"has not {len(fields)} fields"
-        wrong = []
-        for name, kind in (
-            (each.name, each.dataType) for each in fields if _is_plain(each.dataType)
-        ):
-            escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-            text = f"['{escaped}']" if self.kind == "json" else f".{quoted(name)}"
-            # Not a cast: before Spark 4 it makes 1 of 1.5.
-            value = sf.expr(f"try_cast({_TEXTS_OF}{text} AS {kind.simpleString()})")
-            what = sf.concat(
-                sf.lit(f"{name} is no {kind.simpleString()}: "), sf.substring(texts[name], 1, 100)
-            )
-            wrong.append(sf.when(texts[name].isNotNull() & value.isNull(), what))
-        found = sf.nullif(sf.concat_ws("; ", *wrong), sf.lit("")) if wrong else sf.lit(None)
-        return sf.when(broken, sf.lit(said)).otherwise(
-            sf.coalesce(found, sf.lit("does not fit the schema"))
-        )
-
-    def _names(self) -> list[str]:
-        return [each.name for each in self._with_raw().fields[:-1]]
-
-    def _with_raw(self) -> StructType:
+    def _schema(self) -> StructType:
         from pyspark.errors import ParseException
-        from pyspark.sql.types import StringType, StructField, StructType, _parse_datatype_string
+        from pyspark.sql.types import _parse_datatype_string
 
         schema: Any = self.schema
         where = f"source {self.source!r}"
@@ -213,18 +213,20 @@ class Records:
         except ParseException as error:
             msg = f"{where}: schema {schema!r} is none: {error}"
             raise ConfigError(msg) from error
-        if any(each.name.lower() == _RAW for each in schema.fields):
-            msg = f"{where}: the schema has {_RAW!r} itself; leave that out, or 'rejected'"
+        if any(each.name.lower() == RAW for each in schema.fields):
+            msg = f"{where}: the schema has {RAW!r} itself; leave that out, or 'rejected'"
             raise ConfigError(msg)
-        return StructType([*schema.fields, StructField(_RAW, StringType())])
+        return cast("StructType", schema)
 
 
-def _ddl(schema: StructType) -> str:
-    fields = ((quoted(each.name), each.dataType.simpleString()) for each in schema.fields)
-    return ", ".join(f"{name} {kind}" for name, kind in fields)
+_OWN: Final = (LINE, RAW, _RECORD, _ROWS, _FITS, ORIGIN)
+_YES: Final = True
 
 
-def _is_plain(kind: Any) -> bool:
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+def _of_csv(df: DataFrame, text: RecordText) -> tuple[DataFrame, Column]:
+    from pyspark.sql import functions as sf
 
-    return not isinstance(kind, ArrayType | BinaryType | MapType | StringType | StructType)
+    folders = [quoted(name) for name in df.columns if name != LINE]
+    df = df.withColumn(_RECORD, text.parsed(sf.col(LINE)))
+    df = df.withColumn(_FITS, text.is_one(sf.col(LINE), sf.col(_RECORD)))
+    return df.select(f"{_RECORD}.*", *folders, LINE, _FITS), sf.col(_FITS)

@@ -15,12 +15,13 @@ from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.row_account import RecordLines
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from airflow_provider.extensions.row_checks.kept_files import Row
     from airflow_provider.runtime.jobdir.run_records import RunRecord
@@ -112,15 +113,28 @@ def _write(
     """
     folder = open_storage(arguments.write)
     for each in kept:
-        lines: dict[str, list[str]] = {}
+        places: dict[tuple[str, str], list[str]] = {}
         for row in _chosen(each, arguments):
-            path = f"{row['kind']}/{_plain(row['place'])}/{each.query}-{_plain(record.run_id)}.txt"
-            lines.setdefault(path, []).append(str(row["row"] or ""))
-        for path, texts in lines.items():
-            if not folder.put_if_absent(path, "".join(f"{text}\n" for text in texts).encode()):
+            places.setdefault((row["kind"], row["place"]), []).append(str(row["row"] or ""))
+        known = each.account.get("lines", {})
+        for (kind, place), texts in places.items():
+            path = f"{kind}/{_plain(place)}/{each.query}-{_plain(record.run_id)}.txt"
+            lines = known.get(place, {}) if kind == KINDS[0] else {}
+            if not folder.put_if_absent(path, file_of(texts, RecordLines(**lines))):
                 msg = f"{folder.url}/{path} is there already; give another folder"
                 raise ConfigError(msg)
             yield f"{folder.url}/{path}"
+
+
+def file_of(texts: Iterable[str], lines: RecordLines) -> bytes:
+    """Return a file of records as their source reads it."""
+    head = [] if lines.header is None else [lines.header]
+    whole = "".join(f"{each}{lines.line_sep}" for each in (*head, *texts))
+    try:
+        return whole.encode(lines.encoding, errors="replace")
+    except LookupError as error:
+        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from the kept rows"
+        raise ConfigError(msg) from error
 
 
 def _plain(text: Any) -> str:

@@ -116,7 +116,7 @@ def _last_lines(log: BinaryIO) -> list[str]:
     log.flush()
     size = os.fstat(log.fileno()).st_size
     data = os.pread(log.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
-    lines = redact(data.decode(errors="replace")).splitlines()
+    lines = redact(data.decode(errors="replace")).rstrip("\n").split("\n")
     return [line[:500] for line in lines[-_LAST_LINES:]]
 
 

@@ -153,7 +153,8 @@ class SparkSubmitLauncher:
         except FileNotFoundError:
             return LogPart((), offset)
         end = data.rfind(b"\n") + 1
-        return LogPart(tuple(data[:end].decode(errors="replace").splitlines()), offset + end)
+        lines = (line.decode(errors="replace") for line in data[:end].splitlines())
+        return LogPart(tuple(lines), offset + end)
 
     def _hand_over(self, command: Sequence[str], token: str, warm: WarmSettings) -> bool:
         """Give the run to a warm driver, which looks after itself; return whether one took it."""

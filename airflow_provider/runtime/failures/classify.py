@@ -29,6 +29,7 @@ from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM,
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
+    OTHER_HEADER,
     UNREADABLE,
     WRAPPERS,
     find_rule,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _JVM_GONE: Final = Wording("Spark's JVM has ended: it was killed, or out of memory", KILLED_REMEDY)
+_TOLD_WHOLE: Final = (OTHER_HEADER, UNREADABLE)
 _MARKED: Final = "the job's author has set this class"
 _MARKED_REMEDY: Final = (
     "what helps is not known here: the job's author has set that a retry of this error does not"
@@ -184,7 +186,7 @@ def _reason_of(found: _Classification, words: Wording) -> str:
 
 def _shortened(text: str, found: _Classification) -> str:
     """Return a text's first line; of a file that is not as expected the next ones say how."""
-    return first_line(" ".join(text.split()) if found.what == UNREADABLE else text)
+    return first_line(" ".join(text.split()) if found.what in _TOLD_WHOLE else text)
 
 
 def _condition_of(cause: Cause) -> str:

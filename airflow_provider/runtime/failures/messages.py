@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from airflow_provider.runtime.errors import ways_out
 from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.csv_headers import describe_header
 from airflow_provider.runtime.failures.rules import CORRECT_FILE, RETURN_DECLARED
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _Word: TypeAlias = Callable[[Mapping[str, str]], Wording]
 
 def wording_of(cause: Cause) -> Wording | None:
     """Return the words for an error, or None."""
+    if (header := describe_header(cause.words)) is not None:
+        return Wording(*header)
     for condition in cause.conditions:
         for pattern, word in _CONDITIONS.items():
             if fnmatchcase(condition, pattern):
@@ -61,6 +64,11 @@ def _missing_module(*, in_worker: bool) -> Wording:
 
 def _column(given: Mapping[str, str]) -> Wording:
     name, known = given["objectName"], given["proposal"].split(", ")
+    if name.startswith("`_metadata`"):
+        return Wording(
+            f"there is no column {name} behind a union, such as that of a source with also=",
+            "use input_file_name(), or select it from each part before the union",
+        )
     meant = (difflib.get_close_matches(name, known, n=1, cutoff=0.5) or known)[0]
     others = ", ".join(each for each in known if each != meant)
     more = f" Others are {others}" if others else ""

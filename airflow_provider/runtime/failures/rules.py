@@ -18,6 +18,7 @@ from airflow_provider.runtime.failures.conditions import (
     decides_nothing,
     is_like,
 )
+from airflow_provider.runtime.failures.csv_headers import OTHER_COLUMNS, OTHER_NUMBER
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -101,6 +102,7 @@ CORRECT_FILE: Final = (
 )
 UNANSWERED: Final = "the network, or what is behind it, does not answer"
 DISK: Final = "the disk is full, broken or read-only, or there are too many open files"
+OTHER_HEADER: Final = "the header of a CSV file does not name the columns of the schema"
 UNREADABLE: Final = "a file is damaged, or is not what its source reads"
 ABSENT: Final = "input is gone, or is not there yet: files, offsets, topics"
 JVM_GONE: Final = Rule(
@@ -409,6 +411,12 @@ RULES: Final[tuple[Rule, ...]] = (
         _NON_RECOVERABLE,
         words=("Relative path in absolute URI",),
     ),
+    Rule(
+        OTHER_HEADER,
+        _NON_RECOVERABLE,
+        words=(OTHER_COLUMNS, OTHER_NUMBER),
+        remedy=CORRECT_FILE,
+    ),
     # Of a file on a disk any reason is the file's own, since the disk's and those of rights come
     # before; of a file in a store only those that name its format.
     Rule(
@@ -425,7 +433,6 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         words=(
             "error while reading file file:",
-            "CSV header does not conform to the schema",
             "is not a Parquet file",
             "Unexpected end of input stream",  # of a gzip file that is cut off
             "gzip stream CRC failure",

@@ -91,11 +91,18 @@ class _RuleCount(TypedDict):
     on: str
 
 
+class _RecordLines(TypedDict):
+    encoding: str
+    line_sep: str
+    header: str | None
+
+
 class _Account(TypedDict, total=False):
     rows_read: NonNegative | None
     sources: dict[str, NonNegative | None]
     checked: dict[str, NonNegative | None]
     rejected: dict[str, _RuleCount]
+    lines: dict[str, _RecordLines]
     rules: dict[str, _RuleCount]
     taken: NonNegative
     kept: NonNegative | None

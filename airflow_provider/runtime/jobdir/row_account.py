@@ -30,6 +30,21 @@ class RuleCount:
 
 
 @dataclasses.dataclass(frozen=True)
+class RecordLines:
+    """How a file has records of a source, so that the source can read it.
+
+    Attributes:
+        encoding: of its text, by Java's name.
+        line_sep: ends a record.
+        header: its first line; None without one.
+    """
+
+    encoding: str = "UTF-8"
+    line_sep: str = "\n"
+    header: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class RowAccount:
     """The rows of one query in a run.
 
@@ -39,6 +54,7 @@ class RowAccount:
         checked: by source, what was read of it and its corrected records, which is to be what
             :attr:`rejected` has seen; None if that is not comparable.
         rejected: by source, the records that could not be read.
+        lines: by source, how a file has such records.
         rules: by name.
         taken: rows that rules have taken out, each once.
         kept: rows in the sink for kept rows; None if it does not count.
@@ -54,6 +70,7 @@ class RowAccount:
     sources: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     rejected: Mapping[str, RuleCount] = dataclasses.field(default_factory=dict)
+    lines: Mapping[str, RecordLines] = dataclasses.field(default_factory=dict)
     rules: Mapping[str, RuleCount] = dataclasses.field(default_factory=dict)
     taken: int = 0
     kept: int | None = 0

@@ -61,6 +61,7 @@ def account_of(
             if tap.source is not None
         },
         rejected={str(tap.source): each for tap, _, each in rules if tap.source is not None},
+        lines={str(tap.source): tap.lines for tap, _ in counted if tap.lines is not None},
         rules=_added((name, each) for tap, name, each in rules if tap.source is None),
         taken=sum(count["taken"] for tap, count in counted if tap.source is None),
         kept=totals["kept_rows"],

@@ -110,6 +110,8 @@ def check_read_order(
 
 
 _FOLDER: Final = re.compile(r"[^*?\[{]+")
+# Which files of the source's own folder are read, and what their folders' names mean.
+_OF_THE_FOLDER: Final = frozenset({"basepath", "modifiedafter", "modifiedbefore", "pathglobfilter"})
 
 
 def with_also(declared: SourceDefinition, also: str, written: Collection[str]) -> SourceDefinition:
@@ -137,6 +139,7 @@ def with_also(declared: SourceDefinition, also: str, written: Collection[str]) -
         path=also,
         may_be_missing=True,
         is_internal=False,
+        options={k: v for k, v in declared.options.items() if k.lower() not in _OF_THE_FOLDER},
         # Those of the source decide: its watermark is that of both, and a time that ends its files
         # may be before the time of the correction.
         watermark=None,

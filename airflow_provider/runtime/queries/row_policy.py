@@ -104,7 +104,9 @@ class RowPolicy:
         Such a sink is ``for_each_batch``. The batch then runs before its function is called, and
         the output is cached until the function has read it.
         """
-        is_limited = self._limit is not None or any(tap.is_limited for tap in self._query.taps)
+        is_limited = self._limit is not None or any(
+            tap.is_limited or tap.checks_files for tap in self._query.taps
+        )
         is_shown = any(isinstance(sink, VisibleSink) for sink in self._query.sinks)
         if not (is_limited and is_shown):
             yield df
@@ -167,6 +169,14 @@ def check_taps(query: QueryDefinition) -> None:
             msg = (
                 f"{what} needs a look at each batch before it is published, which Spark's own sink "
                 f"{query.native.name} has not; use on='count' without a limit, or another sink"
+            )
+            raise ConfigError(msg)
+        if query.native is not None and tap.checks_files:
+            msg = (
+                f"source {tap.source!r}: the headers of its files are checked before a batch is "
+                f"published, which Spark's own sink {query.native.name} does not wait for; use "
+                "another sink, leave rejected out, or set enforceSchema='true', which reads by "
+                "position"
             )
             raise ConfigError(msg)
         if query.output_mode == "complete" and tap is query.split:

@@ -24,6 +24,7 @@ from airflow_provider.runtime.jobdir.datasets import (
     ReadLocation,
 )
 from airflow_provider.runtime.jobdir.end_of_input import MARKER_COLUMN, marker_name
+from airflow_provider.runtime.queries.csv_options import with_header_check
 from airflow_provider.runtime.queries.path_patterns import (
     can_glob,
     escaped,
@@ -129,7 +130,9 @@ class SourceDefinition:
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         df = self._read(spark, streaming=streaming)
         if self.also is not None and (streaming or exists(spark, str(self.also.path))):
-            df = df.union(self.also._read(spark, streaming=streaming))
+            corrected = self.also._read(spark, streaming=streaming)
+            # Of records only the source may have columns of its folders' names.
+            df = df.unionByName(corrected, allowMissingColumns=self.records is not None)
         if self.without_rejected is not None:
             df = self.without_rejected(df)
         if self.watermark is None:
@@ -141,20 +144,25 @@ class SourceDefinition:
 
     def _read(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         known = self.known_format
-        own = self.options if self.records is None else self.records.read_options()
+        own = with_header_check(self.format, self.options)
+        own = own if self.records is None else self.records.read_options()
         options = {**own, **self._first_limit(), **self._lifted(streaming=streaming)}
         if known is not None:
             options = known.complete(options, bounded=self.bounded)
             known.prepare(spark, self.name, options, streaming=streaming)
         reader = _reader(spark, self.name, streaming=streaming)
-        reader = reader if self.format == TABLE else reader.format(self.format)
+        lines = self.records.line_format if self.records is not None else None
+        reader = reader if self.format == TABLE else reader.format(lines or self.format)
         reader = reader.options(**options)
-        schema = self.schema if self.records is None else self.records.read_schema()
-        if schema is not None:
-            reader = reader.schema(schema)
+        if self.schema is not None and self.records is None:
+            reader = reader.schema(self.schema)
         path, more = self._address(spark)
         reader = reader.options(**more)
-        df = reader.table(str(path)) if self.format == TABLE else reader.load(path)
+        df: DataFrame
+        if lines is not None:
+            df = self.records.load(reader, path)
+        else:
+            df = reader.table(str(path)) if self.format == TABLE else reader.load(path)
         if known is not None:
             known.check(self.name, options, df)
         if streaming:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_provider.runtime.jobdir.epoch_documents import TapCount
+    from airflow_provider.runtime.jobdir.row_account import RecordLines
     from airflow_provider.runtime.jobdir.run_options import RowLimit
 
 PREFIX: Final = "spark-stream tap "
@@ -56,10 +57,12 @@ class Tap(abc.ABC):
     Attributes:
         rules: in the order in which the job declares them.
         source: the source of which it gets each row; None if the job has changed the rows before.
+        lines: how a file has the records of that source.
     """
 
     rules: tuple[Rule, ...]
     source: str | None = None
+    lines: RecordLines | None = None
 
     @property
     def name(self) -> str:
@@ -77,6 +80,11 @@ class Tap(abc.ABC):
     @property
     def is_limited(self) -> bool:
         return any(rule.limit or rule.batch_limit for rule in self.rules)
+
+    @property
+    def checks_files(self) -> bool:
+        """Whether :meth:`count` looks at the files of a batch, which it may refuse."""
+        return False
 
     @property
     @abc.abstractmethod
@@ -146,13 +154,13 @@ def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
     from pyspark.sql import functions as sf
 
     given = {"kind": sf.lit(kind), "place": place, **columns}
-    given |= {name: _readable(given[name]) for name in ("reason", "row") if name in given}
+    given |= {name: readable(given[name]) for name in ("reason", "row") if name in given}
     return [
         given.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in KEPT_FIELDS[1:-1]
     ]
 
 
-def _readable(text: Column) -> Column:
+def readable(text: Column) -> Column:
     """Return a text that every reader takes: Spark carries bytes along that are no UTF-8."""
     from pyspark.sql import functions as sf
 

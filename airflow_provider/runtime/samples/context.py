@@ -48,8 +48,6 @@ class SampleContext(JobContext):
             _, files = self._files[location]
             return dataclasses.replace(declared, path=files.location, bounded=True)
         folder, schema = self._samples.source(declared, self.spark)
-        if declared.records is not None:  # those of files have a column of their own
-            schema = declared.records.read_schema() or schema
         return dataclasses.replace(
             declared,
             format="parquet",

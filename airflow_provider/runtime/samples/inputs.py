@@ -60,7 +60,7 @@ class Samples:
         """
         name, schema, where = declared.name, declared.schema, f"source {declared.name!r}"
         known = declared.known_format
-        if declared.records is not None and declared.records.read_schema() is None:
+        if declared.records is not None and declared.records.line_format is None:
             schema = None  # that of messages' values
         if schema is None and isinstance(known, TypedSource):
             schema = known.schema(declared.options)

@@ -254,7 +254,7 @@ def configured(environ: Mapping[str, str], properties_file: str | None = None) -
         text = file.read_text(encoding="utf-8")
     except OSError:
         return {}
-    lines = (line.strip() for line in text.splitlines())
+    lines = (line.strip() for line in text.split("\n"))
     found = (re.fullmatch(r"([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)", line) for line in lines)
     return {pair[1]: pair[2] for pair in found if pair is not None}
 

@@ -154,8 +154,8 @@ class SparkLog:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                if (text := self._warnings.new(line)) is not None:
+            for line in whole.splitlines():
+                if (text := self._warnings.new(line.decode(errors="replace"))) is not None:
                     log.warning("Spark: %s", text)
 
 

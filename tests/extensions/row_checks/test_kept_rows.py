@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from airflow_provider.extensions.row_checks.kept_files import grouped, kept_of_r
 from airflow_provider.extensions.row_checks.view import KEPT
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
-from airflow_provider.runtime.jobdir.row_account import RowAccount, RuleCount
+from airflow_provider.runtime.jobdir.row_account import RecordLines, RowAccount, RuleCount
 from airflow_provider.runtime.testing.job_directories import (
     QUERY_ID,
     JobDirectoryBuilder,
@@ -20,9 +21,7 @@ from airflow_provider.runtime.testing.job_directories import (
 )
 from tests.present import present
 
-ACCOUNT = RowAccount(
-    rows_read=9, rejected={"orders": RuleCount(9, 2, "keep")}, kept=3, late_kept=1
-).to_dict()
+ACCOUNT = RowAccount(rows_read=9, rejected={"orders": RuleCount(9, 2, "keep")}, kept=3, late_kept=1)
 
 
 @pytest.fixture
@@ -40,8 +39,9 @@ def job(tmp_path: Path) -> JobDirectoryBuilder:
     return job
 
 
-def keep(job: JobDirectoryBuilder, sink: str) -> None:
-    query = {"sinks": [{"name": sink, "rows": 3, "keeps": True}], "account": ACCOUNT}
+def keep(job: JobDirectoryBuilder, sink: str, **lines: RecordLines) -> None:
+    account = dataclasses.replace(ACCOUNT, lines=lines).to_dict()
+    query = {"sinks": [{"name": sink, "rows": 3, "keeps": True}], "account": account}
     a_progress(queries={"q": query}).put(job.run.storage, "progress.json")
 
 
@@ -51,8 +51,8 @@ def row(kind: str, place: str, text: str) -> dict[str, Any]:
 
 def put(folder: Path, epoch: int, *rows: dict[str, Any], query_id: str = QUERY_ID) -> None:
     folder.mkdir(exist_ok=True)
-    text = "".join(f"{json.dumps(each)}\n" for each in rows)
-    (folder / f"part-{epoch:010d}-00000-{query_id}.json").write_text(text)
+    text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in rows)
+    (folder / f"part-{epoch:010d}-00000-{query_id}.json").write_text(text, encoding="utf-8")
 
 
 def kept(job: JobDirectoryBuilder) -> Any:
@@ -131,6 +131,42 @@ def test_rows_are_written_once(job, tmp_path, capsys):
     assert f"written: {written}" in capsys.readouterr().out.splitlines()
     assert EXIT_USAGE == main(command)
     assert "is there already; give another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (RecordLines(header="id,name"), b'id,name\n{bad\n{"v":"\xc3\xa4"}\n'),
+        (RecordLines("ISO-8859-1", "|"), b'{bad|{"v":"\xe4"}|'),
+        (RecordLines("UTF-16LE"), '{bad\n{"v":"ä"}\n'.encode("utf-16-le")),
+    ],
+)
+def test_records_are_written_as_their_source_reads_them(job, tmp_path, lines, expected):
+    """With the header, the encoding and the line separator of that source; other rows in UTF-8."""
+    keep(job, f"files:{tmp_path / 'kept'}", orders=lines)
+    put(tmp_path / "kept", 2, row("rejected", "orders", '{"v":"ä"}'), row("late", "w", "ä"))
+
+    assert EXIT_OK == main(["rejected", job.url, "--write", str(tmp_path / "fixed")])
+
+    written = tmp_path / "fixed"
+    assert expected == (written / "rejected" / "orders" / "q-r1.txt").read_bytes()
+    assert "ä\n" == (written / "late" / "w" / "q-r1.txt").read_text(encoding="utf-8")
+
+
+def test_an_encoding_that_python_does_not_have_is_refused(job, tmp_path, capsys):
+    """Nothing is written in another one, in which the source would read other letters."""
+    keep(job, f"files:{tmp_path / 'kept'}", orders=RecordLines("x-Johab"))
+
+    assert EXIT_USAGE == main(["rejected", job.url, "--write", str(tmp_path / "fixed")])
+    assert "encoding 'x-Johab' is Java's alone" in capsys.readouterr().err
+
+
+def test_a_row_may_have_what_ends_lines_elsewhere(job, tmp_path):
+    """Only a line feed ends a line of JSON: neither U+2028 nor U+0085 does."""
+    text = "a\u2028b\x85c\u2029d\x0be\x1cf"
+    put(tmp_path / "kept", 2, row("rejected", "orders", text))
+
+    assert [text] == [each["row"] for each in kept(job).rows()][-1:]
 
 
 def test_a_run_that_is_not_there_is_refused(job, capsys):
