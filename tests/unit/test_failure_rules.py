@@ -28,9 +28,9 @@ from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.causes import errors_in, place_in
 from airflow_provider.runtime.failures.classify import classify, fails_as
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS, decides_nothing
+from airflow_provider.runtime.failures.rule import Rule
 from airflow_provider.runtime.failures.rules import (
     RULES,
-    Rule,
     describe_rules,
     find_rule,
 )

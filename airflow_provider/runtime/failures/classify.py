@@ -26,6 +26,7 @@ from airflow_provider.runtime.errors.explanation import (
 from airflow_provider.runtime.failures.causes import causes_of, input_in, place_in, text_of
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM, Wording, wording_of
+from airflow_provider.runtime.failures.rule import is_restartable
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
@@ -33,7 +34,6 @@ from airflow_provider.runtime.failures.rules import (
     UNREADABLE,
     WRAPPERS,
     find_rule,
-    is_restartable,
 )
 
 if TYPE_CHECKING:

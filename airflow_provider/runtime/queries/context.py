@@ -139,8 +139,7 @@ class JobContext:
                 ``spark-stream-kafka``, which needs no jar; or ``table``, whose name is the path.
             path: for sources that have one.
             schema: as for ``DataStreamReader.schema``; file sources need one.
-            options: the source's options. With ``header`` a CSV file whose header does not name the
-                columns of the schema in their order ends the run, unless ``enforceSchema`` is true.
+            options: the source's; CSV with ``header`` compares it, unless ``enforceSchema`` is true.
             bounded: whether the source ends: where it reaches when the run's first attempt reads
                 it. Every later attempt of the run ends there, too.
             ends: where it ends otherwise: ``"latest"`` takes the answer of a source that can only

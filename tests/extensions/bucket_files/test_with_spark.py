@@ -173,7 +173,8 @@ def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
     df = spark.sql(EVERY_TYPE).coalesce(1)
     if name == "csv":
         df = df.drop("st", "m", "a", "bin").withColumn('q "x";y', F.lit('a "b";c,d'))
-    df.write.format(name).options(**options).save(str(tmp_path / "spark"))
+    own = files(str(tmp_path / "spark"), format=name, options=options).layout.options
+    df.write.format(name).options(**own).save(str(tmp_path / "spark"))
     publish(df, url, name, options=options)
     (published,) = fetch(url, tmp_path / "ours")
 
