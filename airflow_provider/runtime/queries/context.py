@@ -139,7 +139,7 @@ class JobContext:
                 ``spark-stream-kafka``, which needs no jar; or ``table``, whose name is the path.
             path: for sources that have one.
             schema: as for ``DataStreamReader.schema``; file sources need one.
-            options: the source's; CSV with ``header`` compares it, unless ``enforceSchema`` is true.
+            options: the source's; a CSV ``header`` is compared, but for ``enforceSchema=true``.
             bounded: whether the source ends: where it reaches when the run's first attempt reads
                 it. Every later attempt of the run ends there, too.
             ends: where it ends otherwise: ``"latest"`` takes the answer of a source that can only
