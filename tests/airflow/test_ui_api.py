@@ -900,7 +900,7 @@ def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
 
     assert [2, 1] == [each["attempt"] for each in cause["occurrences"]]
     assert "NON_RECOVERABLE" == cause["failure"]["failure_class"]
-    assert cause["helps"].startswith("A retry alone will fail again: correct the job")
+    assert cause["helps"].startswith("A retry alone will fail again: do first what the error says")
 
 
 def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None:
@@ -1117,7 +1117,7 @@ def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
     assert "damaged" == page.get("failed", "runs")["runs"][0]["condition"]["state"]
     head = page.get("failed", "overview")["job"]
     assert (jobs["failed"]["reason"], "damaged") == (head["reason"], head["state"])
-    assert "restore a savepoint" in head["next_step"]
+    assert "restore the savepoint" in head["next_step"]
 
 
 def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:

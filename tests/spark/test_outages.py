@@ -33,6 +33,6 @@ def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, 
 
     assert (FailureClass.NON_RECOVERABLE, "KeyError") == (failure.failure_class, failure.condition)
     assert EXIT_FATAL == RunFailedError(failure).exit_code
-    assert "KeyError: 7 (this could not be recorded: " in str(raised.value)
+    assert "query 'out': 7 (this could not be recorded: " in str(raised.value)
     assert place.job_dir.is_file()
     assert not list((place.job_dir.with_name("away") / "runs").glob("*/final.json"))

@@ -80,7 +80,8 @@ def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
             "known": {"rows": 10, "broken": 1, "on": "count"},
         },
     } == counted(account)
-    assert (12, 3, 5, True, []) == tuple(
+    # A record of JSON may give several rows, so that rows in and out need not agree.
+    assert (12, 3, 5, False, []) == tuple(
         account[name] for name in ("rows_read", "taken", "kept", "row_by_row", "uncounted")
     )
     assert {f"files:{place.output}": 7} == account["written"]

@@ -57,6 +57,7 @@ ALLOWED: Final = {
     "plugins/job_summaries.py:_times": "how long a run took",
     "plugins/job_summaries.py:_batches": "the last commit that a page shows",
     "plugins/job_summaries.py:_marks": "which marks a plot shows",
+    "plugins/run_history.py:_read": "how long a run took",
     "plugins/shared_reads.py:all": "the order in which savepoints are shown",
     "plugins/shared_reads.py:newest": "the savepoint whose age a list shows",
     "runtime/observe/supervise.py:_is_over": "max_runtime is a length for people; it decides when a task "

@@ -1,4 +1,4 @@
-"""What is said of a CSV file whose header does not name the columns of the schema."""
+"""Errors of a CSV file whose header does not name the columns of the schema."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Rule:
         words: parts of a message.
         py4j_types: types that count only when raised on the way to the JVM.
         restarts: whether a restart in the same driver may help; None for what its class says.
-        remedy: what helps, where the error has no words of its own; :data:`THERE` for the line.
+        remedy: what helps, where the error has no words of its own; its placeholder is the line.
     """
 
     what: str

@@ -298,7 +298,7 @@ rows.writeStream.format("json").option("checkpointLocation", "{output}/../c/").s
             [
                 "bad.py:6: trigger(realTime=",
                 "bad.py:6: query 'kafka': the sink spark:kafka:t: this Spark has no connector",
-                "bad.py:9: source 'json': query 'console': Spark cannot run it as a stream: Options",
+                "bad.py:9, source 'json': query 'console': Spark cannot run it as a stream: Options",
             ],
         ),
         (THREADS, ["bad.py:9: a thread waits for the query that it has started"]),
@@ -333,7 +333,7 @@ def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, te
 
     explained = getattr(refused.value, "explanation", None)  # its place, where the message has none
     said = f"{refused.value} {explained.line if explained else ''}"
-    assert [] == [reason for reason in reasons if reason not in said]
+    assert [] == [reason for reason in reasons if reason not in said], said
     assert not (tmp_path / "job").exists()
 
 
