@@ -460,10 +460,11 @@ def test_a_result_of_before_the_upgrade_stays_the_tasks(old: Job) -> None:
     resumed = stream_of(old.url, params={}, follow_upgrades=True).execute(cleared)
 
     assert old.run_id == resumed["run_id"]
+    again: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 2})}
     replaying = stream_of(old.url, params={}, follow_upgrades=True, on_clear="replay")
     assert old.run_id == replaying.execute(cleared)["run_id"]  # which no task of it has returned
     with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
-        replaying.execute({"ti": SimpleNamespace(**vars(TI) | {"max_tries": 2})})
+        replaying.execute(again)
 
 
 def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
