@@ -1,4 +1,4 @@
-"""STREAMING = BATCH = what the files say, whatever they are called and however old they are.
+"""STREAMING = BATCH = script = SQL = what the files say, whatever their names and ages.
 
 Or the run is refused, and the message names the file. Each folder is drawn by a seed: names with
 everything that a file system allows, times from 1970 to 2038, empty files, byte-order marks, files
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
+from scripting import run_as_job
 from streams import Place
 
 from airflow_provider.runtime.base.names import CONTROLS
@@ -35,6 +36,21 @@ MUTANT_FOLDERS = 50
 LETTERS = "abz019-+.,;=&%#@!~^$()'\"<>| \t\n[]{}?*\\üé€\U0001f600\u2028\u0085\u00a0"
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 END_S = 2_147_483_647  # January 2038
+SCRIPT = """
+import json, sys
+from pyspark.sql import SparkSession
+
+source, output, checkpoint, kind, schema, options = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+reader = spark.readStream.format(kind).schema(schema).options(**json.loads(options))
+writer = reader.load(source).writeStream.queryName("out").format("json")
+writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+writer.start(output).awaitTermination()
+"""
+STATEMENTS = """
+CREATE TEMPORARY VIEW records ({schema}) USING {kind} OPTIONS (path '${{input}}'{options});
+INSERT INTO json.`${{output}}` SELECT * FROM STREAM records;
+"""
 
 
 class Folder(NamedTuple):
@@ -140,6 +156,34 @@ def attempt(spark: Any, place: Place, folder: Folder, **how: Any) -> Any:
     return place.run(spark, job, entry=f"{ENTRY}:{job}", params=params, restart="none", **how)
 
 
+def attempt_script(spark: Any, place: Place, folder: Folder) -> None:
+    """Read the folder by a script of plain PySpark."""
+    script = place.root / "job.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    given: tuple[Any, ...] = (
+        escaped(str(place.input)),
+        place.output,
+        place.root / "checkpoint",
+        folder.format,
+    )
+    given = (*given, schema_of(folder), json.dumps(folder.options))
+    run_as_job(spark, place.job_dir, script, *given, restart="none")
+
+
+def attempt_sql(spark: Any, place: Place, folder: Folder) -> None:
+    """Read the folder by a file of SQL."""
+    statements = place.root / "job.sql"
+    options = "".join(f", {name} '{value}'" for name, value in folder.options.items())
+    text = STATEMENTS.format(schema=schema_of(folder), kind=folder.format, options=options)
+    statements.write_text(text, encoding="utf-8")
+    params = {"input": escaped(str(place.input))}
+    place.run(spark, "", entry=str(statements), params=params, restart="none")
+
+
+def schema_of(folder: Folder) -> str:
+    return "value string" if folder.format == "text" else "id long, v string"
+
+
 def check_refused(spark: Any, place: Place, folder: Folder, mode: str) -> None:
     with pytest.raises((ConfigError, RunFailedError)) as caught:
         attempt(spark, place, folder, mode=mode)
@@ -167,6 +211,12 @@ def check_folder(spark: Any, root: Path, seed: int) -> None:
         return
     attempt(spark, batch, in_batches, mode="batch")
     assert truth == ids_in(batch.output, folder.format)
+    for read in (attempt_script, attempt_sql):
+        other = Place(root / read.__name__)  # a path in SQL has no quotes or backslashes
+        other.root.mkdir()
+        other.input.symlink_to(stream.input)
+        read(spark, other, folder)
+        assert truth == ids_in(other.output, folder.format), read.__name__
     attempt(spark, stream, folder, run_id="r1", until="available", at_end="suspend")
     assert truth == ids_in(stream.output, folder.format)
     late = put(rng, stream.input, folder.format, 90, [9000])
