@@ -64,8 +64,7 @@ class RecordText(NamedTuple):
         if self.kind == "csv":
             return fits & ~self._has_open_quote(text)
         # Mostly the first brace that closes is the last character: then nothing can follow it.
-        ends = sf.instr(text, "}") == sf.length(sf.rtrim(text))
-        nothing_follows = sf.when(ends, ends).otherwise(self._ends(text))
+        nothing_follows = sf.when(text.rlike(_ONE_BRACE), sf.lit(_YES)).otherwise(self._ends(text))
         return sf.when(fits & _is_utf8(text), nothing_follows).otherwise(sf.lit(_NO))
 
     def elements(self, text: Column) -> Column:
@@ -157,6 +156,8 @@ class RecordText(NamedTuple):
         return sf.from_csv(_for_csv(text), names, options)
 
 
+_ONE_BRACE: Final = r"\A[^}]*+\}\s*+\z"
+_YES: Final = True
 _NO: Final = False
 _TWO: Final = 2
 
