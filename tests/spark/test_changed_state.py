@@ -237,6 +237,23 @@ def test_a_field_more_of_a_message_is_no_change(spark, tmp_path):
     assert ("records of m that fit its schema",) == now.operators[0].rows
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_field_more_of_a_line_is_no_change(spark, tmp_path, kind):
+    """Lines are parsed with their whole schema below the state, too; of JSON one has several rows."""
+
+    def fingerprint(schema: str) -> Any:
+        records = records_of("s", kind, schema, {}, value=None, on="count", limit=None)
+        reader = spark.readStream.format(records.line_format).options(**records.read_options())
+        tap = records.tap(records.load(reader, str(tmp_path)))
+        rows = records.passed(tap.passed(tap.all())).dropDuplicates(["k"])
+        planned = plan_operators(rows, "append", ["s"])
+        return fingerprint_of(rows, output_mode="append", sources=["s"], planned=planned)
+
+    before, now = fingerprint("k string, v int"), fingerprint("more string, k string, v int")
+    assert before.operators == now.operators
+    assert all("from_" not in part for part in (*now.operators[0].keys, *now.operators[0].rows))
+
+
 @pytest.mark.long
 def test_mixed_results_that_are_asked_for(spark, bases, tmp_path):
     """

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from driving import driving
 from jobs import SCHEMA
@@ -123,6 +124,54 @@ def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
     assert 30 + len(bad) == found.final.rows_read
     said = {readable(line): why for line, why in BAD[kind]}
     assert said == {row["row"]: row["reason"] for row in found.kept}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", STREAMS)
+def test_a_line_of_json_is_one_record_however_many_rows_it_has(spark, place, mode):
+    """An array gives its elements, or is rejected once; a blank line and an empty array give none."""
+    both = '[{"k": "a", "v": 1}, {"k": "b", "v": 2}]'
+    bad = '[{"v": 3}, {"v": "bad"}, {"v": "too"}]'
+    nested = '{"k": "}", "v": 4, "more": {"x": [{}]}}'
+    write_lines(place.input, [both, "", "[]", "  ", bad, nested, f"{nested} {nested}"])
+
+    found = check(
+        spark,
+        place,
+        read={"format": "json", "rejected": "keep", "rejected_limit": 2, "watermark": None},
+        mode=mode,
+        above="rows",
+    )
+
+    assert [("a", 1), ("b", 2), ("}", 4)] == sorted(row[1:] for row in found.rows)
+    assert sorted([bad, f"{nested} {nested}"]) == found.raw
+    assert {"records of events": 2} == counts(place)
+    assert 7 == found.final.rows_read
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("mode", STREAMS)
+def test_columns_of_folders_are_no_part_of_a_record(spark, place, kind, mode):
+    """They have the types of the schema; a corrected record has none of them."""
+    good = {"csv": "a,1", "json": '{"k": "a", "n": 1}'}[kind]
+    for name in ("v=01", "v=x"):
+        write_lines(place.input / name, [good, good.replace("1", '"one"')])
+    write_lines(place.root / "corrected", [good])
+    read = {
+        "format": kind,
+        "schema": "k string, v string, n int",
+        "rejected": "keep",
+        "watermark": None,
+        "also": str(place.root / "corrected"),
+    }
+
+    place.run(spark, **asked(place, read=read, mode=mode, above="rows"))
+
+    assert 2 == len(kept_rows(place.root / "kept"))
+    rows = ds.dataset(place.output).to_table().to_pylist()
+    expected = [("a", 1, "01"), ("a", 1, "x"), ("a", 1, None)]
+    assert sorted(expected, key=repr) == sorted((tuple(row.values()) for row in rows), key=repr)
 
 
 @pytest.mark.long
