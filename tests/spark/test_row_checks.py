@@ -133,20 +133,20 @@ def test_a_line_of_json_is_one_record_however_many_rows_it_has(spark, place, mod
     both = '[{"k": "a", "v": 1}, {"k": "b", "v": 2}]'
     bad = '[{"v": 3}, {"v": "bad"}, {"v": "too"}]'
     nested = '{"k": "}", "v": 4, "more": {"x": [{}]}}'
-    write_lines(place.input, [both, "", "[]", "  ", bad, nested, f"{nested} {nested}"])
+    write_lines(place.input, [both, "", "[]", "  ", bad, nested, f"{nested} {nested}", "[] }"])
 
     found = check(
         spark,
         place,
-        read={"format": "json", "rejected": "keep", "rejected_limit": 2, "watermark": None},
+        read={"format": "json", "rejected": "keep", "rejected_limit": 3, "watermark": None},
         mode=mode,
         above="rows",
     )
 
     assert [("a", 1), ("b", 2), ("}", 4)] == sorted(row[1:] for row in found.rows)
-    assert sorted([bad, f"{nested} {nested}"]) == found.raw
-    assert {"records of events": 2} == counts(place)
-    assert 7 == found.final.rows_read
+    assert sorted([bad, f"{nested} {nested}", "[] }"]) == found.raw
+    assert {"records of events": 3} == counts(place)
+    assert 8 == found.final.rows_read
 
 
 @pytest.mark.long

@@ -156,7 +156,7 @@ class RecordText(NamedTuple):
         return sf.from_csv(_for_csv(text), names, options)
 
 
-_ONE_BRACE: Final = r"\A[^}]*+\}\s*+\z"
+_ONE_BRACE: Final = r"\A\s*+\{[^}]*+\}\s*+\z"  # an array may end before its line does
 _YES: Final = True
 _NO: Final = False
 _TWO: Final = 2
