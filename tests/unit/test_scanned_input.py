@@ -45,24 +45,61 @@ def test_a_compacted_log_gives_the_files_of_a_position():
     assert [] == list(entries_at(2, data))
 
 
-def test_the_files_of_a_batch_are_those_between_its_offsets(tmp_path):
-    """Of each source in its own folder; a file that is listed twice is marked."""
-    checkpoint = LocalStorage(str(tmp_path))
-    for number, lines in enumerate(
-        (['{"logOffset":0}', "-"], ['{"logOffset":2}', '{"logOffset":0}'])
-    ):
-        meta = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
-        checkpoint.put(f"offsets/{number}", "\n".join(["v1", meta, *lines]).encode())
-    checkpoint.put("sources/0/0", entries(("a", 1, 0)))
-    checkpoint.put("sources/0/1", entries(("b", 2, 1), ("twice", 3, 1)))
-    checkpoint.put("sources/0/2.compact", entries(("a", 1, 0), ("c", 3, 2), ("twice", 3, 2)))
-    checkpoint.put("sources/1/0", entries(("other", 5, 0)))
+FIRST, SECOND = ['{"logOffset":0}', "-"], ['{"logOffset":2}', '{"logOffset":0}']
+META = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    made = LocalStorage(str(tmp_path))
+    made.put("sources/0/0", entries(("a", 1, 0)))
+    made.put("sources/0/1", entries(("b", 2, 1), ("twice", 3, 1)))
+    made.put("sources/0/2.compact", entries(("a", 1, 0), ("c", 3, 2), ("twice", 3, 2)))
+    made.put("sources/1/0", entries(("other", 5, 0)))
+    return made
+
+
+def logs_of(checkpoint, version, *batches):
+    for number, lines in batches:
+        text = "\n".join([version, META, *lines])
+        checkpoint.put(f"offsets/{number}", text.encode())
     logs = BatchLogs(checkpoint)
     logs.read(1)
+    return logs
 
-    first = {"file:///in/b": 2, "file:///in/c": 3, "file:///in/twice": -1}
-    assert first == logs.files(1, 0, "0")
-    assert {"file:///in/other": 5} == logs.files(1, 1, "1")
+
+OF_FIRST = {"file:///in/b": 2, "file:///in/c": 3, "file:///in/twice": -1}
+
+
+def test_the_files_of_a_batch_are_those_between_its_offsets(checkpoint):
+    """Of each source in its own folder; a file that is listed twice is marked."""
+    logs = logs_of(checkpoint, "v1", (0, FIRST), (1, SECOND))
+
+    ((begin, end),) = logs.ranges(1, 0)
+    assert OF_FIRST == logs.files(1, begin, end, "0")
+    ((begin, end),) = logs.ranges(1, 1)
+    assert {"file:///in/other": 5} == logs.files(1, begin, end, "1")
+    assert [] == logs.ranges(1, 2)
+
+
+def test_sources_that_the_log_names_are_compared_by_their_names(checkpoint):
+    """Their lines have another order than the plan, and one that is new has no line before."""
+    named = [f"{name}:{line}" for name, line in zip("21", SECOND, strict=True)]
+    logs = logs_of(checkpoint, "v2", (0, [f"2:{FIRST[0]}"]), (1, named[::-1]))
+
+    ranges = {("-", SECOND[1]), (FIRST[0], SECOND[0])}
+    assert ranges == set(logs.ranges(1, 0)) == set(logs.ranges(1, 1))
+    assert OF_FIRST == logs.files(1, FIRST[0], SECOND[0], "0")
+
+
+def test_what_the_log_does_not_tell_is_not_compared(checkpoint):
+    """Without the batch before, and without a position that Spark has compacted and removed."""
+    checkpoint.delete("sources/0/1")
+    logs = logs_of(checkpoint, "v1", (0, FIRST), (1, SECOND))
+    assert logs.files(1, FIRST[0], SECOND[0], "0") is None
+
+    checkpoint.delete("offsets/0")
+    assert [] == logs_of(checkpoint, "v1", (1, SECOND)).ranges(1, 0)
 
 
 @pytest.mark.parametrize(

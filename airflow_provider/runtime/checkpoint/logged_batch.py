@@ -55,7 +55,7 @@ class BatchLogs:
     def __init__(self, checkpoint: Storage) -> None:
         self._checkpoint = checkpoint
         self._logs = CheckpointLogs(checkpoint)
-        self._lines: dict[int, tuple[str, ...] | None] = {}  # of the offset log, by batch
+        self._entries: dict[int, OffsetEntry | None] = {}  # of the offset log, by batch
         self._kept: dict[int, dict[str, bytes]] = {}  # by batch, the content of its source files
 
     def read(self, batch: int) -> LoggedBatch:
@@ -63,35 +63,54 @@ class BatchLogs:
         path = f"offsets/{batch}"
         data = self._logs.offsets_bytes(batch)
         entry = OffsetEntry.parse(data, where=f"{self._logs.url}/{path}")
-        self._lines = {batch - 1: self._lines_of(batch - 1), batch: entry.sources}
+        self._entries = {batch - 1: self._entry_of(batch - 1), batch: entry}
         self._kept = {batch - 1: self._files_of(batch - 1), batch: self._files_of(batch)}
         digests = {each: sha256(text) for each, text in ({path: data} | self._kept[batch]).items()}
         return LoggedBatch(data.decode(errors="surrogateescape"), digests)
 
-    def lines(self, batch: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the offsets at which the batch that was read last ends, and begins, by place."""
-        ends = self._lines_of(batch) or ()
-        return ends, self._lines_of(batch - 1) or (NO_OFFSET,) * len(ends)
+    def ranges(self, batch: int, place: int) -> list[tuple[str, str]]:
+        """Return the offsets at which the batch that was read last begins and ends.
 
-    def files(self, batch: int, place: int, folder: str) -> dict[str, int]:
+        Args:
+            batch: the batch.
+            place: a source's place in the plan.
+
+        Returns:
+            One pair; those of all sources if the log has them by names that the plan does not
+            tell; none if the log does not tell where the batch begins.
+        """
+        entry, before = self._entry_of(batch), self._lines_of(batch - 1)
+        if entry is None or before is None:
+            return []
+        pairs = {
+            name: (before.get(name, NO_OFFSET), line) for name, line in entry.by_source().items()
+        }
+        if entry.is_by_name:
+            return list(pairs.values())
+        return [pairs[str(place)]] if str(place) in pairs else []
+
+    def files(self, batch: int, begin: str, end: str, folder: str) -> dict[str, int] | None:
         """Return the files that the batch which was read last has of a file source.
 
         Args:
             batch: the batch.
-            place: the source's line in the offset log.
-            folder: its folder in ``sources/``.
+            begin: the offset at which the batch begins.
+            end: the offset at which it ends.
+            folder: the source's folder in ``sources/``.
 
         Returns:
             The modification time in milliseconds by address, as Spark writes them; a file that is
-            listed twice has a time of -1.
+            listed twice has a time of -1. None if a position is not there as a file of its own:
+            Spark removes those that it has compacted.
         """
-        ends, begins = self.lines(batch)
-        found: dict[str, int] = {}
-        for number in range(_position(begins[place]) + 1, _position(ends[place]) + 1):
+        kept, found = self._files_of(batch), dict[str, int]()
+        for number in range(_position(begin) + 1, _position(end) + 1):
             names = (f"sources/{folder}/{number}", f"sources/{folder}/{number}{_COMPACT}")
-            for data in filter(None, map(self._files_of(batch).get, names)):
-                for path, modified_ms in entries_at(number, data):
-                    found[path] = -1 if path in found else modified_ms
+            data = next((kept[name] for name in names if name in kept), None)
+            if data is None:
+                return None
+            for path, modified_ms in entries_at(number, data):
+                found[path] = -1 if path in found else modified_ms
         return found
 
     def _put_back(self) -> None:
@@ -110,18 +129,26 @@ class BatchLogs:
         lines, before = self._lines_of(batch), self._lines_of(batch - 1)
         return dict(self._source_files(lines, before)) if lines and before is not None else {}
 
-    def _lines_of(self, batch: int) -> tuple[str, ...] | None:
-        if batch in self._lines or batch < 0:
-            return self._lines.get(batch, ())
+    def _lines_of(self, batch: int) -> dict[str, str] | None:
+        if batch < 0:
+            return {}
+        entry = self._entry_of(batch)
+        return entry.by_source() if entry is not None else None
+
+    def _entry_of(self, batch: int) -> OffsetEntry | None:
+        if batch in self._entries:
+            return self._entries[batch]
+        if batch < 0:
+            return None
         try:
-            return self._logs.offsets(batch).sources
+            return self._logs.offsets(batch)
         except CheckpointError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
 
     def _source_files(
-        self, lines: tuple[str, ...], before: tuple[str, ...]
+        self, lines: Mapping[str, str], before: Mapping[str, str]
     ) -> Iterator[tuple[str, bytes]]:
         """The offset log does not name the folder of a line, so each folder is searched."""
         numbers = _new_positions(lines, before)
@@ -175,11 +202,11 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
     raise CheckpointError(msg)
 
 
-def _new_positions(lines: tuple[str, ...], before: tuple[str, ...]) -> list[int]:
+def _new_positions(lines: Mapping[str, str], before: Mapping[str, str]) -> list[int]:
     """Each source is compared with itself: another one may be thousands of positions ahead."""
     found: set[int] = set()
-    for line, old in itertools.zip_longest(lines, before, fillvalue=""):
-        was, now = _position(old), _position(line)
+    for name, line in lines.items():
+        was, now = _position(before.get(name, "")), _position(line)
         found.update(range(max(was + 1, now - _MOST_POSITIONS + 1), now + 1))
     return sorted(found)
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
 
 
-_VERSIONS = frozenset({"v1", "v2"})
+_BY_PLACE: Final = "v1"
+_VERSIONS = frozenset({_BY_PLACE, "v2"})
 # Spark plans a restart with the first of these that the offset log has.
 _PARTITIONS = ("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions")
 # For each stateful operator and partition, the ids of its states in the order of its stores.
@@ -113,6 +114,21 @@ class OffsetEntry:
     def to_bytes(self) -> bytes:
         metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
         return "\n".join([self.version, metadata, *self.sources]).encode(errors="surrogatepass")
+
+    def by_source(self) -> dict[str, str]:
+        """Return the lines of the sources: by their places, from version 2 on by Spark's names.
+
+        Since Spark 4.2 the lines have names if the setting
+        ``spark.sql.streaming.offsetLog.formatVersion`` is 2; the plan has another order.
+        """
+        if not self.is_by_name:
+            return {str(place): line for place, line in enumerate(self.sources)}
+        named = (line.partition(":") for line in self.sources)
+        return {name: line for name, _, line in named}
+
+    @property
+    def is_by_name(self) -> bool:
+        return self.version != _BY_PLACE
 
     def source_offsets(self) -> list[Any]:
         """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""

@@ -167,13 +167,19 @@ class _Scans:
             return
         scanned = list(_scanned(leaf.relation().location().allFiles()))
         paths = [path for path, _ in scanned]
-        listed = [_by_path(logs.files(batch, each.number, str(each.folder))) for each in places]
+        listed = [files for each in places for files in self._listed(batch, each, logs)]
+        if not listed:
+            text = (
+                "query=%s batch=%s: Spark's logs do not tell the files of source %s: not compared"
+            )
+            log.warning(text, self._query.name, batch, places[0].name)
+            return
+        # Where several lines of the log may be the scan's, it is the one that is most like it.
         found = [compare(paths, each) for each in listed]
-        # A source that is read in several places has a log for each.
         best = min(range(len(found)), key=lambda index: sum(map(len, found[index])))
-        source = places[best].name
+        source = places[0].name
         self._refuse(batch, source, found[best], listed[best])
-        if self._is_changed and (parts := places[best].in_partitions(paths)):
+        if self._is_changed and (parts := places[0].in_partitions(paths)):
             what = (
                 f"source {source!r} has files in folders of partitions ({_some(parts)}) beside "
                 "files whose names Spark takes for patterns, so that it does not read the columns "
@@ -181,6 +187,12 @@ class _Scans:
             )
             raise MisreadInputError(self._query.name, batch, what)
         self._warn_of_changes(batch, source, scanned, listed[best])
+
+    def _listed(self, batch: int, place: _Place, logs: BatchLogs) -> Iterator[dict[str, int]]:
+        for begin, end in logs.ranges(batch, place.number):
+            files = logs.files(batch, begin, end, str(place.folder))
+            if files is not None:
+                yield _by_path(files)
 
     def _refuse(
         self, batch: int, source: str, found: Differences, listed: Mapping[str, int]
@@ -211,16 +223,14 @@ class _Scans:
             log.warning(text, self._query.name, batch, source, _some(changed))
 
     def _check_range(self, batch: int, leaf: Any, logs: BatchLogs) -> None:
-        ends, begins = logs.lines(batch)
         for place in self._places_of(leaf)[:1]:
             scanned = str(leaf.start().json()), str(leaf.end().json())
-            listed = begins[place.number], ends[place.number]
-            if listed[0] == NO_OFFSET:  # it begins where the source says
-                listed = scanned[0], listed[1]
-            if list(map(offset_value, scanned)) != list(map(offset_value, listed)):
+            listed = logs.ranges(batch, place.number)
+            if listed and not any(_is_range(scanned, each) for each in listed):
+                begins, ends = listed[0]
                 what = (
                     f"source {place.name!r} is read from {scanned[0]} to {scanned[1]}, and its "
-                    f"offsets are {listed[0]} to {listed[1]}"
+                    f"offsets are {begins} to {ends}"
                 )
                 raise MisreadInputError(self._query.name, batch, what)
 
@@ -232,6 +242,12 @@ class _Scans:
             return [each for each in self._places if each.stream.equals(stream)]
         name = option_of(leaf.relation().options(), SOURCE_OPTION)  # before Spark 4.0
         return [each for each in self._places if each.name == name and each.folder is not None]
+
+
+def _is_range(scanned: tuple[str, str], listed: tuple[str, str]) -> bool:
+    """Whether offsets are the logged ones; without a first one the source says where it begins."""
+    begins = listed[0] == NO_OFFSET or offset_value(scanned[0]) == offset_value(listed[0])
+    return begins and offset_value(scanned[1]) == offset_value(listed[1])
 
 
 def _scanned(files: Any) -> Iterator[tuple[str, int]]:

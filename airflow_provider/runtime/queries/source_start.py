@@ -13,6 +13,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS
 from airflow_provider.runtime.queries.path_patterns import is_pattern
 from airflow_provider.runtime.queries.plan import (
     FILE_SOURCE,
@@ -50,7 +51,11 @@ def changed_at_start(
     """
     sorts = lists_once and any(s.read_order == NAME and not s.ended for s in definition.sources)
     # The batches of Spark's own sinks are not seen before they are written.
-    if not (sorts or each_file_once or definition.native is not None):
+    is_unseen = definition.native is not None and any(
+        source.format.lower() in FILE_FORMATS or not source.is_known
+        for source in definition.sources
+    )
+    if not (sorts or each_file_once or is_unseen):
         yield
         return
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":

@@ -255,9 +255,16 @@ class RunningQuery:
 
     def _say_unread(self) -> None:
         """Name the files that were listed and not read, in the log once and in the account."""
+        from py4j.protocol import Py4JError
+
         if self._query is None or not self._reads_available:
             return
-        for source, text in describe_unread(self.definition, self._execution()).items():
+        try:
+            unread = describe_unread(self.definition, self._query._jsq.streamingQuery())
+        except Py4JError as error:  # the JVM may be gone, which others notice
+            log.debug("query=%s it is not known what it has not read: %s", self.name, error)
+            return
+        for source, text in unread.items():
             if self._unread_input.get(source) != text:
                 log.warning("query=%s %s", self.name, text)
             self._unread_input[source] = text
