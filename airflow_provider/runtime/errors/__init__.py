@@ -133,7 +133,8 @@ class UnknownFormatError(CorruptDocumentError):
     """Spark wrote it in a version, format or codec that this package does not know."""
 
 
-def _some_of(paths: tuple[str, ...]) -> str:
+def some_of(paths: Sequence[str]) -> str:
+    """Return the first of some paths, and how many others there are."""
     named, others = paths[:3], paths[3:]
     return ", ".join(named) + (f" and {len(others)} more" if others else "")
 
@@ -151,7 +152,7 @@ class MissingStateError(CheckpointError):
     def _message(self) -> str:
         return (
             f"{self.where}: batch {self.batch} needs what is not there{self._how()}: "
-            f"{_some_of(self.paths)}. If a query runs on the checkpoint, list again and take a "
+            f"{some_of(self.paths)}. If a query runs on the checkpoint, list again and take a "
             "newer batch; if none does, the checkpoint is damaged"
         )
 
@@ -183,7 +184,7 @@ class MissingInputError(SparkStreamError):
     def _message(self) -> str:
         return (
             f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
-            f"any more: {_some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
+            f"any more: {some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
         )
 
 
@@ -209,7 +210,7 @@ class UnreachedEndError(SparkStreamError):
         self.query, self.left = query, left
 
     def _message(self) -> str:
-        missing = "; ".join(f"{name}: {_some_of(tuple(each))}" for name, each in self.left.items())
+        missing = "; ".join(f"{name}: {some_of(each)}" for name, each in self.left.items())
         return (
             f"query {self.query!r}: its input ends before the end that its run has recorded: "
             f"{missing}. Bring it back and run it again, or begin at an earlier savepoint"

@@ -14,7 +14,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, offset_value
-from airflow_provider.runtime.errors import MisreadInputError, MissingInputError
+from airflow_provider.runtime.errors import MisreadInputError, MissingInputError, some_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.path_patterns import is_pattern
 from airflow_provider.runtime.queries.plan import (
@@ -30,14 +30,13 @@ from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.versions import reads_stream, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
     from airflow_provider.runtime.queries.query import QueryDefinition
 
 log = logging.getLogger(__name__)
 
-_SHOWN: Final = 3
 # Hadoop's FileStatus as text: to ask each of them would take three calls of the JVM a file.
 _STATUS: Final = re.compile(
     r"\{path=(.*?); isDirectory=false; length=\d+; replication=\d+; blocksize=\d+; "
@@ -181,7 +180,7 @@ class _Scans:
         self._refuse(batch, source, found[best], listed[best])
         if self._is_changed and (parts := places[0].in_partitions(paths)):
             what = (
-                f"source {source!r} has files in folders of partitions ({_some(parts)}) beside "
+                f"source {source!r} has files in folders of partitions ({some_of(parts)}) beside "
                 "files whose names Spark takes for patterns, so that it does not read the columns "
                 "of the folders; rename those files"
             )
@@ -205,10 +204,10 @@ class _Scans:
             raise RepeatedFilesError
         if found.repeated or twice:
             what = f"Spark reads files of source {source!r} more than once"
-            raise MisreadInputError(query, batch, f"{what}: {_some(twice or found.repeated)}")
+            raise MisreadInputError(query, batch, f"{what}: {some_of(twice or found.repeated)}")
         if found.foreign:
             what = f"Spark reads files of source {source!r} that are not listed"
-            raise MisreadInputError(query, batch, f"{what}: {_some(found.foreign)}")
+            raise MisreadInputError(query, batch, f"{what}: {some_of(found.foreign)}")
 
     def _warn_of_changes(
         self,
@@ -220,7 +219,7 @@ class _Scans:
         changed = [path for path, modified_ms in scanned if listed[path] != modified_ms]
         if changed:
             text = "query=%s batch=%s source=%s: files were changed after they were listed: %s"
-            log.warning(text, self._query.name, batch, source, _some(changed))
+            log.warning(text, self._query.name, batch, source, some_of(changed))
 
     def _check_range(self, batch: int, leaf: Any, logs: BatchLogs) -> None:
         for place in self._places_of(leaf)[:1]:
@@ -246,8 +245,9 @@ class _Scans:
 
 def _is_range(scanned: tuple[str, str], listed: tuple[str, str]) -> bool:
     """Whether offsets are the logged ones; without a first one the source says where it begins."""
-    begins = listed[0] == NO_OFFSET or offset_value(scanned[0]) == offset_value(listed[0])
-    return begins and offset_value(scanned[1]) == offset_value(listed[1])
+    if offset_value(scanned[1]) != offset_value(listed[1]):
+        return False
+    return listed[0] == NO_OFFSET or bool(offset_value(scanned[0]) == offset_value(listed[0]))
 
 
 def _scanned(files: Any) -> Iterator[tuple[str, int]]:
@@ -266,9 +266,3 @@ def _by_path(listed: Mapping[str, int]) -> dict[str, int]:
 def _comparable(path: str) -> str:
     """Return a path with one slash after the scheme of local files, as Hadoop prints it."""
     return _LOCAL.sub("file:/", path, count=1) if path.startswith("file:") else path
-
-
-def _some(paths: Iterable[str]) -> str:
-    found = sorted(paths)
-    more = f", … {len(found):,} in all" if len(found) > _SHOWN else ""
-    return f"{', '.join(found[:_SHOWN])}{more}"
