@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.command_process import runs_code
 from airflow_provider.runtime.errors import EXIT_RETRY, EXIT_USAGE
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +56,22 @@ def command(folder: Path, code: str) -> subprocess.Popen[bytes]:
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_STREAM_CACHE": "off"},
             start_new_session=True,
         )
+
+
+def test_each_command_that_calls_a_jobs_function_runs_apart():
+    """Each with an argument for the job's function, whatever else it does."""
+
+    def with_entry(parser: argparse.ArgumentParser, above: str = "") -> Iterator[str]:
+        if any(action.dest == "entry" for action in parser._actions):
+            yield above
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, child in action.choices.items():
+                    yield from with_entry(child, above or name)
+
+    found = set(with_entry(main._parser("spark-stream", "", ())))
+    assert {"replay", "rewind", "run", "savepoint"} <= found
+    assert [] == sorted(name for name in found if not runs_code([name]))
 
 
 @pytest.mark.slow

@@ -21,7 +21,9 @@ from airflow_provider.runtime.spark.installation import is_submitted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_RUN_CODE: Final = frozenset({"run", "check", "state", "upgrade"})
+_RUN_CODE: Final = frozenset(
+    {"check", "cleanup", "replay", "rewind", "run", "savepoint", "state", "upgrade"}
+)
 _PASSED_ON: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
