@@ -14,24 +14,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from airflow.sdk import dag, task
 
-from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
-from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.operators.live_with_history import live_with_history
 
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
 PLACE = f"{DATA}/bootstrap"
 MOMENT = "2013-07-01T12:00:00Z"
-# All that is the same for both tasks; what is about state must be.
-JOB: dict[str, Any] = {
-    "job": f"{HERE}/jobs/daily_delays.py:daily_delays_so_far",
-    "job_dir": f"{PLACE}/job",
-    "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},
-    "retries": 3,
-}
 HISTORY = {"input": f"{PLACE}/history", "output": f"{PLACE}/output"}
 LIVE = {"input": f"{PLACE}/arriving", "output": f"{PLACE}/output"}
 
@@ -56,21 +47,17 @@ def flights_bootstrap() -> None:
                     part[["time_hour", "origin", "dep_delay"]].to_csv(unfinished, index=False)
                     unfinished.replace(file)
 
-    bootstrap = SparkBootstrapOperator(
-        task_id="bootstrap",
-        **JOB,
+    put_flights() >> live_with_history(
+        "delays",
+        job=f"{HERE}/jobs/daily_delays.py:daily_delays_so_far",
+        job_dir=f"{PLACE}/job",
         history_params=HISTORY,
-        live_params=LIVE,  # so that what does not fit is said before the history is read
-        output="keep",
-    )
-    live = SparkStreamingOperator(
-        task_id="live",
-        **JOB,
         params=LIVE,
-        from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}",
+        history={"output": "keep"},
         until="available",  # "stopped" for a stream that never ends
+        conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},
+        retries=3,
     )
-    put_flights() >> bootstrap >> live
 
 
 flights_bootstrap()

@@ -142,8 +142,8 @@ def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> N
     """
     airflow = begun.airflow
     run_id = airflow.trigger(BOOTSTRAP)
-    made = begun.succeeds(BOOTSTRAP, run_id, "bootstrap")
-    final = begun.succeeds(BOOTSTRAP, run_id, "live")
+    made = begun.succeeds(BOOTSTRAP, run_id, "delays.history")
+    final = begun.succeeds(BOOTSTRAP, run_id, "delays.live")
 
     assert_same(truth("2013-01-01", "2014-01-01"), begun.flights / "bootstrap" / "output")
     record = open_savepoint(made["url"]).record
@@ -155,9 +155,9 @@ def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> N
     assert not (begun.live_job / "bootstraps").exists()
 
     before = digests(begun.live_job)
-    airflow.clear(BOOTSTRAP, run_id, "bootstrap")
-    task = f"/dags/{BOOTSTRAP}/dagRuns/{run_id}/taskInstances/bootstrap"
-    assert made == begun.succeeds(BOOTSTRAP, run_id, "bootstrap")
+    airflow.clear(BOOTSTRAP, run_id, "delays.history")
+    task = f"/dags/{BOOTSTRAP}/dagRuns/{run_id}/taskInstances/delays.history"
+    assert made == begun.succeeds(BOOTSTRAP, run_id, "delays.history")
     assert 2 == airflow.call("GET", task)["try_number"]
 
     (refused,) = airflow.backfill(

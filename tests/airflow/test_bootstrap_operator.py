@@ -15,8 +15,10 @@ from handmade import MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.live_with_history import live_with_history
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
@@ -113,6 +115,47 @@ def test_it_is_stored_with_its_dag() -> None:
     stored: Any = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict["b"]
 
     assert ("/{{ slice.name }}", HISTORY) == (stored.job_dir, stored.history_params)
+
+
+def test_history_and_the_live_job_in_one_group() -> None:
+    """Both have what the state depends on; what is about one task alone stays with that one."""
+    with DAG("flights", schedule=None) as dag:
+        live_with_history(
+            "daily",
+            job="j:f",
+            job_dir="/job",
+            history_params=HISTORY,
+            params={"input": "/landing"},
+            history={"keep_positions": ["flights"], "retries": 7},
+            until="stopped",
+            conf={"a": "1"},
+            retries=3,
+            on_kill="stop",
+            trigger_rule="all_done",
+            outlets=[Asset("daily")],
+        )
+
+    history, live = dag.get_task("daily.history"), dag.get_task("daily.live")
+    assert isinstance(history, SparkBootstrapOperator)
+    assert isinstance(live, SparkStreamingOperator)
+    assert history.downstream_task_ids == {"daily.live"}
+    assert history.live_params == live.job_params == {"input": "/landing"}
+    assert history.conf == live.conf == {"a": "1"}
+    assert (history.keep_positions, history.retries, live.retries) == (["flights"], 7, 3)
+    assert (history.on_kill_policy, live.on_kill_policy) == ("cancel", "stop")
+    assert (history.trigger_rule, live.trigger_rule) == ("all_done", "all_success")
+    assert (history.outlets, len(live.outlets)) == ([], 1)
+    assert live.from_savepoint == "{{ ti.xcom_pull(task_ids='daily.history')['url'] }}"
+    assert "daily" in dag.task_group_dict
+
+
+@pytest.mark.parametrize("name", ["from_savepoint", "task_id"])
+def test_what_the_group_gives_itself_is_refused(name: str) -> None:
+    """The savepoint is that of the history, the names are fixed."""
+    with DAG("flights", schedule=None), pytest.raises(ConfigError, match=f"{name}: live_with"):
+        live_with_history(
+            "daily", job="j:f", job_dir="/job", history_params={}, params={}, **{name: "x"}
+        )
 
 
 def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
