@@ -1,4 +1,4 @@
-"""Run Apache Spark streams from Apache Airflow; a task is done when its final checkpoint commits.
+"""Run Spark Structured Streaming jobs from Airflow; a task is done when its last commit is.
 
 The package is shipped to Spark drivers as a zip, so importing it loads neither Airflow nor PySpark.
 """
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 __version__: Final = "0.1.0"
 
-_INTEGRATION: Final = "Spark Streaming"
+_INTEGRATION: Final = "Spark Structured Streaming"
 
 # Read by hooks/airflow_settings.py; docs/airflow.md has the table for users.
 _OPTIONS: Final = {
@@ -64,8 +64,8 @@ def get_provider_info() -> dict[str, Any]:
     """
     return {
         "package-name": "airflow-provider-spark-streaming",
-        "name": "Spark Streaming",
-        "description": "Spark streams that end with a final checkpoint and exactly-once sinks.",
+        "name": "Apache Spark Structured Streaming",
+        "description": "Run Spark Structured Streaming jobs that end with a final checkpoint.",
         "versions": [__version__],
         "integrations": [
             {
@@ -99,8 +99,8 @@ def get_provider_info() -> dict[str, Any]:
             for name in ("DriverLogLink", "SavepointLink", "SparkUILink", "StreamLink")
         ],
         "config": {
-            "spark_streaming": {
-                "description": "What the provider of Spark streams cannot know by itself.",
+            "spark_stream": {
+                "description": "Settings of the provider for Apache Spark Structured Streaming.",
                 "options": _OPTIONS,
             }
         },

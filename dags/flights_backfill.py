@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
 SLICES = f"{DATA}/slices"
 # A pool that counts deferred tasks limits drivers over all workers: airflow pools set
-# spark_drivers 4 "drivers of Spark streams" --include-deferred
+# spark_drivers 4 "Spark drivers" --include-deferred
 POOL = os.environ.get("FLIGHTS_POOL", "default_pool")
 THIS_SLICE = f"{SLICES}/{{{{ slice.name }}}}"
 FIRST_DAY = "{{ slice.start | ds }}"

@@ -90,7 +90,7 @@ def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     from places import PLAIN, count_rows, prepare
 
     from airflow_provider.runtime.spark.session import jvm_pid, start_spark
-    from tests.extensions.postgres.sql_support import postgres
+    from tests.extensions.postgres.postgres_support import postgres_server
 
     place = WORK / side
     shutil.rmtree(place, ignore_errors=True)
@@ -98,7 +98,9 @@ def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     spark = start_spark("bench", "local[2]", CONF)
     spark.sparkContext.setLogLevel("ERROR")
     pids = (os.getpid(), jvm_pid(spark))
-    with postgres() if side.startswith("sql") else contextlib.nullcontext("") as database:
+    with (
+        postgres_server() if side.startswith("postgres") else contextlib.nullcontext("") as database
+    ):
         cpu, begun = cpu_seconds(pids), dt.datetime.now(dt.timezone.utc)
         if side == PLAIN:
             all_read = run_plain(spark, folder, place, FILES // batches)

@@ -352,7 +352,7 @@ def metrics_page() -> str:
     ]
     lines = [
         "# Metrics\n",
-        "Each is a gauge, named `spark_streaming.<name>`; [Send metrics](../metrics.md) says where "
+        "Each is a gauge, named `spark_stream.<name>`; [Send metrics](../metrics.md) says where "
         "they go and under which names.\n",
         "| name | one for each | unit | meaning |\n|---|---|---|---|",
         *rows,

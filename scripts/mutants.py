@@ -146,7 +146,7 @@ SURVIVORS: Final[dict[str, str]] = {
     "sinks/committer.py:EpochCommitter._remember:line:6": "it bounds what is kept in memory",
     "extensions/delta/sink.py:DeltaSink._published:line:3": _SAVES,
     "extensions/delta/sink.py:DeltaSink._published:line:10": _SAVES,
-    "extensions/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
+    "extensions/postgres/sink.py:PostgresSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
     "storage/copy_files.py:_link:refusal:1": "the copy in its place refuses the same",

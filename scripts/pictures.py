@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "airflow")]
 from handmade_page import PageJob, reporting
 from page_browser import open_browser
 from page_server import put_rows, put_slice_rows
-from services import Airflow, postgres
+from services import Airflow, postgres_server
 
 from airflow_provider.slices import Slice
 
@@ -66,7 +66,7 @@ def main() -> int:
         os.environ["AIRFLOW_HOME"] = str(folder / "home")
         (folder / "dags").mkdir()
         (folder / "dags" / "warehouse.py").write_text(DAG)
-        url = stack.enter_context(postgres())
+        url = stack.enter_context(postgres_server())
         JOBS.mkdir()
         stack.callback(shutil.rmtree, JOBS)
         more = {"PICTURES": str(JOBS), "PYTHONPATH": str(ROOT)}

@@ -27,7 +27,7 @@ def get_commands() -> list[CLICommand]:
     return [
         ActionCommand(
             name="spark-stream",
-            help="Run and look after Spark streams, and check what a driver needs",
+            help="Run and operate Spark Structured Streaming jobs",
             func=lazy_load_command("airflow_provider.cli.spark_stream.run"),
             args=(_EVERYTHING,),
         )

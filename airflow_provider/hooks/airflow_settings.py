@@ -1,4 +1,4 @@
-"""Settings of the section ``[spark_streaming]`` in Airflow's configuration, read when needed."""
+"""Settings of the section ``[spark_stream]`` in Airflow's configuration, read when needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider.airflow_versions import conf
 from airflow_provider.runtime.control.launcher import OFF
 from airflow_provider.runtime.errors import ConfigError
 
-SECTION: Final = "spark_streaming"
+SECTION: Final = "spark_stream"
 _WORDS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _WEB: Final = re.compile(r"https?://[^/\s]+(/\S*)?")
 

@@ -1,7 +1,7 @@
 """The published interface of the Airflow side: launchers and tabs of the page "Streams".
 
-A package names its kind of launcher as an entry point of the group ``spark_streams.launchers``,
-under the launcher's name, as in ``launcher="livy"``; a tab has the group ``spark_streams.views``.
+A package names its kind of launcher as an entry point of the group ``spark_stream.launchers``,
+under the launcher's name, as in ``launcher="livy"``; a tab has the group ``spark_stream.views``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LauncherKind(Protocol):
         """
 
 
-VIEWS: Final = "spark_streams.views"
+VIEWS: Final = "spark_stream.views"
 """The group of entry points of tabs."""
 
 

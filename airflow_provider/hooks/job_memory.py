@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _PREFIX: Final = "spark_stream_job."
 _DESCRIPTION: Final = (
-    "The Spark stream whose job directory lies at this address; written by its tasks. Delete it "
+    "The streaming job whose job directory is at this address; written by its tasks. Delete it "
     "only to let a task begin a new job in an empty job directory"
 )
 

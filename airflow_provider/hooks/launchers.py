@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARK_SUBMIT: Final = "spark-submit"
-GROUP: Final = "spark_streams.launchers"
+GROUP: Final = "spark_stream.launchers"
 """The group of entry points by which launchers are found."""
 
 

@@ -55,7 +55,7 @@ def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[LocalFolder
     """Return the folder of the logs of a run's drivers."""
     local = local_path_of(job_dir)
     if local is None:
-        return [LocalFolder(str(log_folder.resolve()), f"spark_streaming/{run_id}")]
+        return [LocalFolder(str(log_folder.resolve()), f"spark_stream/{run_id}")]
     return [LocalFolder(str(Path(local).resolve()), f"runs/{run_id}/logs")]
 
 

@@ -77,7 +77,7 @@ class SparkStreamingHook(DriverHook):
     conn_name_attr = "conn_id"
     default_conn_name = "spark_default"
     conn_type = "spark"
-    hook_name = "Spark Streaming"
+    hook_name = "Spark Structured Streaming"
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class SparkStreamingHook(DriverHook):
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
         files = [
-            str(runtime_zip(airflow_home() / "spark_streaming")),
+            str(runtime_zip(airflow_home() / "spark_stream")),
             *_split(self._options.py_files),
         ]
         place = file_of(spec.entry)

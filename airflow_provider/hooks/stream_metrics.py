@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 EMIT_S: Final = 10.0
 """How often a job's metrics are sent at most: its driver puts news of its batches as often."""
-PREFIX: Final = "spark_streaming"
+PREFIX: Final = "spark_stream"
 _DATADOG, _STATSD, _OTEL = "statsd_datadog_enabled", "statsd_on", "otel_on"
 _NOT_SENT: Final = re.compile(r"[^a-zA-Z0-9_.-]")  # Airflow refuses names with others
 _LONGEST: Final = 250  # Airflow refuses longer names, with a stack trace for each
@@ -86,7 +86,7 @@ def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics |
 
 
 def is_on() -> bool:
-    """Whether Airflow sends metrics, and ``[spark_streaming] metrics`` is on."""
+    """Whether Airflow sends metrics, and ``[spark_stream] metrics`` is on."""
     try:
         return backend() is not None and airflow_settings.metrics()
     except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
@@ -112,7 +112,7 @@ def stat_of(
 ) -> tuple[str, dict[str, str] | None]:
     """Return a sample's name and tags for Airflow's stats.
 
-    Without tags the name is ``spark_streaming.<dag>.<task>.<query>.<metric>``, or without the
+    Without tags the name is ``spark_stream.<dag>.<task>.<query>.<metric>``, or without the
     query.
 
     Raises:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-_PAGE: Final = "plugin/spark-streaming"
+_PAGE: Final = "plugin/spark-stream"
 
 
 class StreamLink(BaseOperatorLink):

@@ -45,7 +45,7 @@ def make_app(service: StreamService | None = None) -> FastAPI:
     """
     service = service or StreamService(SystemClock(), lost_job=lost_job)
     app = FastAPI(
-        title="Spark streams",
+        title="Spark Structured Streaming",
         version=__version__,
         description="What the page Streams shows, and what it asks drivers for.",
         openapi_url=None,  # Airflow would not protect it, nor the pages that show it
@@ -123,10 +123,11 @@ def _page(document: dict[str, Any]) -> str:
         for path, method, operation, answer in _operations(document)
     )
     return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Spark streams: API</title>"
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<title>Spark Structured Streaming: API</title>"
         "<style>body{font:15px system-ui;margin:2em;color-scheme:light dark}"
         "td,th{text-align:left;padding:.4em 1em .4em 0;vertical-align:top}</style>"
-        f"<h1>Spark streams: API</h1><p>{escape(document['info']['description'])} "
+        f"<h1>Spark Structured Streaming: API</h1><p>{escape(document['info']['description'])} "
         "<a href=openapi.json>OpenAPI document</a></p>"
         f"<table><tr><th>Method<th>Path<th>What it does<th>Answer</tr>{rows}</table></html>"
     )

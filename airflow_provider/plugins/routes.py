@@ -230,7 +230,7 @@ def _actions(service: StreamService) -> APIRouter:
         "dispose": ("Remove a savepoint; its name confirms it.", actions.dispose),
     }
     for name, (summary, act) in described.items():
-        audit = Depends(action_logging(event=f"spark_streaming_{name}"))
+        audit = Depends(action_logging(event=f"spark_stream_{name}"))
         router.add_api_route(
             f"/{name}",
             _endpoint(service, act),

@@ -43,7 +43,7 @@ def position_key(kind: str, arguments: dict[str, Any]) -> str:
     return f"spark_stream/{kind}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-_DESCRIPTION: Final = "How far a watcher of Spark streams has come; it is written by the watcher"
+_DESCRIPTION: Final = "The position of an asset watcher of streaming jobs; the watcher writes it"
 
 
 class VariableStore:

@@ -47,7 +47,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("SPARK_STREAM_CACHE", str(ROOT / ".work" / "cache"))
 
 from scripts.benchmarks.start import await_ready, make_input
-from tests.airflow.services import AIRFLOW, Airflow, end_drivers, postgres
+from tests.airflow.services import AIRFLOW, Airflow, end_drivers, postgres_server
 from tests.airflow.services import wait_for as wait_until
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def main() -> int:
 def running(arguments: argparse.Namespace) -> Iterator[Bench]:
     """Give an Airflow whose database notes the states of tasks."""
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(postgres())
+        url = stack.enter_context(postgres_server())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dag-")))
         (folder / "dags").mkdir()
         shutil.copy(HERE / "short_tasks.py", folder / "dags")

@@ -55,7 +55,7 @@ SHOWN = """count => {
     new MutationObserver(mark).observe(document, { childList: true, subtree: true });
 }"""
 BEGAN = """() => performance.getEntriesByType("resource")
-    .find((e) => e.name.endsWith("/app.js") && e.name.includes("spark-streaming")).startTime"""
+    .find((e) => e.name.endsWith("/app.js") && e.name.includes("spark-stream")).startTime"""
 DAG = """
 from airflow.sdk import dag
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -186,14 +186,14 @@ def _be_a_page(
     with _client(server) as http:
         wait_s = begin_s
         while not ended.wait(wait_s):
-            took.append(_timed(http, "/spark-streaming/api/jobs"))
+            took.append(_timed(http, "/spark-stream/api/jobs"))
             wait_s = EVERY_S
 
 
 def list_of(server: PageServer) -> Counter[str]:
     """Return why jobs are not shown, and of how many."""
     with _client(server) as http:
-        jobs = http.get("/spark-streaming/api/jobs").json()["jobs"]
+        jobs = http.get("/spark-stream/api/jobs").json()["jobs"]
     return Counter(str(job["reason"]) for job in jobs)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.iceberg import iceberg
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import files, spark_sink
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def sink_of(kind: str, place: str, database: str) -> Any:
     if kind == "iceberg":
         return iceberg("bench.output", catalog=catalog_of(place))
     if kind == "sql-append":
-        return sql(database, "appended")
-    return sql(database, "upserted", mode="upsert", keys=KEYS)
+        return postgres(database, "appended")
+    return postgres(database, "upserted", mode="upsert", keys=KEYS)
 
 
 def prepare(kind: str, place: Path) -> None:
@@ -51,7 +51,7 @@ def count_rows(kind: str, place: Path, database: str) -> int:
         from pyiceberg.catalog import load_catalog
 
         return int(load_catalog(**catalog_of(str(place))).load_table("bench.output").scan().count())
-    if kind.startswith("sql"):
+    if kind.startswith("postgres"):
         import psycopg
 
         with psycopg.connect(database) as connection:

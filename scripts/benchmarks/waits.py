@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from tests.airflow.services import AIRFLOW, Airflow, end_process, postgres
+from tests.airflow.services import AIRFLOW, Airflow, end_process, postgres_server
 from tests.airflow.services import wait_for as wait_until
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main() -> int:
 def running(waits: int) -> Iterator[Bench]:
     """Give an Airflow, and drivers at work."""
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(postgres())
+        url = stack.enter_context(postgres_server())
         parent = MEMORY if MEMORY.is_dir() else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="w", dir=parent)))
         (folder / "dags").mkdir()

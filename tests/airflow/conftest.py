@@ -21,7 +21,7 @@ from services import (  # noqa: E402 - found through the path just set
     airflow_environment,
     copy_dags,
     end_drivers,
-    postgres,
+    postgres_server,
     run_airflow,
 )
 
@@ -99,7 +99,7 @@ def sqlite_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """Give the URL of a PostgreSQL of our own."""
-    with postgres() as url:
+    with postgres_server() as url:
         yield url
 
 

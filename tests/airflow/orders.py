@@ -66,6 +66,6 @@ class Orders:
         connection = psycopg2.connect(self._url)
         cursor = connection.cursor()
         cursor.execute("SELECT id, amount FROM orders ORDER BY 1, 2")
-        rows["sql"] = cursor.fetchall()
+        rows["postgres"] = cursor.fetchall()
         connection.close()
         return rows

@@ -56,7 +56,7 @@ class Browser:
 
     def open(self, **query: Any) -> Any:
         """Open the list, or a view of a job, and return what is there when it has been read."""
-        address = f"{self.airflow}/plugin/spark-streaming"
+        address = f"{self.airflow}/plugin/spark-stream"
         self.page.goto(f"{address}?{urlencode(query)}" if query else address)
         self.page.wait_for_function(HAS_READ)
         return self.page.locator(".ss")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 from handmade_page import put_slices, put_tasks
-from services import Airflow, postgres, run_airflow
+from services import Airflow, postgres_server, run_airflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +86,7 @@ def page_server(folder: Path, **more: str) -> Iterator[PageServer]:
     """Give one that runs, in a folder of its own."""
     os.environ.setdefault("AIRFLOW_HOME", str(folder / "home"))
     (folder / "dags").mkdir(parents=True, exist_ok=True)
-    with postgres() as url:
+    with postgres_server() as url:
         server = PageServer(folder / "home", folder / "dags", url, **more)
         try:
             server.start()

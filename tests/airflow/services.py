@@ -213,7 +213,7 @@ def _copy_installation(installation: Path, to: Path) -> Path:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """Run PostgreSQL behind a Unix socket, and give its SQLAlchemy URL.
 
     Its folder has a short path, for a socket's is limited, and lies where the unprivileged account

@@ -152,10 +152,9 @@ def test_history_and_the_live_job_in_one_group() -> None:
 @pytest.mark.parametrize("name", ["from_savepoint", "task_id"])
 def test_what_the_group_gives_itself_is_refused(name: str) -> None:
     """The savepoint is that of the history, the names are fixed."""
+    arguments: dict[str, Any] = {"history_params": {}, "params": {}, name: "x"}
     with DAG("flights", schedule=None), pytest.raises(ConfigError, match=f"{name}: live_with"):
-        live_with_history(
-            "daily", job="j:f", job_dir="/job", history_params={}, params={}, **{name: "x"}
-        )
+        live_with_history("daily", job="j:f", job_dir="/job", **arguments)
 
 
 def test_a_driver_receives_all_that_was_requested(job: Job) -> None:

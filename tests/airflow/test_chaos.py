@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from chaos import POLICIES, TRIGGERERS, Chaos
 from observing import Observer, Round, processes_of
-from services import HERE, Airflow, end_drivers, postgres, wait_for
+from services import HERE, Airflow, end_drivers, postgres_server, wait_for
 
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
 
@@ -54,7 +54,7 @@ def airflow(tmp_path: Path, place: Path) -> Iterator[Airflow]:
     (dags / "jobs").mkdir(parents=True)
     for name in ("chaotic.py", "jobs/chaotic.py"):
         shutil.copy(HERE / "dags" / name, dags / name)
-    with postgres() as url:
+    with postgres_server() as url:
         airflow = Airflow(tmp_path / "home", dags, url, TEST_DATA=str(place.parent), **HASTE)
         airflow.components += TRIGGERERS[1:]
         try:

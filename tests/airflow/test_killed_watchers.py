@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from chaos import family, send
 from handmade_streams import Stream
-from services import HERE, ROOT, Airflow, postgres, wait_for
+from services import HERE, ROOT, Airflow, postgres_server, wait_for
 
 from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.runtime.base.clock import millis_to_iso
@@ -46,7 +46,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     shutil.copy(HERE / "dags" / "watching.py", folder / "dags")
     shutil.copy(ROOT / "dags" / "flights_each_hour.py", folder / "dags")
     data = str(folder / "data")
-    with postgres() as url:
+    with postgres_server() as url:
         airflow = Airflow(
             folder / "home", folder / "dags", url, TEST_DATA=data, FLIGHTS_DATA=data, **HASTE
         )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 LABELS = {"dag_id": "flights", "task_id": "group.daily"}
-NAMED = "airflow.spark_streaming.flights.group__daily"
+NAMED = "airflow.spark_stream.flights.group__daily"
 OF_QUERY = {metric.name for metric in METRICS if metric.is_of_query}
 OF_JOB = {metric.name for metric in METRICS if not metric.is_of_query}
 
@@ -217,7 +217,7 @@ def test_a_worker_that_waits_itself_sends_it_too(
     with job.lease():
         worker = threading.Thread(target=execute)
         worker.start()
-        named = "airflow.spark_streaming.flights.daily"
+        named = "airflow.spark_stream.flights.daily"
         statsd.receive(lambda: f"{named}.daily.commit_age" in statsd.gauges)
         assert 1.0 == statsd.gauges[f"{named}.healthy"]
     job.end("driver", 1)
@@ -310,8 +310,8 @@ def test_tags_of_influxdb_are_in_the_name_that_is_sent(
     statsd.drain()
 
     tags = "dag_id=flights,task_id=group.daily"
-    assert f"airflow.spark_streaming.healthy,{tags}" in statsd.gauges
-    assert 5200.0 == statsd.gauges[f"airflow.spark_streaming.backlog,{tags},query=daily"]
+    assert f"airflow.spark_stream.healthy,{tags}" in statsd.gauges
+    assert 5200.0 == statsd.gauges[f"airflow.spark_stream.backlog,{tags},query=daily"]
 
 
 def test_attributes_of_opentelemetry_are_the_tags(
@@ -338,9 +338,9 @@ def test_attributes_of_opentelemetry_are_the_tags(
     }
     provider.shutdown()
     airflow_stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
-    assert [(LABELS, 1.0)] == points["airflow.spark_streaming.healthy"]
+    assert [(LABELS, 1.0)] == points["airflow.spark_stream.healthy"]
     of_query = {**LABELS, "query": "daily"}
-    assert [(of_query, 5200.0)] == points["airflow.spark_streaming.backlog"]
+    assert [(of_query, 5200.0)] == points["airflow.spark_stream.backlog"]
     assert OF_JOB | OF_QUERY == {name.rpartition(".")[2] for name in points}
 
 
@@ -349,13 +349,13 @@ def test_values_of_tags_are_parts_of_a_name() -> None:
     sample = Sample("backlog", 1.0, "a+b=c.d")
     labels = {"dag_id": "flüge", "task_id": "group.daily"}
 
-    assert ("spark_streaming.backlog", {**labels, "query": "a+b=c.d"}) == stat_of(
+    assert ("spark_stream.backlog", {**labels, "query": "a+b=c.d"}) == stat_of(
         sample, labels, has_tags=True
     )
-    assert ("spark_streaming.fl_ge.group__daily.a_b_c__d.backlog", None) == stat_of(
+    assert ("spark_stream.fl_ge.group__daily.a_b_c__d.backlog", None) == stat_of(
         sample, labels, has_tags=False
     )
-    assert ("spark_streaming.fl_ge.group__daily.healthy", None) == stat_of(
+    assert ("spark_stream.fl_ge.group__daily.healthy", None) == stat_of(
         Sample("healthy", 1.0), labels, has_tags=False
     )
 
@@ -368,8 +368,8 @@ def test_values_of_tags_are_parts_of_a_name() -> None:
         ({"METRICS__STATSD_ON": "True", "METRICS__STATSD_INFLUXDB_ENABLED": "True"}, True, True),
         ({"METRICS__STATSD_DATADOG_ENABLED": "True"}, True, True),
         ({"METRICS__OTEL_ON": "True"}, True, True),
-        ({"METRICS__OTEL_ON": "True", "SPARK_STREAMING__METRICS": "False"}, False, True),
-        ({"METRICS__OTEL_ON": "True", "SPARK_STREAMING__METRICS": "perhaps"}, False, True),
+        ({"METRICS__OTEL_ON": "True", "SPARK_STREAM__METRICS": "False"}, False, True),
+        ({"METRICS__OTEL_ON": "True", "SPARK_STREAM__METRICS": "perhaps"}, False, True),
     ],
 )
 def test_they_are_sent_when_airflows_own_are(

@@ -192,7 +192,10 @@ def test_a_job_directory_that_is_unmounted_is_not_begun_again(
     jobs.mkdir()
     outputs = Path(airflow_services.environment["TEST_DATA"]) / "nights" / "unmounted" / "output"
     night = Night(
-        airflow_services, "unmounted", jobs=jobs, sinks={"files": str(outputs), "sql": database}
+        airflow_services,
+        "unmounted",
+        jobs=jobs,
+        sinks={"files": str(outputs), "postgres": database},
     )
     mount("--bind", str(disk), str(jobs))
     try:

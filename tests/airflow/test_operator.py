@@ -298,7 +298,7 @@ def test_the_links_lead_to_the_page_of_the_task_instance(job: Job) -> None:
     }
 
     assert ["Driver log", "Savepoint", "Spark UI", "Stream"] == sorted(links)
-    page = "plugin/spark-streaming?dag_id=flights&run_id=run_1&task_id=daily&map_index=-1"
+    page = "plugin/spark-stream?dag_id=flights&run_id=run_1&task_id=daily&map_index=-1"
     assert f"{page}&tab=overview" == links["Stream"]
     assert all(link.startswith(page) and job.url not in link for link in links.values())
 

@@ -99,7 +99,7 @@ def test_a_cleared_run_is_replayed(airflow_services: Airflow, postgres_url: str)
 
 
 def everywhere(rows: Rows) -> dict[str, Rows]:
-    return dict.fromkeys(("files", "delta", "iceberg", "sql"), rows)
+    return dict.fromkeys(("files", "delta", "iceberg", "postgres"), rows)
 
 
 def by_start(root: Path) -> list[Path]:

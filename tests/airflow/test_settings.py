@@ -1,4 +1,4 @@
-"""The section ``[spark_streaming]`` of Airflow's configuration: its options, and wrong values."""
+"""The section ``[spark_stream]`` of Airflow's configuration: its options, and wrong values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from airflow_provider.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OPTIONS = get_provider_info()["config"]["spark_streaming"]["options"]
+OPTIONS = get_provider_info()["config"]["spark_stream"]["options"]
 
 
 def say(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
-    monkeypatch.setenv(f"AIRFLOW__SPARK_STREAMING__{option.upper()}", value)
+    monkeypatch.setenv(f"AIRFLOW__SPARK_STREAM__{option.upper()}", value)
 
 
 @pytest.mark.long
 def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
     """``airflow config list`` knows the provider's section as it knows Airflow's own."""
-    command = [str(AIRFLOW), "config", "list", "--section", "spark_streaming"]
+    command = [str(AIRFLOW), "config", "list", "--section", "spark_stream"]
     if hasattr(cli_config, "ARG_CONFIG_SHOW_VALUES"):  # other versions show them always
         command.append("--show-values")
     listed = subprocess.run(
@@ -43,9 +43,9 @@ def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
     )
 
     found = configparser.ConfigParser()
-    found.read_string(listed.stdout[listed.stdout.index("[spark_streaming]") :])
+    found.read_string(listed.stdout[listed.stdout.index("[spark_stream]") :])
     defaults = {name: option["default"] for name, option in OPTIONS.items()}
-    assert defaults == dict(found["spark_streaming"])
+    assert defaults == dict(found["spark_stream"])
 
 
 @pytest.mark.parametrize(

@@ -61,5 +61,7 @@ def test_a_piece_of_a_dag_file_makes_its_tasks(block: Block, tmp_path: Any) -> N
 
     made = [name for name, value in names.items() if before.get(name) is not value]
     assert made or around.tasks, "it makes nothing"
-    if ("Operator(" in block.text or "live_with_history(" in block.text) and "@dag" not in block.text:
+    if (
+        "Operator(" in block.text or "live_with_history(" in block.text
+    ) and "@dag" not in block.text:
         assert around.tasks

@@ -254,7 +254,7 @@ def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, conn_id: str, *, is_well: bool
 ) -> None:
     """The folder of jobs is tried with the connection of Airflow's configuration, as for a task."""
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", conn_id)
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__STORAGE_CONN_ID", conn_id)
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"job-root": f"s3://{BUCKET}/jobs"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
 
@@ -384,7 +384,7 @@ def test_airflows_processes_open_the_job_by_the_id_alone(
         job = lake.job("lake")
         job.finish()
     states = airflow.follow("lake", run_id, "complete", until=("success", "failed"), within=60)
-    page = f"{airflow.environment['AIRFLOW__API__PORT']}/spark-streaming/api/dags/lake/runs"
+    page = f"{airflow.environment['AIRFLOW__API__PORT']}/spark-stream/api/dags/lake/runs"
     answer = httpx.get(
         f"http://127.0.0.1:{page}/{quote(run_id, safe='')}/tasks/complete/-1/runs",
         headers={"Authorization": f"Bearer {airflow.token}"},
@@ -421,7 +421,7 @@ def test_the_page_opens_a_job_as_its_task_does(
     assert [RUN] == [run.run_id for run in runs("lake").runs]
     with pytest.raises(Exception, match="cannot be read: .*check the credentials"):
         runs(None)
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", "lake")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__STORAGE_CONN_ID", "lake")
     again = StreamService(SystemClock(), limit_s=20)
     (row,) = asyncio.run(again.list_jobs([index_of(finished, None)])).jobs
     assert "finished" == row.state
@@ -459,7 +459,7 @@ def test_a_connection_that_cannot_be_taken_is_named(
 
 def test_the_default_connection_is_for_jobs_in_s3_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job on a disk needs none, so that a wrong default is no error there."""
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", "nobody_knows")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__STORAGE_CONN_ID", "nobody_knows")
 
     assert credentials_of(None, "/jobs/flights") is None
     assert credentials_of(None, None) is None

@@ -377,10 +377,10 @@ def test_only_triggerers_listen() -> None:
     ``test_the_dags_of_the_tests_parse``.
     """
     code = (
-        "from airflow_provider.plugins.spark_streams import SparkStreamsPlugin\n"
-        "print(SparkStreamsPlugin().listeners)\n"
+        "from airflow_provider.plugins.spark_stream import SparkStreamPlugin\n"
+        "print(SparkStreamPlugin().listeners)\n"
         "import airflow.jobs.triggerer_job_runner\n"
-        "print([each.__name__ for each in SparkStreamsPlugin().listeners])"
+        "print([each.__name__ for each in SparkStreamPlugin().listeners])"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

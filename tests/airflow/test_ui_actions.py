@@ -92,7 +92,7 @@ class Editor:
         claims |= {"sub": name, "role": "USER"}
         self.token = jwt.encode(claims, secret, header["alg"], headers=header)
         self._http = httpx.Client(
-            base_url=f"http://127.0.0.1:{airflow.port}/spark-streaming/api",
+            base_url=f"http://127.0.0.1:{airflow.port}/spark-stream/api",
             headers={"Authorization": f"Bearer {self.token}", "X-Spark-Streaming": "1"},
             timeout=60,
             trust_env=False,
@@ -145,7 +145,7 @@ def logged(airflow: Airflow) -> list[tuple[str, str]]:
     """Return the actions in the audit log, and who has carried them out."""
     found = airflow.call("GET", f"/eventLogs?dag_id={DAG}&order_by=when&limit=100")["event_logs"]
     entries = [(entry["event"], entry["owner"]) for entry in found]
-    return [entry for entry in entries if entry[0].startswith("spark_streaming_")]
+    return [entry for entry in entries if entry[0].startswith("spark_stream_")]
 
 
 @pytest.fixture
@@ -239,4 +239,4 @@ def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow, editor: E
     assert stream.truth() == stream.output()
 
     acted = ["take", "verify", "dispose", "stop", "verify", *ACTIONS, "cancel", "stop", "drain"]
-    assert [(f"spark_streaming_{each}", "editor") for each in acted] == logged(airflow)
+    assert [(f"spark_stream_{each}", "editor") for each in acted] == logged(airflow)

@@ -28,7 +28,7 @@ from airflow_provider.hooks.task_runs import Period, instance_run_id, owner_of
 from airflow_provider.plugins.app import content_version, static_files
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.shared_reads import SavepointCache
-from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
+from airflow_provider.plugins.spark_stream import SparkStreamPlugin
 from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import extensions
@@ -811,12 +811,12 @@ def test_an_application_that_has_ended_is_linked_to_the_history_server(
 
     own = "http://127.0.0.1:4040"
     assert [own, own] == links()
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__HISTORY_SERVER", "https://spark.example/ui/")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__HISTORY_SERVER", "https://spark.example/ui/")
     assert [own, "https://spark.example/ui/history/local-1%2F..%2Fx"] == links()
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__HISTORY_SERVER", "spark.example")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__HISTORY_SERVER", "spark.example")
     wrong = page.call("GET", f"{address('running')}/runs")
     assert 409 == wrong.status_code
-    assert "[spark_streaming] history_server = 'spark.example'" in wrong.json()["detail"]
+    assert "[spark_stream] history_server = 'spark.example'" in wrong.json()["detail"]
 
 
 def test_a_job_is_opened_by_the_connection_of_the_rendered_fields(page: Page) -> None:
@@ -844,9 +844,9 @@ def test_a_job_is_opened_by_the_connection_of_the_rendered_fields(page: Page) ->
 def test_the_page_learns_how_often_to_ask(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is Airflow's configuration that says so; a wrong value is one line."""
     assert {"refresh_s": 5.0} == page.call("GET", "settings").json()
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__REFRESH_S", "30")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__REFRESH_S", "30")
     assert {"refresh_s": 30.0} == page.call("GET", "settings").json()
-    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__REFRESH_S", "often")
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAM__REFRESH_S", "often")
     wrong = page.call("GET", "settings")
     assert (409, 1) == (wrong.status_code, wrong.json()["detail"].count("refresh_s = 'often'"))
 
@@ -1277,7 +1277,7 @@ def test_every_action_is_in_the_audit_log(page: Page) -> None:
 
     with create_session() as session:
         (entry,) = session.scalars(select(Log)).all()
-        assert ("spark_streaming_cancel", "editor", "flights", "running") == (
+        assert ("spark_stream_cancel", "editor", "flights", "running") == (
             entry.event,
             entry.owner,
             entry.dag_id,
@@ -1466,20 +1466,20 @@ def test_the_plugin_names_the_page_and_its_application() -> None:
     """
     The page's address is relative and changes with its content; the application is mounted once.
     """
-    plugin = SparkStreamsPlugin()
+    plugin = SparkStreamPlugin()
 
     (page,) = plugin.react_apps
     (app,) = plugin.fastapi_apps
-    assert f"spark-streaming/static/{content_version()}/app.js" == page["bundle_url"]
-    assert ("/spark-streaming", app["app"]) == (app["url_prefix"], plugin.fastapi_apps[0]["app"])
+    assert f"spark-stream/static/{content_version()}/app.js" == page["bundle_url"]
+    assert ("/spark-stream", app["app"]) == (app["url_prefix"], plugin.fastapi_apps[0]["app"])
 
 
 @pytest.mark.long
 def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
     """Every process of Airflow imports it, and only the API server needs more."""
     code = (
-        "import sys, airflow_provider.plugins.spark_streams as it; "
-        "it.SparkStreamsPlugin(); "
+        "import sys, airflow_provider.plugins.spark_stream as it; "
+        "it.SparkStreamPlugin(); "
         "print(*(n for n in sys.modules if n.startswith('airflow_provider')))"
     )
 
@@ -1487,7 +1487,7 @@ def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
 
     plugins = "airflow_provider.plugins"
     names = {"airflow_provider", "airflow_provider.airflow_versions"}
-    expected = names | {plugins, f"{plugins}.spark_streams"}
+    expected = names | {plugins, f"{plugins}.spark_stream"}
     assert expected == set(run.stdout.split())
 
 

@@ -398,7 +398,7 @@ def test_the_links_of_a_task_lead_to_the_page(
         within=20,
     )
 
-    page = "plugin/spark-streaming?dag_id=page&run_id=one&task_id=running&map_index=-1&tab="
+    page = "plugin/spark-stream?dag_id=page&run_id=one&task_id=running&map_index=-1&tab="
     tabs = {
         "Stream": "overview",
         "Spark UI": "runs",

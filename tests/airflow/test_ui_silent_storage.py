@@ -47,7 +47,7 @@ def test_a_bucket_that_never_answers_holds_nobody(server: PageServer) -> None:
     def be_a_page() -> None:
         with client(server) as http:
             while not ended.is_set():
-                lists.append(timed(http, "/spark-streaming/api/jobs"))
+                lists.append(timed(http, "/spark-stream/api/jobs"))
                 ended.wait(1.0)
 
     threads = [threading.Thread(target=be_a_page) for _ in range(PAGES)]
@@ -58,7 +58,7 @@ def test_a_bucket_that_never_answers_holds_nobody(server: PageServer) -> None:
             for _ in range(30):
                 own += [timed(http, f"/api/v2/{path}")[0] for path in ("version", "dags")]
                 ended.wait(0.3)
-            last = timed(http, "/spark-streaming/api/jobs")[1]
+            last = timed(http, "/spark-stream/api/jobs")[1]
     finally:
         ended.set()
         for thread in threads:

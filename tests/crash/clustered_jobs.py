@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.iceberg import iceberg
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, spark_sink
 
 SCHEMA = "time timestamp, k string, v int"
@@ -50,7 +50,7 @@ def everywhere(ctx: JobContext) -> None:
             files(f"{place}/files"),
             delta(f"{place}/delta"),
             iceberg("ns.out", catalog=json.loads(ctx.params["catalog"])),
-            sql(ctx.params["url"], "out"),
+            postgres(ctx.params["url"], "out"),
         ],
     )
     ctx.write("sparks", rows, to=spark_sink("parquet", {"path": f"{place}/spark"}))

@@ -15,7 +15,7 @@ from drivers import Drivers  # noqa: E402 - found through the path just set
 from streams import Place  # noqa: E402 - the same
 
 from tests.contract.conftest import serve_s3  # noqa: E402 - the same
-from tests.extensions.postgres.sql_support import new_database, postgres  # noqa: E402
+from tests.extensions.postgres.postgres_support import new_database, postgres_server  # noqa: E402
 from tests.unit.job_reader import strays  # noqa: E402
 
 
@@ -36,7 +36,7 @@ def drivers(place: Place) -> Iterator[Drivers]:
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """Yield the address of a server of PostgreSQL."""
-    with postgres() as url:
+    with postgres_server() as url:
         yield url
 
 

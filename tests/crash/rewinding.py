@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider.extensions.postgres.sink import sql
+from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoints.rewind import (
 from airflow_provider.runtime.testing.job_directories import a_run, identified
 from tests.extensions.delta import delta_support
 from tests.extensions.iceberg import iceberg_support
-from tests.extensions.postgres import sql_support
+from tests.extensions.postgres import postgres_support
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
 CATALOG = "catalog.json"
@@ -58,15 +58,17 @@ class Sql:
     """The ``sql`` sink, for whose staging no Spark is needed."""
 
     def __init__(self, url: str) -> None:
-        self._sink = sql(url, "t")
+        self._sink = postgres(url, "t")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
     def stage(self, df: Any, epoch: Any) -> Any:
-        task, data = self._sink.begin_staging(sql_support.schema_of(sql_support.SCHEMA), epoch)
+        task, data = self._sink.begin_staging(
+            postgres_support.schema_of(postgres_support.SCHEMA), epoch
+        )
         rows = list(enumerate(df.rows))
-        assert [len(rows)] == list(task(0, sql_support.lines_of(rows)))
+        assert [len(rows)] == list(task(0, postgres_support.lines_of(rows)))
         return self._sink.end_staging(data, epoch)
 
 
@@ -105,7 +107,7 @@ class Job:
             "files": HandStagedFiles(self._root / "files").visible(),
             "delta": delta_support.visible(self._root / "delta"),
             "iceberg": sorted(name for _, name in iceberg),
-            "sql": [name for (name,) in sql_support.Table(self._url).rows("name")],
+            "postgres": [name for (name,) in postgres_support.Table(self._url).rows("name")],
         }
 
     def rewind(self, run_id: str) -> None:

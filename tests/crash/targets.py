@@ -36,7 +36,7 @@ class Target:
         """Return the location as a parameter of the job."""
         if self.kind == "iceberg":
             return json.dumps(self._catalog())
-        places = {"bucket": f"s3://{BUCKET}/{self.root.name}/{self.name}", "sql": self.url}
+        places = {"bucket": f"s3://{BUCKET}/{self.root.name}/{self.name}", "postgres": self.url}
         return places.get(self.kind, str(self.root / self.name))
 
     def values(self, column: str) -> list[Any]:

@@ -17,7 +17,7 @@ from streams import Place, write_events
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.cluster import Cluster
 from tests.extensions.iceberg.iceberg_support import catalog_properties, load
-from tests.extensions.postgres.sql_support import postgres
+from tests.extensions.postgres.postgres_support import postgres_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(400)]
 
@@ -38,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with postgres() as found:
+    with postgres_server() as found:
         yield found
 
 
@@ -95,7 +95,7 @@ def test_every_sink_is_written_from_other_processes(
         "files": lambda: in_files(place.output / "files"),
         "delta": lambda: in_delta(place.output / "delta"),
         "iceberg": lambda: in_iceberg(catalog),
-        "sql": lambda: in_sql(url),
+        "postgres": lambda: in_sql(url),
         "spark": lambda: in_files(place.output / "spark"),
     }
     found = {name: sorted(read()) for name, read in readers.items()}

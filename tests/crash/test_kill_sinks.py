@@ -49,8 +49,8 @@ class Target:
 
     @property
     def params(self):
-        places = {"iceberg": lambda: json.dumps(self._catalog), "sql": lambda: self._url}
-        places["upsert"] = places["sql"]
+        places = {"iceberg": lambda: json.dumps(self._catalog), "postgres": lambda: self._url}
+        places["upsert"] = places["postgres"]
         places["bucket"] = lambda: self._bucket_url
         place = places.get(self.kind, lambda: str(self._root / "output"))()
         sink = "partitioned" if self.kind == "bucket" else self.kind
@@ -153,12 +153,12 @@ class Reader:
 # Files are written in test_kill_driver.py, too.
 QUICK = [
     pytest.param("bucket", 8, 1, marks=pytest.mark.whole),
-    pytest.param("sql", 8, 1, marks=pytest.mark.whole),
+    pytest.param("postgres", 8, 1, marks=pytest.mark.whole),
     pytest.param("delta", 8, 1, marks=pytest.mark.soak),
 ]
 LONG = [
     pytest.param(kind, 200, None, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
-    for kind in ("files", "partitioned", "bucket", "delta", "iceberg", "sql", "upsert")
+    for kind in ("files", "partitioned", "bucket", "delta", "iceberg", "postgres", "upsert")
 ]
 
 

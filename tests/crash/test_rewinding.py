@@ -24,7 +24,7 @@ from tests.present import present
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-SINKS = ("files", "delta", "iceberg", "sql")
+SINKS = ("files", "delta", "iceberg", "postgres")
 # In the order in which one rewind comes by.
 DEATHS = (
     "restore.begun",
@@ -34,8 +34,8 @@ DEATHS = (
     "delta.reverted",
     "iceberg.reverting",
     "iceberg.reverted",
-    "sql.reverting",
-    "sql.reverted",
+    "postgres.reverting",
+    "postgres.reverted",
     "revert.done",
     "restore.copied",
     "restore.numbered",
@@ -145,7 +145,7 @@ CHOSEN = {
     "files.reverted_one",
     "delta.reverted",
     "iceberg.reverting",
-    "sql.reverted",
+    "postgres.reverted",
     "restore.begun",
     "restore.numbered",
 }

@@ -17,11 +17,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 EVENTS = [(n, "abc"[n % 3], n) for n in range(12)]
 EPOCH = ("sink.staged", "sink.kept", "sink.precommitted", "sink.published", "sink.committed")
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
-KINDS = ("files", "bucket", "delta", "iceberg", "sql")
+KINDS = ("files", "bucket", "delta", "iceberg", "postgres")
 CASES = [(kind, mode, "rules") for kind in KINDS for mode in ("streaming", "batch")]
 # What comes late is kept in the same way, and corrected records are read beside the source.
 CASES += [("files", "streaming", "late"), ("files", "streaming", "corrected")]
-IN_TEST_ALL = {CASES[0], ("sql", "streaming", "rules"), ("delta", "batch", "rules"), *CASES[-2:]}
+IN_TEST_ALL = {
+    CASES[0],
+    ("postgres", "streaming", "rules"),
+    ("delta", "batch", "rules"),
+    *CASES[-2:],
+}
 
 
 @pytest.mark.parametrize(

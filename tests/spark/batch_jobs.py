@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -96,13 +96,13 @@ def limited(ctx: JobContext) -> None:
 def rolling(ctx: JobContext) -> None:
     """Count per key, each count in the place of the one before."""
     counted = events(ctx, watermark=None).groupBy("k").agg(F.count("*").alias("n"))
-    sink = sql(ctx.params["place"], "counts", mode="upsert", keys=["k"])
+    sink = postgres(ctx.params["place"], "counts", mode="upsert", keys=["k"])
     ctx.write("out", counted, to=sink, output_mode="update")
 
 
 def upserted(ctx: JobContext) -> None:
     """Keep each key's last row."""
-    sink = sql(ctx.params["place"], "counts", mode="upsert", keys=["k"])
+    sink = postgres(ctx.params["place"], "counts", mode="upsert", keys=["k"])
     ctx.write("out", rows_of(events(ctx)).select("k", F.col("v").cast("long").alias("n")), to=sink)
 
 

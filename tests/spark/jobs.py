@@ -23,7 +23,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.iceberg import iceberg
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -849,8 +849,8 @@ def marked_rows(ctx: JobContext) -> None:
         "partitioned": lambda place: files(place, partition_by="k"),
         "delta": delta,
         "iceberg": lambda place: iceberg("ns.out", catalog=json.loads(place)),
-        "sql": lambda place: sql(place, "out"),
-        "upsert": lambda place: sql(place, "out", mode="upsert", keys=["v"]),
+        "postgres": lambda place: postgres(place, "out"),
+        "upsert": lambda place: postgres(place, "out", mode="upsert", keys=["v"]),
     }
     rows = events(ctx).select("v", "k", F.expr("uuid()").alias("mark"))
     ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["place"]))

@@ -319,9 +319,9 @@ def kafka_without_jar(ctx: JobContext) -> None:
 
 
 def to_sql(ctx: JobContext) -> None:
-    from airflow_provider.extensions.postgres import sql
+    from airflow_provider.extensions.postgres import postgres
 
-    ctx.write("counts", clicks(ctx), to=sql(ctx.params["dsn"], "counts"))  # here
+    ctx.write("counts", clicks(ctx), to=postgres(ctx.params["dsn"], "counts"))  # here
 
 
 def kafka_away(ctx: JobContext) -> None:

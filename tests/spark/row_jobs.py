@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.iceberg import iceberg
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, for_each_batch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,7 +26,7 @@ MAKE: dict[str, Callable[[str, str], Any]] = {
     "bucket": lambda place, _: files(place),
     "delta": lambda place, _: delta(place),
     "iceberg": lambda place, name: iceberg(f"ns.{name}", catalog=json.loads(place)),
-    "sql": sql,
+    "postgres": postgres,
 }
 
 

@@ -27,7 +27,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.storage.open import open_storage
-from tests.extensions.postgres.sql_support import postgres
+from tests.extensions.postgres.postgres_support import postgres_server
 
 pytestmark = pytest.mark.spark
 
@@ -206,7 +206,7 @@ def test_a_rolling_count_is_written_once_per_key(spark, place):
     """
     prepare(place, "rolling")
     counts = Counter(k for _, k, _ in ALL)
-    with postgres() as url:
+    with postgres_server() as url:
         final = run(spark, place, "rolling", mode="automatic", params={"place": url})
         with psycopg.connect(url) as connection:
             assert counts == dict(connection.execute("SELECT k, n FROM counts").fetchall())

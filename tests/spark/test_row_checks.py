@@ -30,7 +30,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.errors.explanation import FailureClass
 from tests.crash.targets import Target
-from tests.extensions.postgres.sql_support import postgres
+from tests.extensions.postgres.postgres_support import postgres_server
 from tests.pairwise import mark_whole
 
 pytestmark = pytest.mark.spark
@@ -539,18 +539,18 @@ def test_a_batch_that_crosses_a_limit_is_not_published(spark, place):
 
 @pytest.fixture(scope="module")
 def database():
-    with postgres() as url:
+    with postgres_server() as url:
         yield url
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
-    ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "sql"))],
+    ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "postgres"))],
 )
 def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
     """Neither that of the output nor that of the kept rows; what both had published stays."""
-    url = request.getfixturevalue("database") if kind == "sql" else ""
+    url = request.getfixturevalue("database") if kind == "postgres" else ""
     write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
     out, taken = (Target(kind, place.root, url, name) for name in ("out", "taken"))
     how: Any = {"files_per_batch": "1", "run_id": "r", "sink": kind, "kept_sink": kind}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider.extensions.delta.sink import delta
-from airflow_provider.extensions.postgres.sink import sql
+from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.jobdir.datasets import datasets_of, folder_dataset, table_dataset
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
@@ -109,8 +109,8 @@ def test_a_query_says_what_it_reads_and_writes(caplog):
     sinks = (
         files("/out"),
         delta("s3://b/t"),
-        sql("postgresql://u:secret@db/shop", "sales.orders"),
-        sql("postgresql://u:secret@db:6000/shop", "orders"),
+        postgres("postgresql://u:secret@db/shop", "sales.orders"),
+        postgres("postgresql://u:secret@db:6000/shop", "orders"),
         DiscardSink(files("/x")),
         Broken(),
         OfUsers(),

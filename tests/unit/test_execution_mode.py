@@ -87,7 +87,7 @@ def test_the_mode_of_a_runs_first_attempt_stays(asked, stored, wanted):
     [
         [query()],
         [query("one"), query("other", reads=(source("a"), source("b", format="Parquet")))],
-        [query(output_mode="update", to=types.SimpleNamespace(name="sql", keys=("k",)))],
+        [query(output_mode="update", to=types.SimpleNamespace(name="postgres", keys=("k",)))],
         [query(output_mode="complete")],
         [query(reads=(source(options={"cleanSource": "OFF", "maxFilesPerTrigger": "1"}),))],
         [query("a", to=files("/out/a")), query("b", reads=(source(path="/out/ab"),))],
@@ -138,7 +138,7 @@ def test_each_operator_that_batch_would_change_is_named(kind, why, refuses):
         ([query(reads=(source(options={"maxFileAge": "1d"}),))], "files of any age", True),
         ([query(native_sink=spark_sink("noop"))], "Spark's own sink spark:noop", True),
         (
-            [query(does=("Project",), to=types.SimpleNamespace(name="sql", keys=("k",)))],
+            [query(does=("Project",), to=types.SimpleNamespace(name="postgres", keys=("k",)))],
             "the later epoch's wins",
             False,
         ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LAUNCHERS = "spark_streams.launchers"
+LAUNCHERS = "spark_stream.launchers"
 BROKEN = {
     "one_that_raises": ("raise ValueError('no licence')", "ValueError: no licence"),
     "one_that_needs_more": ("import nothing_of_that_name", "ModuleNotFoundError"),
@@ -56,7 +56,7 @@ def test_an_extension_that_cannot_be_used_is_named(name, install):
     code, message = BROKEN[name]
     install(LAUNCHERS, name, code)
 
-    with pytest.raises(ConfigError, match=f"(?s)spark_streams.launchers: '{name}' .*{message}"):
+    with pytest.raises(ConfigError, match=f"(?s)spark_stream.launchers: '{name}' .*{message}"):
         extensions.load_extension(LAUNCHERS, name)
 
 

@@ -136,6 +136,6 @@ def test_logs_lie_with_the_run_or_with_airflow(tmp_path):
     assert [LocalFolder(str(tmp_path / "real"), "runs/r1/logs")] == log_folders(
         str(tmp_path / "job"), "r1", tmp_path / "logs"
     )
-    assert [LocalFolder(str(tmp_path / "logs"), "spark_streaming/r1")] == log_folders(
+    assert [LocalFolder(str(tmp_path / "logs"), "spark_stream/r1")] == log_folders(
         "s3://bucket/job", "r1", tmp_path / "logs"
     )

@@ -445,9 +445,9 @@ def expressions(panel: Any) -> list[str]:
 
 def test_the_dashboard_asks_for_metrics_that_exist():
     """Each query of it names one, and each metric has its place in it."""
-    dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-streams.json").read_text())
+    dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-stream.json").read_text())
     asked = expressions(dashboard)
-    named = [set(re.findall(r"\bairflow_spark_streaming_(\w+)", query)) for query in asked]
+    named = [set(re.findall(r"\bairflow_spark_stream_(\w+)", query)) for query in asked]
 
     assert asked
     assert all(named)
@@ -474,8 +474,8 @@ def test_the_mapping_of_statsd_exporter_gives_the_names_of_the_dashboard():
 
     job = {"dag_id": "flights", "task_id": "group__daily"}
     assert (f"{PREFIX}restarts", job) == mapped(
-        "airflow.spark_streaming.flights.group__daily.restarts"
+        "airflow.spark_stream.flights.group__daily.restarts"
     )
     assert (f"{PREFIX}backlog", {**job, "query": "q"}) == mapped(
-        "airflow.spark_streaming.flights.group__daily.q.backlog"
+        "airflow.spark_stream.flights.group__daily.q.backlog"
     )

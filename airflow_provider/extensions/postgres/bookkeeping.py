@@ -1,4 +1,4 @@
-"""Bookkeeping of the ``sql`` sink in the database: its own tables, and the queries on them.
+"""Bookkeeping of the ``postgres`` sink in the database: its own tables, and the queries on them.
 
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over

@@ -138,9 +138,9 @@ def server_of(url: str) -> Server:
     if not url.startswith(_SCHEMES):
         scheme = re.match(r"[a-z][a-z0-9+.]*(?=://)", url)
         shown = f", not {scheme[0]}:…" if scheme else ""
-        msg = f"sql: the address must be postgresql://user@host/database{shown}"
+        msg = f"postgres: the address must be postgresql://user@host/database{shown}"
         raise ConfigError(msg)
-    require_extra("the sql sink", "sql", "psycopg", on_executors=True)
+    require_extra("the postgres sink", "postgres", "psycopg", on_executors=True)
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
@@ -149,7 +149,7 @@ def server_of(url: str) -> Server:
     except psycopg.Error:
         # libpq's own message repeats parts of the address.
         msg = (
-            "sql: the address is not one that libpq reads; write "
+            "postgres: the address is not one that libpq reads; write "
             "postgresql://user:password@host:port/database and percent-encode special characters"
         )
         raise ConfigError(msg) from None

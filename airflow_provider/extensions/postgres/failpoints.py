@@ -7,13 +7,13 @@ from typing import Final
 ALL: Final = (
     #: Epoch N not visible in the table: the next start finds `commits/N` and publishes what is not
     #: there yet.
-    "sql.committing",
+    "postgres.committing",
     #: Epoch N in the table, unknown to the job directory: the next start finds `commits/N` and
     #: publishes what is not there yet.
-    "sql.committed",
+    "postgres.committed",
     #: The table unchanged: the same command, which `status` names, reverts what is left.
-    "sql.reverting",
+    "postgres.reverting",
     #: The epochs removed from the table, and refused from then on: the same command, which `status`
     #: names, reverts what is left.
-    "sql.reverted",
+    "postgres.reverted",
 )

@@ -43,8 +43,8 @@ def publish(books: Books, committable: Committable, fence: Fence, *, confirmed: 
                 books.record_writer(committable.writer)
         books.drop_staged(staged_id)
         fence.check()
-        failpoints.hit("sql.committing")
-    failpoints.hit("sql.committed")
+        failpoints.hit("postgres.committing")
+    failpoints.hit("postgres.committed")
 
 
 def _insert(books: Books, committable: Committable, staged_id: int) -> None:
@@ -196,8 +196,8 @@ def revert(books: Books, committables: Sequence[Committable], fence: Fence) -> N
                 books.record_epoch(committable.epoch, rows=0, is_reverted=True)
             books.drop_staged(books.staged_for(committable))
         fence.check()
-        failpoints.hit("sql.reverting")
-    failpoints.hit("sql.reverted")
+        failpoints.hit("postgres.reverting")
+    failpoints.hit("postgres.reverted")
 
 
 def _remove(books: Books, table: TableInfo, epochs: Sequence[Epoch]) -> None:

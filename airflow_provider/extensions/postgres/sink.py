@@ -1,4 +1,4 @@
-"""The ``sql`` sink: the order of its steps, and their retries."""
+"""The ``postgres`` sink: the order of its steps, and their retries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _AWAY: Final = RetryPolicy(first_s=0.5, for_s=30.0)
 """The retries while the database does not answer, or another transaction holds a lock."""
 
 
-def sql(
+def postgres(
     url: str,
     table: str,
     *,
@@ -64,7 +64,7 @@ def sql(
     bookkeeping_schema: str = "spark_stream",
     undo_epochs: int = 1000,
     idle_timeout_s: float = 20.0,
-) -> SqlSink:
+) -> PostgresSink:
     """Write a query's rows into a table of PostgreSQL, each epoch in one transaction.
 
     Args:
@@ -87,11 +87,13 @@ def sql(
     """
     columns = (keys,) if isinstance(keys, str) else tuple(keys)
     to = Destination(TableName(table), mode, columns, epoch_column, undo_epochs)
-    return SqlSink(url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s)
+    return PostgresSink(
+        url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s
+    )
 
 
-class SqlSink:
-    """See :func:`sql`, which makes one."""
+class PostgresSink:
+    """See :func:`postgres`, which makes one."""
 
     api_version = 1
 
@@ -116,7 +118,7 @@ class SqlSink:
 
     @property
     def name(self) -> str:
-        return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
+        return f"postgres:{self._server.host}/{self._server.database}/{self._to.table.text}"
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the table; one without a schema is taken for ``public``."""

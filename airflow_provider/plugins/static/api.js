@@ -44,7 +44,7 @@ export function get(path) {
 
 async function fresh(path) {
   try {
-    const data = await answerOf(await fetch(addressOf(`spark-streaming/api/${path}`)));
+    const data = await answerOf(await fetch(addressOf(`spark-stream/api/${path}`)));
     kept.delete(path);
     kept.set(path, data);
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
@@ -57,7 +57,7 @@ async function fresh(path) {
 export async function post(path, body) {
   const headers = { "Content-Type": "application/json", "X-Spark-Streaming": "1" };
   const sent = { method: "POST", headers, body: JSON.stringify(body) };
-  return answerOf(await fetch(addressOf(`spark-streaming/api/${path}`), sent));
+  return answerOf(await fetch(addressOf(`spark-stream/api/${path}`), sent));
 }
 
 /** How often the page asks again; one call for all views. */

@@ -16,7 +16,7 @@ export async function showPlainTable() {
   place.append(note);
   document.body.append(place);
   removeWithThePage(location.pathname);
-  const answer = await fetch(addressOf("spark-streaming/api/jobs"));
+  const answer = await fetch(addressOf("spark-stream/api/jobs"));
   const { jobs } = await answer.json();
   const table = document.createElement("table");
   addRow(table, COLUMNS);

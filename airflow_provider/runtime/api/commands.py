@@ -1,6 +1,6 @@
 """The published interface of commands: what a package adds to ``spark-stream``.
 
-A command is a module, named as an entry point of the group ``spark_streams.commands``; the entry
+A command is a module, named as an entry point of the group ``spark_stream.commands``; the entry
 point's name is the command's. ``airflow spark-stream`` has the same commands.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-COMMANDS: Final = "spark_streams.commands"
+COMMANDS: Final = "spark_stream.commands"
 """The group of entry points."""
 
 

@@ -1,6 +1,6 @@
 """The published interface of storages: places where jobs, savepoints and outputs can be.
 
-A storage from another package is an entry point of the group ``spark_streams.storages``. The entry
+A storage from another package is an entry point of the group ``spark_stream.storages``. The entry
 point's name is the scheme of its addresses; its object is a :class:`StorageKind`. The package must
 be installed wherever an address is opened: on workers, on the triggerer, and beside the driver.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STORAGES: Final = "spark_streams.storages"
+STORAGES: Final = "spark_stream.storages"
 """The group of entry points."""
 
 GoOn = Callable[[], None]

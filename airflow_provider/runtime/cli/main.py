@@ -177,7 +177,8 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
     modules = {**_MODULES, **dict(more)}
     extensions = () if command in modules else names_in(COMMANDS)
     parser = CommandParser(
-        prog=name, description="Run Spark streams that end with a final checkpoint."
+        prog=name,
+        description="Run Spark Structured Streaming jobs that end with a final checkpoint.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

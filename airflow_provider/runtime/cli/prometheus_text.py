@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
-PREFIX: Final = "airflow_spark_streaming_"
+PREFIX: Final = "airflow_spark_stream_"
 """The names that metrics have when Airflow sends them, so that one dashboard shows both."""
 
 

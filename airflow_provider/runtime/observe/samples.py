@@ -31,7 +31,7 @@ class Metric(NamedTuple):
     """One metric; each is a gauge.
 
     Attributes:
-        name: after ``spark_streaming.``.
+        name: after ``spark_stream.``.
         meaning: one sentence without its full stop.
         is_of_query: whether each query of a job has its own.
     """

@@ -32,7 +32,7 @@ def replayed() -> None:
             "files": f"{PLACE}/files",
             "delta": f"{PLACE}/delta",
             "iceberg": json.dumps(CATALOG),
-            "sql": os.environ.get("TEST_SQL", ""),
+            "postgres": os.environ.get("TEST_SQL", ""),
         },
         until="available",
         on_clear="replay",

@@ -376,9 +376,9 @@ def any_catalog(request, tmp_path):
     if request.param == "sqlite":
         yield catalog_properties(tmp_path)
         return
-    from tests.airflow.services import postgres
+    from tests.airflow.services import postgres_server
 
-    with postgres() as uri:
+    with postgres_server() as uri:
         yield catalog_properties(tmp_path, uri)
 
 

@@ -1,4 +1,4 @@
-"""The ``sql`` sink with Spark's own executors: what they stage, and that it is every type exactly."""
+"""The ``postgres`` sink with Spark's own executors: what they stage, and that it is every type exactly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from contracts import DyingElsewhere
 
-from airflow_provider.extensions.postgres.sink import SqlSink, sql
+from airflow_provider.extensions.postgres.sink import PostgresSink, postgres
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
-from tests.extensions.postgres.sql_support import Fence, postgres
+from tests.extensions.postgres.postgres_support import Fence, postgres_server
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with postgres() as url:
+    with postgres_server() as url:
         yield url
 
 
@@ -65,7 +65,7 @@ def test_texts_and_bytes_arrive_as_they_are(spark, url):
         rows, "n int, t string, a array<string>, b binary, m map<string, string>"
     )
 
-    assert len(TEXTS) == publish(sql(url, "texts"), df)
+    assert len(TEXTS) == publish(postgres(url, "texts"), df)
     assert rows == ask(url, "SELECT n, t, a, b, m FROM texts ORDER BY n")
 
 
@@ -94,7 +94,7 @@ def test_numbers_and_times_arrive_exactly_in_any_time_zone(spark, url):
     spark.conf.set("spark.sql.session.timeZone", "Europe/Prague")
     try:
         df = spark.createDataFrame([*full, nulls], schema)
-        assert 5 == publish(sql(url, "numbers"), df)
+        assert 5 == publish(postgres(url, "numbers"), df)
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
 
@@ -108,7 +108,7 @@ def test_numbers_and_times_arrive_exactly_in_any_time_zone(spark, url):
 def test_nan_is_stored_as_nan(spark, url):
     """NaN is a value of PostgreSQL's floating point types, and stays one."""
     df = spark.createDataFrame([(math.nan, math.nan)], "d double, f float")
-    publish(sql(url, "nans"), df)
+    publish(postgres(url, "nans"), df)
 
     assert [("NaN", "NaN")] == ask(url, "SELECT d::text, f::text FROM nans")
 
@@ -118,7 +118,7 @@ def test_a_text_with_a_nul_character_is_refused_while_it_is_staged(spark, url):
     df = spark.createDataFrame([("a\0b",)], "t string")
 
     with pytest.raises(Exception, match="invalid byte sequence .* 0x00"):
-        publish(sql(url, "nul"), df)
+        publish(postgres(url, "nul"), df)
     assert [(None,)] == ask(url, "SELECT to_regclass('nul')")
 
 
@@ -129,7 +129,7 @@ def test_a_stream_with_state_is_staged_batch_by_batch(spark, url, tmp_path):
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    sink = sql(url, "counts", mode="upsert", keys=["k"])
+    sink = postgres(url, "counts", mode="upsert", keys=["k"])
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     counts = source.load().groupBy((F.col("value") % 3).alias("k")).count()
     staged: list[int] = []
@@ -161,19 +161,19 @@ def test_a_frame_without_rows_makes_the_table_and_publishes_an_epoch(spark, url)
     """Readers of an empty result find the table with its columns."""
     df = spark.createDataFrame([], "a int, b array<int>")
 
-    assert 0 == publish(sql(url, "nothing"), df)
+    assert 0 == publish(postgres(url, "nothing"), df)
     assert [] == ask(url, "SELECT a, b, spark_epoch FROM nothing")
 
 
-class SqlCase:
+class PostgresCase:
     """One table, written to in mode ``append``."""
 
     def __init__(self, url: str, table: str) -> None:
         self.url = url
         self.table = table
 
-    def open(self) -> SqlSink:
-        return sql(self.url, self.table)
+    def open(self) -> PostgresSink:
+        return postgres(self.url, self.table)
 
     def visible(self) -> list[tuple[Any, ...]]:
         if ask(self.url, f"SELECT to_regclass('{self.table}')") == [(None,)]:
@@ -183,8 +183,8 @@ class SqlCase:
 
 class TestSqlSink(DyingElsewhere):
     @pytest.fixture
-    def case(self, url: str) -> SqlCase:
+    def case(self, url: str) -> PostgresCase:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP SCHEMA IF EXISTS spark_stream CASCADE")
             connection.execute("DROP TABLE IF EXISTS contract")
-        return SqlCase(url, "contract")
+        return PostgresCase(url, "contract")

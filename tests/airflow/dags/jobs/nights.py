@@ -8,14 +8,14 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from airflow_provider.extensions.delta import delta
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, spark_sink
 
 # Of each place, for each name that *sinks* may have.
 SINKS: dict[str, Callable[[str], Any]] = {
     "files": files,
     "delta": delta,
-    "sql": lambda url: sql(url, "nights"),
+    "postgres": lambda url: postgres(url, "nights"),
 }
 
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.iceberg import iceberg
-from airflow_provider.extensions.postgres import sql
+from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files
 
 
@@ -28,6 +28,6 @@ def write_everywhere(ctx: JobContext) -> None:
         files(ctx.params["files"]),
         delta(ctx.params["delta"]),
         iceberg("ns.orders", catalog=json.loads(ctx.params["iceberg"])),
-        sql(ctx.params["sql"], "orders"),
+        postgres(ctx.params["postgres"], "orders"),
     ]
     ctx.write("orders", once, to=sinks)

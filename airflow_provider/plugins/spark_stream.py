@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from airflow_provider.airflow_versions import AirflowPlugin, has_asset_state
 
-URL_PREFIX: Final = "/spark-streaming"
+URL_PREFIX: Final = "/spark-stream"
 """Where the API and the static files are mounted, below Airflow's own address."""
 PAGE: Final = "Streams"
 """The name in the bar, under which the page's module registers its component in the browser."""
 _TRIGGERER: Final = "airflow.jobs.triggerer_job_runner"
 
 
-class SparkStreamsPlugin(AirflowPlugin):
+class SparkStreamPlugin(AirflowPlugin):
     """Adds the page "Streams" to Airflow's bar, and its API to the API server."""
 
-    name = "spark_streams"
+    name = "spark_stream"
 
     @property
     def listeners(self) -> list[Any]:  # type: ignore[override]  # looked at in each process
@@ -51,7 +51,7 @@ class SparkStreamsPlugin(AirflowPlugin):
                 "name": PAGE,
                 "bundle_url": bundle,
                 "destination": "nav",
-                "url_route": "spark-streaming",
+                "url_route": "spark-stream",
                 "nav_top_level": True,
             }
         ]

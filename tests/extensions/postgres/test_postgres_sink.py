@@ -1,4 +1,4 @@
-"""The ``sql`` sink on a real PostgreSQL: once, whatever dies, and whichever driver is late."""
+"""The ``postgres`` sink on a real PostgreSQL: once, whatever dies, and whichever driver is late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_provider.extensions.postgres.copy import (
     is_compatible,
     is_own_type,
 )
-from airflow_provider.extensions.postgres.sink import sql
+from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -38,14 +38,14 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
-from tests.extensions.postgres.sql_support import (
+from tests.extensions.postgres.postgres_support import (
     SCHEMA,
     Fence,
     Frame,
     Table,
     hand_staged,
     lines_of,
-    postgres,
+    postgres_server,
     schema_of,
 )
 from tests.present import present
@@ -59,7 +59,7 @@ UPSERT = {"mode": "upsert", "keys": "id"}
 
 @pytest.fixture(scope="module")
 def server():
-    with postgres() as url:
+    with postgres_server() as url:
         yield url
 
 
@@ -922,14 +922,14 @@ def test_a_column_fits_if_it_holds_every_value_unchanged(rows, there, fits):
 def test_another_address_is_refused(address):
     """Only PostgreSQL's own addresses are taken."""
     with pytest.raises(ConfigError, match="must be postgresql://"):
-        sql(address, "t")
+        postgres(address, "t")
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", ".t", "t.", 'a"b'])
 def test_a_name_that_is_none_is_refused(url, name):
     """A table's name has one or two parts."""
     with pytest.raises(ConfigError, match=r"write table or schema\.table"):
-        sql(url, name)
+        postgres(url, name)
 
 
 @pytest.mark.parametrize(
@@ -964,7 +964,7 @@ def test_the_password_is_shown_nowhere(url):
             Table(bad).sink.check(Frame(schema_of(SCHEMA)), "append")
         shown += traceback.format_exception(caught.value)
     with pytest.raises(ConfigError) as caught:
-        sql(f"postgresql://u:{secret}@[::1/d", "t")
+        postgres(f"postgresql://u:{secret}@[::1/d", "t")
     shown += traceback.format_exception(caught.value)
 
     assert secret == task.server.parameters["password"]
@@ -976,4 +976,4 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
     with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):
-        sql("postgresql://h/d", "t")
+        postgres("postgresql://h/d", "t")

@@ -1,4 +1,4 @@
-"""A real PostgreSQL, and drivers of the ``sql`` sink with rows made by hand instead of by Spark."""
+"""A real PostgreSQL, and drivers of the ``postgres`` sink with rows made by hand instead of by Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from pyspark.sql.types import StructType
 
-from airflow_provider.extensions.postgres.sink import SqlSink, sql
+from airflow_provider.extensions.postgres.sink import PostgresSink, postgres
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Staged
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
@@ -79,7 +79,7 @@ def new_database(server: str) -> str:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """Run PostgreSQL behind a Unix socket only, and give the URL of its superuser."""
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, account = Path(name), _account()
@@ -162,8 +162,8 @@ class Frame(FrameBase):
         return self.schema.names
 
 
-class HandStagedSql(SqlSink):
-    """The ``sql`` sink, whose staging copies rows as Spark's tasks do, without Spark."""
+class HandStagedPostgres(PostgresSink):
+    """The ``postgres`` sink, whose staging copies rows as Spark's tasks do, without Spark."""
 
     def stage(self, df: Any, epoch: EpochId) -> Staged:
         rows = df.rows if isinstance(df, Frame) else df
@@ -173,10 +173,10 @@ class HandStagedSql(SqlSink):
         return self.end_staging(data, epoch)
 
 
-def hand_staged(url: str, table: str, **options: Any) -> HandStagedSql:
-    """Return the sink as ``sql(…)`` makes it, staged by hand."""
-    made = HandStagedSql.__new__(HandStagedSql)
-    made.__dict__.update(sql(url, table, **options).__dict__)
+def hand_staged(url: str, table: str, **options: Any) -> HandStagedPostgres:
+    """Return the sink as ``postgres(…)`` makes it, staged by hand."""
+    made = HandStagedPostgres.__new__(HandStagedPostgres)
+    made.__dict__.update(postgres(url, table, **options).__dict__)
     return made
 
 
@@ -207,7 +207,7 @@ class Table:
         self.url = url
         self.name = name
         self.options = options
-        self.sink: SqlSink = sql(url, name, **options)
+        self.sink: PostgresSink = postgres(url, name, **options)
 
     def stage(
         self,
