@@ -296,7 +296,7 @@ SETTINGS: Final = """\
 ## Settings
 
 They are given with `--conf` or the operator's `conf`, by a connection, in `spark-defaults.conf`, or
-by the job itself. [Settings of Spark](defaults.md) says which one wins. A refused value is refused
+by the job itself. [Settings of Spark](spark-settings.md) says which one wins. A refused value is refused
 wherever it comes from.
 """
 TITLES: Final[Mapping[str, str]] = {

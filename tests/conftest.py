@@ -30,7 +30,7 @@ settings.load_profile("choice")
 OURS = Path(__file__).parents[1] / ".work"
 if OURS not in Path(os.environ.get("SPARK_STREAM_CACHE", "")).parents:
     os.environ["SPARK_STREAM_CACHE"] = str(OURS / "cache")
-os.environ.pop("SPARK_STREAM_POOL", None)
+os.environ.pop("SPARK_STREAM_WARM_DRIVERS", None)
 # Tests of several processes share the machine's slots, and each says itself how many drivers it has.
 os.environ["SPARK_STREAM_LOCAL_DRIVERS"] = "off"
 

@@ -88,7 +88,7 @@ class SubmittingOperator(LineageOperator):
         launcher: what starts the driver: ``spark-submit``, which is the default, ``emr-serverless``
             with a connection of type ``aws``, or ``livy``; see docs/launchers.md.
         launcher_options: the launcher's own options; they win over those of the connection's extra.
-        warm: use a matching warm driver of the worker's pool; None for what the connection's
+        warm: use a matching warm driver on the worker's machine; None for what the connection's
             extra says, ``{"warm": true}``.
         arguments: the fields of :class:`SubmitOptions`; those of :class:`LineageOperator`, and
             Airflow's own.

@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=20, help="of the DAG; 0 for none at once")
     parser.add_argument("--chains", type=int, default=2, help="tasks that run at a time")
-    parser.add_argument("--pool", type=int, default=2, help="warm drivers")
+    parser.add_argument("--warm", type=int, default=2, help="warm drivers")
     parser.add_argument("--spaced", type=int, default=6, help="tasks that come one by one")
     parser.add_argument("--spacing", type=float, default=25.0, help="seconds between those")
     parser.add_argument("--slices", type=int, default=0, help="of a backfill")
@@ -169,7 +169,7 @@ def running(arguments: argparse.Namespace) -> Iterator[Bench]:
             "SHORT_CHAINS": str(arguments.chains),
             "SHORT_MODE": arguments.mode,
             "PYTHONPATH": str(ROOT),
-            "SPARK_STREAM_POOL": str(folder / "pool"),
+            "SPARK_STREAM_WARM_DRIVERS": str(folder / "pool"),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
         }
         stack.callback(end_drivers, WORK)
@@ -203,7 +203,13 @@ class Bench:
     @contextlib.contextmanager
     def pool(self) -> Iterator[None]:
         """Keep warm drivers for the block."""
-        command = [str(AIRFLOW.with_name("spark-stream")), "pool", "start", "--master", MASTER]
+        command = [
+            str(AIRFLOW.with_name("spark-stream")),
+            "warm-drivers",
+            "start",
+            "--master",
+            MASTER,
+        ]
         with (self._folder / "pool.log").open("wb") as log:
             process = subprocess.Popen(
                 [*command, "--size", str(self._arguments.pool)],

@@ -4,7 +4,7 @@ Flink comes from its own wheel, in an environment of its own, and runs as a loca
 JobManager, one TaskManager with two slots, on loopback. The job counts and sums per key and minute,
 from CSV to CSV, as a stream and in BATCH. *Warm*: Flink's own duration of the job on the running
 cluster, against a run in a JVM that has run the job before. *Command*: ``flink run`` against
-``spark-stream run --pool``, as whole processes. Both sides take turns within a round, and every
+``spark-stream run --warm``, as whole processes. Both sides take turns within a round, and every
 output is compared with the truth.
 """
 
@@ -99,7 +99,7 @@ def main() -> int:
     home = install()
     large, small = make_input(arguments.rows), make_input(SMALL)
     os.environ["SPARK_STREAM_CACHE"] = str(WORK / "cache")
-    os.environ["SPARK_STREAM_POOL"] = str(WORK / "pool")
+    os.environ["SPARK_STREAM_WARM_DRIVERS"] = str(WORK / "pool")
     shutil.rmtree(WORK / "runs", ignore_errors=True)
     found: Found = {}
     from scripts.benchmarks.start import make_archive
@@ -403,7 +403,7 @@ def run_pooled(data: Input, mode: str, place: Path) -> float:
     await_ready(os.environ)
     params = {"input": data.folder, "output": place / "runtime"}
     given = [part for key, value in params.items() for part in ("--param", f"{key}={value}")]
-    command = [*CLI, "run", "--pool", str(place / "job"), "--entry", f"{JOB}:minutes"]
+    command = [*CLI, "run", "--warm", str(place / "job"), "--entry", f"{JOB}:minutes"]
     return timed([*command, "--mode", mode, *given, *conf_options()], os.environ)
 
 
@@ -416,7 +416,7 @@ def conf_options() -> list[str]:
 def pool() -> Iterator[None]:
     """Keep one warm driver for the block."""
     with (WORK / "pool.log").open("wb") as log:
-        command = [*CLI, "pool", "start", *conf_options()]
+        command = [*CLI, "warm-drivers", "start", *conf_options()]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield

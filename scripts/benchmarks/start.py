@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.extensions.warm_drivers.warm_drivers_command import ask
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def main() -> int:
     environ = {
         **os.environ,
         "SPARK_STREAM_CACHE": str(WORK / "cache"),
-        "SPARK_STREAM_POOL": str(WORK / "pool"),
+        "SPARK_STREAM_WARM_DRIVERS": str(WORK / "pool"),
     }
     make_archive(environ)
     found: dict[tuple[str, str], list[float]] = {side: [] for side in [*sides, ("plain", "")]}
@@ -105,8 +105,8 @@ def make_archive(environ: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def pool(environ: Mapping[str, str]) -> Iterator[None]:
     """Keep one warm driver for the block."""
-    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "pool"]
-    with Path(environ["SPARK_STREAM_POOL"]).with_suffix(".log").open("wb") as log:
+    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "warm-drivers"]
+    with Path(environ["SPARK_STREAM_WARM_DRIVERS"]).with_suffix(".log").open("wb") as log:
         process = subprocess.Popen([*command, "start"], env=environ, stdout=log, stderr=log)
     try:
         yield
@@ -128,7 +128,7 @@ def await_ready(environ: Mapping[str, str], size: int = 1) -> None:
 def states(environ: Mapping[str, str]) -> list[str]:
     """Return the states of the pool's drivers; none of a pool that is not up yet."""
     try:
-        answer = ask(Path(environ["SPARK_STREAM_POOL"]), "status")
+        answer = ask(Path(environ["SPARK_STREAM_WARM_DRIVERS"]), "status")
     except ConfigError:
         return []
     return [driver["state"] for driver in answer["drivers"]]
@@ -145,7 +145,7 @@ def run(side: str, mode: str, number: int, environ: Mapping[str, str]) -> float:
             part for key, value in DEFAULT_200.items() for part in ("--conf", f"{key}={value}")
         ]
     if side == "pool":
-        command.append("--pool")
+        command.append("--warm")
     own = {} if side in {"archive", "pool"} else {"SPARK_STREAM_CACHE": "off"}
     return timed(command, {**environ, **own})
 

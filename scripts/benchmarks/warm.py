@@ -18,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.extensions.warm_drivers.warm_drivers_command import ask
 from scripts.benchmarks.start import ENTRY, await_ready, make_archive, make_input, pool, timed
 
 WORK = ROOT / ".work" / "warm"
 MODES = ("streaming", "batch")
 SPACE_S = 2.0
-COMMAND = [str(ROOT / ".venv" / "bin" / "spark-stream"), "run", "--pool", "--entry", ENTRY]
+COMMAND = [str(ROOT / ".venv" / "bin" / "spark-stream"), "run", "--warm", "--entry", ENTRY]
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     make_input(WORK / "in")
-    os.environ |= {"SPARK_STREAM_POOL": str(WORK / "pool")}
+    os.environ |= {"SPARK_STREAM_WARM_DRIVERS": str(WORK / "pool")}
     os.environ.setdefault("SPARK_STREAM_CACHE", str(ROOT / ".work" / "cache"))
     make_archive(os.environ)
     with pool(os.environ):
@@ -93,7 +93,7 @@ def report(name: str, found: list[tuple[float, float]]) -> None:
 
 def held() -> str:
     """Return what the driver holds."""
-    (driver,) = ask(Path(os.environ["SPARK_STREAM_POOL"]), "status")["drivers"]
+    (driver,) = ask(Path(os.environ["SPARK_STREAM_WARM_DRIVERS"]), "status")["drivers"]
     children = Path(f"/proc/{driver['pid']}/task/{driver['pid']}/children").read_text().split()
     (jvm,) = (each for each in children if Path(f"/proc/{each}/comm").read_text() == "java\n")
     files = len(list(Path(f"/proc/{jvm}/fd").iterdir()))

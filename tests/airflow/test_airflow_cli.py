@@ -53,7 +53,7 @@ def test_help_is_that_of_spark_stream(sqlite_airflow: dict[str, str]) -> None:
 
     assert EXIT_OK == done.returncode, done.stderr
     assert done.stdout.startswith("usage: airflow spark-stream [-h] [--version] COMMAND ...\n")
-    for command in ("status", "savepoint", "pool", "check-connection"):
+    for command in ("status", "savepoint", "warm-drivers", "check-connection"):
         assert f"\n    {command} " in done.stdout or f"\n    {command}\n" in done.stdout
 
 

@@ -37,7 +37,7 @@ def becoming(user: pwd.struct_passwd, umask: str) -> list[str]:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """Yield the folder of the recipe of docs/trust.md: setgid, and the group's alone."""
+    """Yield the folder of the recipe of docs/security.md: setgid, and the group's alone."""
     folder = Path(tempfile.mkdtemp(prefix="two-users-"))
     folder.chmod(0o755)
     streams = folder / "streams"

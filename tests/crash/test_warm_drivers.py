@@ -58,7 +58,7 @@ class Job:
     def command(self, *, job: str = "gated", **environment: str) -> Driver:
         """Start the command."""
         own = {**self._pool.environment, **environment}
-        return self._drivers.run(job, {"gate": str(self.gate)}, "--pool", **own)
+        return self._drivers.run(job, {"gate": str(self.gate)}, "--warm", **own)
 
     def attempts(self) -> list[dict[str, Any]]:
         found = self._place.job_dir.glob("runs/*/attempts/*.json")
@@ -192,7 +192,7 @@ def test_a_jvm_that_outlives_its_runs_process_is_one_that_may_still_write(job, p
         os.kill(ready.child, signal.SIGKILL)
         assert EXIT_RETRY == ran.wait(), ran.log
         assert not holder.is_gone()
-        other = job.command(SPARK_STREAM_POOL=str(job.gate.parent / "none"))
+        other = job.command(SPARK_STREAM_WARM_DRIVERS=str(job.gate.parent / "none"))
         await_until(lambda: "a driver may still write there" in other.log, why=other.log)
         job.gate.touch()
         assert EXIT_OK == other.wait(), other.log
@@ -289,7 +289,7 @@ class Submission:
 
 @pytest.fixture
 def submission(place: Place, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Submission:
-    monkeypatch.setenv("SPARK_STREAM_POOL", str(pool.folder))
+    monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(pool.folder))
     return Submission(place, place.root / "d1.log")
 
 

@@ -20,7 +20,7 @@ from streams import CONF
 import airflow_provider
 from airflow_provider.extensions.warm_drivers.client import Handover, WarmRun, hand_over
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
-from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.extensions.warm_drivers.warm_drivers_command import ask
 from airflow_provider.runtime.errors import ConfigError
 from tests.jvm import jvm_options
 
@@ -85,14 +85,20 @@ class Pool:
         self.folder = Path(tempfile.mkdtemp(prefix="pool-"))
         self.root, self.master, self._size = root, master, size
         self.conf = {**CONF, "spark.driver.extraJavaOptions": jvm_options(), **(conf or {})}
-        self.environment = {**plain_environment(), "SPARK_STREAM_POOL": str(self.folder)}
+        self.environment = {**plain_environment(), "SPARK_STREAM_WARM_DRIVERS": str(self.folder)}
         self._own = environment
         self._runs = 0
         self._start()
 
     def _start(self) -> None:
         settings = [f"--conf={key}={value}" for key, value in self.conf.items()]
-        command = ["pool", "start", f"--size={self._size}", f"--master={self.master}", *settings]
+        command = [
+            "warm-drivers",
+            "start",
+            f"--size={self._size}",
+            f"--master={self.master}",
+            *settings,
+        ]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "airflow_provider.runtime.cli", *command],

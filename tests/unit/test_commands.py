@@ -64,9 +64,9 @@ def test_every_command_has_examples_that_it_takes():
             assert callable(parser.parse_args(own).command)
     assert "  spark-stream init my-stream\n" in parser.format_help()
     group = next(
-        g for a in parser._actions for n, g in dict(a.choices or ()).items() if n == "pool"
+        g for a in parser._actions for n, g in dict(a.choices or ()).items() if n == "warm-drivers"
     )
-    assert "  spark-stream pool start --size 2\n" in group.format_help()
+    assert "  spark-stream warm-drivers start --size 2\n" in group.format_help()
 
 
 def test_every_command_has_a_section_of_the_page():

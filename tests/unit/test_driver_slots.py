@@ -36,7 +36,7 @@ ONE = SlotLimits(work=1, life=9)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPARK_STREAM_POOL", str(tmp_path / "pool"))
+    monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(tmp_path / "pool"))
     return slot_folder()
 
 
@@ -199,7 +199,7 @@ def test_slots_that_cannot_be_used_are_said_and_hold_nobody_up(
 ) -> None:
     """A folder of another user, or none, lets the driver start, with a warning in its log."""
     (tmp_path / "pool").write_text("a file", encoding="utf-8")
-    monkeypatch.setenv("SPARK_STREAM_POOL", str(tmp_path / "pool"))
+    monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(tmp_path / "pool"))
     monkeypatch.setenv(LIMIT, "1")
     job = JobDirectoryBuilder(tmp_path / "job").begin()
 

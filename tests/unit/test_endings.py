@@ -10,7 +10,7 @@ from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.observe.endings import Remains, silent_failure
 
-PAGE = Path(__file__).parents[2] / "docs" / "debug-a-red-task.md"
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 LATE = (
     "spark-stream: error: source 'clicks' (csv at /data/07) cannot be read: the input path does not "
     "exist: /data/07",

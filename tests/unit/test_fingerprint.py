@@ -20,7 +20,7 @@ from airflow_provider.runtime.checkpoint.topology import (
     side_by_side,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "upgrading-jobs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "change-a-job.md"
 OPERATOR = OperatorFingerprint(
     id=0,
     kind="stateStoreSave",

@@ -1,4 +1,4 @@
-"""Two users of one job directory: the recipe of docs/trust.md, with two real users."""
+"""Two users of one job directory: the recipe of docs/security.md, with two real users."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run
 
 ROOT = Path(airflow_provider.__file__).parent
-DOCS = ROOT.parent / "docs" / "upgrading-jobs.md"
+DOCS = ROOT.parent / "docs" / "change-a-job.md"
 _TAKES_AN_ADDRESS = re.compile(r"\b(directory_at|known_job|open_job_directory|job_source)\(")
 _FOLLOWS = ("directory_in_force", "add_job_dir", "version_in_force")
 
@@ -162,7 +162,13 @@ def test_whatever_takes_an_address_follows_upgrades_or_says_why_not():
 NOT_FOLLOWING = frozenset(
     [
         *("check", "completion", "driver", "init", "ls", "package", "run", "upgrade"),
-        *("checkpoint plan-drain", "checkpoint show", "pool start", "pool status", "pool stop"),
+        *(
+            "checkpoint plan-drain",
+            "checkpoint show",
+            "warm-drivers start",
+            "warm-drivers status",
+            "warm-drivers stop",
+        ),
         *(
             "cleanup",
             "replay",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POOL_SOCKET: Final = "pool.sock"
-"""Where the pool answers ``pool status`` and ``pool stop``."""
+"""Where the pool answers ``warm-drivers status`` and ``warm-drivers stop``."""
 RUNS_SOCKET: Final = "runs.sock"
 """Where clients queue: whichever driver is free accepts the next one."""
 
@@ -51,7 +51,7 @@ def check_pool_folder(folder: Path) -> None:
     """Refuse a folder that other users can open, or whose socket names would be too long."""
     check_user_folder(folder)
     if len(os.fsencode(folder / RUNS_SOCKET)) > _LONGEST_PATH:
-        msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_POOL"
+        msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_WARM_DRIVERS"
         raise ConfigError(msg)
 
 

@@ -1,4 +1,4 @@
-"""The side of a run that wants a warm driver: ``run --pool``, and a submission of Airflow's.
+"""The side of a run that wants a warm driver: ``run --warm``, and a submission of Airflow's.
 
 A client queues at the pool's socket. A free driver accepts it and says ``free``; only then the
 client sends the run, and only its ``go`` gives the run away.
@@ -127,9 +127,9 @@ def hand_over(
         check_user(channel)
         taken = _offer(channel, handover, files)
     except (FileNotFoundError, ConnectionRefusedError):
-        taken = f"there is no pool in {folder}"
+        taken = f"there is no driver pool in {folder}"
     except TimeoutError:
-        taken = f"no driver of the pool in {folder} was free for {wait_s:.0f} s"
+        taken = f"no warm driver in {folder} was free for {wait_s:.0f} s"
     except (ConfigError, OSError, ValueError) as error:
         taken = str(error)
     except BaseException:
@@ -148,7 +148,7 @@ def _offer(channel: socket.socket, handover: Handover, files: Sequence[int]) -> 
     send(channel, handover.to_dict(), files)
     answer = receive(channel) or {"refused": "it has ended"}
     if answer != READY:
-        return f"the pool's drivers cannot take it: {answer.get('refused')}"
+        return f"no warm driver matches: {answer.get('refused')}"
     send(channel, GO)
     return WarmRun(channel, int(free["pid"]))
 

@@ -87,7 +87,7 @@ class FixedSettings:
         ):
             for key in sorted({*left, *right}):
                 if left.get(key) != right.get(key):
-                    return f"its {kind} {key} is another one than the run's"
+                    return f"its {kind} {key} differs from the run's"
         return None
 
 

@@ -174,7 +174,7 @@ def current_umask() -> int:
 
 def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return this user's folder, for sockets of warm drivers and slots; it may not exist."""
-    if own := environ.get("SPARK_STREAM_POOL"):
+    if own := environ.get("SPARK_STREAM_WARM_DRIVERS"):
         return Path(own)
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "spark-stream"
@@ -187,6 +187,6 @@ def check_user_folder(folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         msg = (
             f"{folder}: a pool's folder must be this user's alone (mode 0700); remove it, or name "
-            "another one in the variable SPARK_STREAM_POOL"
+            "another one in the variable SPARK_STREAM_WARM_DRIVERS"
         )
         raise ConfigError(msg)

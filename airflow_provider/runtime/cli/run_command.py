@@ -110,13 +110,13 @@ def _number(value: int | None, is_minimum: bool = False) -> str:  # noqa: FBT001
 def _add_run(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     run = add(commands, "run", _run, "run a job until its final checkpoint has committed")
     add_programs(add_options(run, RunSpec))
-    run.add_argument("--pool", action="store_true", help="run it in a warm driver of the pool")
+    run.add_argument("--warm", action="store_true", help="run it in a warm driver")
     add_json(run, "print the final checkpoint as JSON")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     spec = read_options(named_program(arguments), RunSpec)
-    if arguments.pool and arguments.spark is None:
+    if arguments.warm and arguments.spark is None:
         code: int | None = load_known(WARM_DRIVERS, "run")(spec)
         if code is not None:
             return code

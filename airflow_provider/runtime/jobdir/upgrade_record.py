@@ -279,7 +279,7 @@ def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
     """Return the directory of the version in force for a job's address.
 
     Every use of an address goes through this function, or is about one version;
-    docs/upgrading-jobs.md has the table.
+    docs/change-a-job.md has the table.
 
     Args:
         job_dir: the address of a version of the job, such as the first one.

@@ -2,7 +2,7 @@
 
 Other settings win over the chosen ones, in this order: the job's (``ctx.spark.conf.set``), the
 run's own (``--conf``, the operator's ``conf``), the connection's, those of ``spark-submit`` and
-``spark-defaults.conf``. docs/defaults.md has the list for users, with measurements.
+``spark-defaults.conf``. docs/spark-settings.md has the list for users, with measurements.
 
 Spark takes any name that begins with ``spark.`` and ignores an unknown one silently. The names that
 the supported Sparks know are in ``settings.txt``; scripts/spark_settings.py writes it.

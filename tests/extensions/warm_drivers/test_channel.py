@@ -160,7 +160,7 @@ def test_a_folder_too_long_for_a_socket_is_refused(folder):
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({"SPARK_STREAM_POOL": "/mine", "XDG_RUNTIME_DIR": "/run/user/7"}, "/mine"),
+        ({"SPARK_STREAM_WARM_DRIVERS": "/mine", "XDG_RUNTIME_DIR": "/run/user/7"}, "/mine"),
         ({"XDG_RUNTIME_DIR": "/run/user/7"}, "/run/user/7/spark-stream"),
         ({}, f"/tmp/spark-stream-{os.geteuid()}"),  # noqa: S108 - nothing is made there
     ],

@@ -106,7 +106,7 @@ def own_signals() -> Iterator[None]:
 @pytest.fixture
 def pool(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make the folder this process's pool, and the settings of its driver."""
-    monkeypatch.setenv("SPARK_STREAM_POOL", str(folder))
+    monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(folder))
     monkeypatch.setattr(FixedSettings, "of", lambda *_: FIXED)
     return folder
 
@@ -208,11 +208,11 @@ def test_a_client_waits_for_a_free_driver_only_so_long(folder):
     ("does", "reason"),
     [
         (lambda _: None, "the driver has just ended"),
-        (lambda c: (says_free(c), receive(c)), "the pool's drivers cannot take it: it has ended"),  # type: ignore[func-returns-value]
+        (lambda c: (says_free(c), receive(c)), "no warm driver matches: it has ended"),  # type: ignore[func-returns-value]
         (lambda c: c.sendall(b"\0\0\0\2[]"), "not a message"),
         (
             lambda c: (says_free(c), receive(c), send(c, {"refused": "its umask is 022"})),  # type: ignore[func-returns-value]
-            "the pool's drivers cannot take it: its umask is 022",
+            "no warm driver matches: its umask is 022",
         ),
     ],
     ids=["before", "with the run in its hands", "no message", "refuses"],

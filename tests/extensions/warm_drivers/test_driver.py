@@ -117,7 +117,7 @@ def test_a_run_that_does_not_fit_is_refused_with_its_files_closed(
     said = hand_over(folder, dataclasses.replace(RUN, **fields), (write,), wait_s=LIMIT_S)
     os.close(write)
 
-    assert str(said).startswith("the pool's drivers cannot take it: ")
+    assert str(said).startswith("no warm driver matches: ")
     assert reason in str(said)
     assert b"" == os.read(read, 1)
     os.close(read)

@@ -74,7 +74,7 @@ def test_a_variable_that_a_library_reads_at_its_start_is_compared(name, drivers,
         for value in (drivers, runs)
     )
 
-    assert f"its variable {name} is another one than the run's" == mine.difference(theirs)
+    assert f"its variable {name} differs from the run's" == mine.difference(theirs)
     assert mine.difference(mine) is None
 
 

@@ -79,4 +79,4 @@ def test_one_relative_path_in_two_folders_is_a_difference(tmp_path, monkeypatch,
 
     mine = settings("pool")
     assert mine.difference(settings("pool")) is None
-    assert f"{name} is another one than the run's" in str(mine.difference(settings("run")))
+    assert f"{name} differs from the run's" in str(mine.difference(settings("run")))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider.extensions.warm_drivers import driver, pool_command
+from airflow_provider.extensions.warm_drivers import driver, warm_drivers_command
 from airflow_provider.extensions.warm_drivers.channel import Start
 from airflow_provider.extensions.warm_drivers.jvm import Birth, Limits
 from airflow_provider.extensions.warm_drivers.static_fields import StaticState
@@ -106,7 +106,7 @@ def warm_up(*_: object, **__: object) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "pool":
-        setattr(pool_command, "module_command", lambda _: [sys.executable, __file__])  # noqa: B010
+        setattr(warm_drivers_command, "module_command", lambda _: [sys.executable, __file__])  # noqa: B010
         sys.exit(main(sys.argv[1:]))
     for name, value in {
         "Jvm": StandInJvm,

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider.extensions.warm_drivers import pool_command
+from airflow_provider.extensions.warm_drivers import warm_drivers_command
 from airflow_provider.extensions.warm_drivers.channel import POOL_SOCKET, RUNS_SOCKET
-from airflow_provider.extensions.warm_drivers.pool_command import ask
+from airflow_provider.extensions.warm_drivers.warm_drivers_command import ask
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
 from tests.extensions.warm_drivers.conftest import LIMIT_S, WITHOUT_JVM, await_that, command
@@ -30,7 +30,7 @@ class PoolProcess:
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
         self._said = ""
-        arguments = ["pool", "start", f"--size={size}", "--master=local[2]"]
+        arguments = ["warm-drivers", "start", f"--size={size}", "--master=local[2]"]
         self.process = subprocess.Popen(
             [sys.executable, WITHOUT_JVM, *arguments],
             stdin=subprocess.DEVNULL,
@@ -67,7 +67,7 @@ Pools = Callable[..., PoolProcess]
 @pytest.fixture
 def pools(folder: Path, spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     """Yield a function that starts a pool; at the end no process of it is there."""
-    monkeypatch.setenv("SPARK_STREAM_POOL", str(folder))
+    monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(folder))
     started: list[PoolProcess] = []
 
     def start(size: int = 1) -> PoolProcess:
@@ -86,16 +86,16 @@ def test_a_pool_serves_runs_and_replaces_a_driver_that_is_retired(pools, given, 
     pool = pools()
     (first,) = pool.has(("ready", 0))
     _, refused = pools().process.communicate(timeout=LIMIT_S)
-    assert "there is a pool already; see spark-stream pool status" in refused
+    assert "there is a driver pool already; see spark-stream warm-drivers status" in refused
     assert 0 == given(command("0")).wait()
     assert [first] == pool.has(("ready", 1))
-    assert 0 == main(["pool", "status"])
+    assert 0 == main(["warm-drivers", "status"])
     assert ["pid", "state", "runs", "for", "s", "memory", "MiB"] == (
         capsys.readouterr().out.splitlines()[0].split()
     )
     assert EXIT_RETRY == given(command(str(EXIT_RETRY))).wait()
     assert [first] != pool.has(("ready", 0))
-    assert 0 == main(["pool", "stop"])
+    assert 0 == main(["warm-drivers", "stop"])
 
     said = pool.end()
     assert f"driver {first}: retired after 2 runs: its run has failed" in said
@@ -152,11 +152,13 @@ def test_the_log_of_a_driver_that_cannot_start_is_kept(pools, spark_home):
 
 def test_the_pause_after_drivers_that_cannot_start_doubles(folder, monkeypatch):
     """Up to a minute; a driver that is ready ends it."""
-    monkeypatch.setattr(pool_command, "SystemClock", FakeClock)
-    pool = pool_command._Pool(folder, 1, None, {})
+    monkeypatch.setattr(warm_drivers_command, "SystemClock", FakeClock)
+    pool = warm_drivers_command._Pool(folder, 1, None, {})
     mine, its = socket.socketpair()
     log, files = folder / "driver.log", folder / "driver"
-    driver = partial(pool_command._Driver, log=log, folder=files, state="warming", since=0.0)
+    driver = partial(
+        warm_drivers_command._Driver, log=log, folder=files, state="warming", since=0.0
+    )
     dead = subprocess.Popen(["false"])
     dead.wait()
     pauses = []

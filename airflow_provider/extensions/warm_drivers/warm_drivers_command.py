@@ -1,4 +1,4 @@
-"""``spark-stream pool``: keeps warm drivers on this machine and shows their status."""
+"""``spark-stream warm-drivers``: keeps warm drivers on this machine and shows their status."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ api_version: Final = 1
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add ``pool start``, ``pool status`` and ``pool stop``."""
+    """Add ``warm-drivers start``, ``warm-drivers status`` and ``warm-drivers stop``."""
     text = "keep warm drivers on this machine, which take runs at once"
-    pool = commands.add_parser("pool", help=text, description=text)
+    pool = commands.add_parser("warm-drivers", help=text, description=text)
     actions = pool.add_subparsers(required=True, metavar="ACTION")
     start = add(actions, "start", _start, "keep warm drivers until it is stopped")
     text = "the number of warm drivers; default: 1"
@@ -77,7 +77,7 @@ def _start(arguments: argparse.Namespace) -> int:
     check_pool_folder(folder)
     with file_lock(folder / "pool.lock") as is_alone:
         if not is_alone:
-            msg = f"{folder}: there is a pool already; see spark-stream pool status"
+            msg = f"{folder}: there is a driver pool already; see spark-stream warm-drivers status"
             raise ConfigError(msg)
         _Pool(folder, arguments.size, arguments.master, conf).serve()
     return EXIT_OK
@@ -106,7 +106,7 @@ def _stop(_: argparse.Namespace) -> int:
         if not (folder / POOL_SOCKET).exists():
             return EXIT_OK
         clock.sleep(_POLL_S / 10)
-    msg = f"{folder}: the pool has not ended within {_END_S:.0f} s"
+    msg = f"{folder}: the driver pool has not ended within {_END_S:.0f} s"
     raise ConfigError(msg)
 
 
@@ -124,7 +124,7 @@ def ask(folder: Path, what: str) -> dict[str, Any]:
         except (FileNotFoundError, ConnectionError):
             answer = None
     if answer is None:
-        msg = f"there is no pool in {folder}; start one: spark-stream pool start"
+        msg = f"there is no driver pool in {folder}; start one: spark-stream warm-drivers start"
         raise ConfigError(msg)
     return answer
 
