@@ -472,7 +472,12 @@ def _still_true(snapshot: RunSnapshot) -> ProgressRecord | None:
 
 def _still(parts: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     return [
-        {**part, "mark": None if part.get("mark") == "running" else part.get("mark")}
+        {
+            **part,
+            "finish_state": None
+            if part.get("finish_state") == "running"
+            else part.get("finish_state"),
+        }
         for part in parts or ()
     ]
 

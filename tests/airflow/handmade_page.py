@@ -110,13 +110,13 @@ class PageJob(Job):
                 "reason": "batches take about as long as they should",
                 "sources": {"flights": {"limit": 250_000, "unit": "rows"}},
             },
-            "sources": [{"name": "flights", "mark": "running"}],
+            "sources": [{"name": "flights", "finish_state": "running"}],
             "operators": [
                 {
                     "id": 0,
                     "name": "0",
                     "kind": "stateStoreSave",
-                    "mark": "running",
+                    "finish_state": "running",
                     "late_rows": 1234,
                 }
             ],
@@ -215,7 +215,7 @@ class PageJob(Job):
             "query_id": "id",
             "batch_id": token,
             "watermark": "2013-01-01T00:00:00.000Z",
-            "sources": [{"name": "flights", "mark": "running"}],
+            "sources": [{"name": "flights", "finish_state": "running"}],
             "operators": [],
             "sinks": sinks,
             "account": {

@@ -140,7 +140,7 @@ def report(job: PageJob, batch: int, backlog: int = 5200) -> None:
         "batch": batch,
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": backlog},
-        "operators": [{"name": "0", "late_rows": 12, "mark": "running"}],
+        "operators": [{"name": "0", "late_rows": 12, "finish_state": "running"}],
         "account": {
             "rejected": {"orders": {"rows": 9, "broken": 2, "on": "keep"}},
             "rules": {"positive": {"rows": 7, "broken": 1, "on": "count"}},

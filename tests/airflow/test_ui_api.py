@@ -1134,7 +1134,7 @@ def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
     assert [None] * 2 == [head["rows_per_second"], head["backlog"]]
     assert head["watermark_lag_s"] > 60
     assert (None, None, {}) == (query["phase"], query["pacing"], query["backlog"])
-    assert {None} == {part["mark"] for part in (*query["sources"], *query["operators"])}
+    assert {None} == {part["finish_state"] for part in (*query["sources"], *query["operators"])}
 
 
 def test_a_reason_begins_with_what_has_failed(page: Page) -> None:

@@ -75,7 +75,7 @@ def test_history_and_then_the_live_rest_are_one_job_over_everything(spark, place
     assert [("a", 1), ("b", 1)] == sorted((k, n) for k, _, n in early["timers"])
     saved = before.record.queries["joined"]
     assert [None, None] == saved.sources
-    assert ["shown", "clicked"] == [source["name"] for source in saved.source_marks]
+    assert ["shown", "clicked"] == [source["name"] for source in saved.source_finish_states]
 
 
 DEATHS = (

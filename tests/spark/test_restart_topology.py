@@ -44,7 +44,8 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 def marks_in(query: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     sources, operators = (
-        {part["name"]: part["mark"] for part in query[kind]} for kind in ("sources", "operators")
+        {part["name"]: part["finish_state"] for part in query[kind]}
+        for kind in ("sources", "operators")
     )
     return sources, operators
 
@@ -125,9 +126,9 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert 0 == main(["savepoint", "list", str(place.root), "--json"])
     (shown,) = json.loads(capsys.readouterr().out)["savepoints"]
     a, b = shown["queries"]["a"], shown["queries"]["b"]
-    assert [{"name": "a", "mark": "finished"}] == a["source_marks"]
-    assert ["finished"] == [operator["mark"] for operator in a["operators"]]
-    assert [("running", ["b"])] == [(o["mark"], o["sources"]) for o in b["operators"]]
+    assert [{"name": "a", "finish_state": "finished"}] == a["source_finish_states"]
+    assert ["finished"] == [operator["finish_state"] for operator in a["operators"]]
+    assert [("running", ["b"])] == [(o["finish_state"], o["sources"]) for o in b["operators"]]
     assert (True, False) == tuple(q.has_ended for q in saved.record.queries.values())
 
     (place.root / "gate").touch()

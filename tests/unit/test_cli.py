@@ -351,8 +351,11 @@ def test_status_says_what_has_ended(job, capsys):
     """
     job.begin().request_run()
     marked = {
-        "sources": [{"name": "a", "mark": "finished"}, {"name": "b", "mark": "running"}],
-        "operators": [{"id": 0, "name": "pairs", "mark": "partly_finished"}],
+        "sources": [
+            {"name": "a", "finish_state": "finished"},
+            {"name": "b", "finish_state": "running"},
+        ],
+        "operators": [{"id": 0, "name": "pairs", "finish_state": "partly_finished"}],
     }
     old = {"sources": [{"name": "a", "finished": True}]}
     progress = a_progress(queries={"joined": marked, "old": old})

@@ -532,13 +532,13 @@ def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
 # --- savepoints -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("last_read", "mark"), [(1, "finished"), (2, "running")])
+@pytest.mark.parametrize(("last_read", "finish_state"), [(1, "finished"), (2, "running")])
 def test_a_savepoint_says_what_had_ended_in_it(job, last_read, mark):
     """By the batch that was taken, and not by how far the query was when the copy was made."""
     end_of_data(job, last_read)
     query = open_savepoint(save(job).url).record.queries["q"]
 
-    assert [{"name": "events", "mark": mark}] == query.source_marks
+    assert [{"name": "events", "finish_state": mark}] == query.source_finish_states
     assert (mark == "finished",) * 2 == (query.finished, query.has_ended)
     assert AS_IT_WAS == query.topology
 
@@ -565,10 +565,14 @@ def test_what_had_ended_ends_in_what_is_restored(job):
 def test_a_savepoint_of_an_older_version_has_no_marks(job):
     """It is read as before: sources without names, and finished or not."""
     savepoint = save(job)
-    tell(savepoint.url, source_marks=None, finished=True)
+    tell(savepoint.url, source_finish_states=None, finished=True)
     query = open_savepoint(savepoint.url).record.queries["q"]
 
-    assert ([], True, (None,)) == (query.source_marks, query.has_ended, query.topology.sources)
+    assert ([], True, (None,)) == (
+        query.source_finish_states,
+        query.has_ended,
+        query.topology.sources,
+    )
 
 
 def tell(url, **changed) -> None:

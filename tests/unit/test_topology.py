@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.drain_step import Mark, marks_of
+from airflow_provider.runtime.checkpoint.drain_step import FinishState, finish_states_of
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
@@ -74,7 +74,7 @@ def test_differences_are_named_with_both_sides(expected, found, said):
     assert said == mismatches(expected, found)
 
 
-RUN, PART, DONE = Mark.RUNNING, Mark.PARTLY_FINISHED, Mark.FINISHED
+RUN, PART, DONE = FinishState.RUNNING, FinishState.PARTLY_FINISHED, FinishState.FINISHED
 JOINED = Topology(
     ("a", "b"),
     (OperatorShape(0, "dedupe", ("a",)), OperatorShape(1, "symmetricHashJoin", ("a", "b"))),
@@ -98,7 +98,7 @@ def test_marks_follow_from_the_sources_and_the_drain(ended, drained, sources, op
     An operator is finished when all sources above it are and it was drained; before that, partly as
     soon as one of them is.
     """
-    marks = marks_of(JOINED, ended, drained=drained)
+    marks = finish_states_of(JOINED, ended, drained=drained)
 
     assert sources == [mark for _, mark in marks.sources]
     assert operators == [marks.of_operator(0), marks.of_operator(1)]
@@ -108,16 +108,16 @@ def test_marks_follow_from_the_sources_and_the_drain(ended, drained, sources, op
 def test_an_operator_of_which_little_is_known_has_all_sources_above_it(topology):
     """It is not said to have ended while one of them may still send it rows."""
     assert [RUN, PART, PART, DONE] == [
-        marks_of(topology, ended, drained=drained).of_operator(0)
+        finish_states_of(topology, ended, drained=drained).of_operator(0)
         for ended, drained in (((), False), (("a",), True), (("a", "b"), False), (("a", "b"), True))
     ]
 
 
-@pytest.mark.parametrize(("drained", "mark"), [(False, RUN), (True, DONE)])
+@pytest.mark.parametrize(("drained", "finish_state"), [(False, RUN), (True, DONE)])
 def test_an_operator_over_a_table_alone_ends_with_the_drain(drained, mark):
     """No source lies above it."""
     alone = Topology(("a",), (COUNT._replace(sources=()),))
-    assert mark is marks_of(alone, ("a",), drained=drained).of_operator(0)
+    assert mark is finish_states_of(alone, ("a",), drained=drained).of_operator(0)
 
 
 def test_providers_have_short_names():

@@ -35,12 +35,12 @@ SOURCE_COLUMNS: Final = (
     ("id", "int"),
     ("name", "string"),
     ("offset", "string"),
-    ("mark", "string"),
+    ("finish_state", "string"),
     ("batch", "bigint"),
     ("watermark", "string"),
 )
 SOURCE_KEYS: Final = ("id", "name")
-_OPERATOR_FACTS: Final = ("id", "name", "kind", "provider", "partitions", "bytes", "mark")
+_OPERATOR_FACTS: Final = ("id", "name", "kind", "provider", "partitions", "bytes", "finish_state")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SourceState:
     id: int
     name: str | None
     offset: Any
-    mark: str | None
+    finish_state: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class OperatorState:
     provider: str
     partitions: int
     bytes: int
-    mark: str
+    finish_state: str
     tables: tuple[Table, ...]
     metadata_path: str | None = None
     roots: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from airflow_provider.extensions.state_tools.contents import (
     tables_of,
 )
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso
-from airflow_provider.runtime.checkpoint.drain_step import is_of_drain, marks_of
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain, finish_states_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.checkpoint.operators import (
@@ -41,7 +41,7 @@ from airflow_provider.runtime.storage.open import open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.checkpoint.drain_step import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import FinishStates
     from airflow_provider.runtime.checkpoint.inventory import StateOperator
     from airflow_provider.runtime.checkpoint.topology import Topology
     from airflow_provider.runtime.savepoints.catalog import Savepoint
@@ -120,10 +120,12 @@ def _saved_query(savepoint: Savepoint, name: str, saved: QuerySavepoint) -> Quer
     sizes = {path: file.size for path, file in files.items()}
     inventory = take_inventory(sizes, read, batch=saved.batch, planned=saved.planned, where=where)
     drained = saved.drained or saved.finished
-    gone = [each["name"] for each in saved.source_marks if each["mark"] == "finished"]
-    marks = marks_of(saved.topology, gone, drained=drained)
+    gone = [
+        each["name"] for each in saved.source_finish_states if each["finish_state"] == "finished"
+    ]
+    finish_states = finish_states_of(saved.topology, gone, drained=drained)
     holders = sorted({file.holder for file in saved.files if file.holder is not None})
-    opener = _Opener(name, where, read, inventory, saved.topology, marks)
+    opener = _Opener(name, where, read, inventory, saved.topology, finish_states)
     return opener.query(entry=opener.offsets(saved.batch), holders=tuple(holders))
 
 
@@ -191,8 +193,10 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(batch)
     finished = ended and (drained or not inventory.operators)
-    marks = query.marks(topology, batch, ended=ended, drained=drained, finished=finished)
-    opener = _Opener(query.name, where, query.checkpoint.read, inventory, topology, marks)
+    finish_states = query.finish_states(
+        topology, batch, ended=ended, drained=drained, finished=finished
+    )
+    opener = _Opener(query.name, where, query.checkpoint.read, inventory, topology, finish_states)
     return opener.query(entry=entry)
 
 
@@ -222,20 +226,20 @@ class _Opener:
     read: Callable[[str], bytes]
     inventory: Inventory
     topology: Topology
-    marks: Marks
+    finish_states: FinishStates
 
     def offsets(self, batch: int) -> OffsetEntry:
         path = f"offsets/{batch}"
         return OffsetEntry.parse(self.read(path), where=f"{self.where}/{path}")
 
     def query(self, *, entry: OffsetEntry, holders: tuple[str, ...] = ()) -> QueryState:
-        described = self.marks.described_sources()
+        described = self.finish_states.described_sources()
         sources = [
             SourceState(
                 id=number,
                 name=described[number]["name"] if number < len(described) else None,
                 offset=offset,
-                mark=described[number]["mark"] if number < len(described) else None,
+                finish_state=described[number]["finish_state"] if number < len(described) else None,
             )
             for number, offset in enumerate(entry.source_offsets())
         ]
@@ -262,7 +266,7 @@ class _Opener:
             provider=operator.provider.value,
             partitions=operator.partitions,
             bytes=sum(f.size_bytes for f in self.inventory.files if f.path.startswith(folder)),
-            mark=self.marks.of_operator(operator.id).value,
+            finish_state=self.finish_states.of_operator(operator.id).value,
             tables=tables_of(kind, metadata.variables, self._schemas(operator, metadata)),
             metadata_path=path if path in self.inventory.addressed else None,
             roots=metadata.roots,

@@ -119,7 +119,7 @@ class StateReader:
                 source.id,
                 source.name,
                 None if source.offset is None else json.dumps(source.offset),
-                source.mark,
+                source.finish_state,
                 query.batch,
                 query.watermark,
             )

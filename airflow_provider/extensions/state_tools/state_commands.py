@@ -128,7 +128,7 @@ def _described(document: dict[str, Any]) -> Iterator[str]:
         yield f"query {name}: after batch {query['batch']}, watermark {query['watermark']}"
         for source in query["sources"]:
             called = source["name"] or source["id"]
-            yield f"  source {called}: {source['mark']}, {json.dumps(source['offset'])}"
+            yield f"  source {called}: {source['finish_state']}, {json.dumps(source['offset'])}"
         if not query["operators"]:
             yield "  no state"
         for operator in query["operators"]:
@@ -139,7 +139,7 @@ def _described_operator(operator: dict[str, Any]) -> Iterator[str]:
     yield (
         f"  operator {operator['name']}: {operator['kind']}, {operator['provider']}, "
         f"{operator['partitions']} partition(s), {operator['bytes']:,} bytes, "
-        f"{operator['mark'].replace('_', ' ')}"
+        f"{operator['finish_state'].replace('_', ' ')}"
     )
     for table in operator["tables"]:
         rows = f", {table['rows']:,} row(s)" if "rows" in table else ""

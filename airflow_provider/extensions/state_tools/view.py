@@ -64,7 +64,7 @@ def _query(name: str, query: dict[str, Any]) -> Iterator[Section]:
                 "Size": Bytes(operator["bytes"]),
                 "Partitions": operator["partitions"],
                 "Store": operator["provider"],
-                "Input": _INPUTS.get(operator["mark"]),
+                "Input": _INPUTS.get(operator["finish_state"]),
             },
             table=Table(_COLUMNS, [_row(table) for table in operator["tables"]]),
         )

@@ -114,7 +114,7 @@ function queriesOf({ progress, final, does }) {
   });
 }
 
-const partOf = ({ name, mark }, end) => ({ name: name ?? "?", mark: end && mark === "running" ? null : mark });
+const partOf = ({ name, finish_state: state }, end) => ({ name: name ?? "?", finish_state: end && state === "running" ? null : state });
 
 /** A stateful operator by the name that the job gave it, or by what it does. */
 function operatorOf({ name, id, kind, state_rows: rows, late_rows: late, ignored_timers: ignored }, does, bound) {
@@ -170,7 +170,7 @@ function Column({ title, parts, none = NOTHING }) {
             (p, i) =>
               html`<li key=${i}>
                 <strong>${p.name}</strong>
-                ${p.mark ? html`<span className="ss-mark">${words(p.mark)}</span>` : null}
+                ${p.finish_state ? html`<span className="ss-mark">${words(p.finish_state)}</span>` : null}
                 ${p.detail ? html`<small>${p.detail}</small>` : null}
               </li>`,
           )}

@@ -78,10 +78,10 @@ def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
     return DrainStep.PLAN
 
 
-# --- marks of what has finished -----------------------------------------------------------------
+# --- finish states ------------------------------------------------------------------------------
 
 
-class Mark(str, enum.Enum):
+class FinishState(str, enum.Enum):
     """How close a source or an operator is to its end."""
 
     RUNNING = "running"
@@ -89,54 +89,60 @@ class Mark(str, enum.Enum):
     FINISHED = "finished"
 
 
-AnyMark = Annotated[str, among(*(mark.value for mark in Mark))]
+AnyFinishState = Annotated[str, among(*(finish_state.value for finish_state in FinishState))]
 
 
-class SourceMark(TypedDict):
-    """The mark of a source; its name is None if unknown."""
+class SourceFinishState(TypedDict):
+    """The finish state of a source; its name is None if unknown."""
 
     name: str | None
-    mark: AnyMark
+    finish_state: AnyFinishState
 
 
 @dataclasses.dataclass(frozen=True)
-class Marks:
-    """The marks of one query."""
+class FinishStates:
+    """The finish states of one query."""
 
-    sources: tuple[tuple[str | None, Mark], ...]
-    operators: Mapping[int, Mark]
-    others: Mark
+    sources: tuple[tuple[str | None, FinishState], ...]
+    operators: Mapping[int, FinishState]
+    others: FinishState
 
-    def of_operator(self, number: int) -> Mark:
+    def of_operator(self, number: int) -> FinishState:
         return self.operators.get(number, self.others)
 
-    def described_sources(self) -> list[SourceMark]:
-        return [{"name": name, "mark": mark.value} for name, mark in self.sources]
+    def described_sources(self) -> list[SourceFinishState]:
+        return [
+            {"name": name, "finish_state": finish_state.value}
+            for name, finish_state in self.sources
+        ]
 
 
-def marks_of(topology: Topology, ended: Collection[str | None], *, drained: bool) -> Marks:
-    """Return the marks of a query's sources and operators."""
-    return Marks(
+def finish_states_of(
+    topology: Topology, ended: Collection[str | None], *, drained: bool
+) -> FinishStates:
+    """Return the finish states of a query's sources and operators."""
+    return FinishStates(
         sources=tuple(
-            (name, Mark.FINISHED if name in ended else Mark.RUNNING) for name in topology.sources
+            (name, FinishState.FINISHED if name in ended else FinishState.RUNNING)
+            for name in topology.sources
         ),
         operators={
-            operator.id: mark_operator(
+            operator.id: finish_state_of(
                 topology.sources if operator.sources is None else operator.sources,
                 ended,
                 drained=drained,
             )
             for operator in topology.operators or ()
         },
-        others=mark_operator(topology.sources, ended, drained=drained),
+        others=finish_state_of(topology.sources, ended, drained=drained),
     )
 
 
-def mark_operator(
+def finish_state_of(
     above: Collection[str | None], ended: Collection[str | None], *, drained: bool
-) -> Mark:
-    """Return the mark of an operator from the sources above it and those that have ended."""
+) -> FinishState:
+    """Return the finish state of an operator from the sources above it and those that have ended."""
     left = [name for name in above if name not in ended]
     if not left and drained:
-        return Mark.FINISHED
-    return Mark.PARTLY_FINISHED if len(left) < len(above) else Mark.RUNNING
+        return FinishState.FINISHED
+    return FinishState.PARTLY_FINISHED if len(left) < len(above) else FinishState.RUNNING

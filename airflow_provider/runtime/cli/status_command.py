@@ -296,17 +296,17 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield f"next: {run['next_step']}"
 
 
-# A source of a driver that was killed does not run; what a mark says is how much of it is left.
-_MARKS: Final = {"running": "unfinished", "partly_finished": "partly finished"}
+# A source of a killed driver does not run; its finish state tells how much is left to read.
+_FINISH_STATES: Final = {"running": "unfinished", "partly_finished": "partly finished"}
 
 
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
     for name, query in document.get("queries", {}).items():
         parts = [
-            f"{what} {part['name']} {_MARKS.get(part['mark'], part['mark'])}"
+            f"{what} {part['name']} {_FINISH_STATES.get(part['finish_state'], part['finish_state'])}"
             for what, key in (("source", "sources"), ("operator", "operators"))
             for part in query.get(key, ())
-            if "mark" in part  # older versions of this package put none
+            if "finish_state" in part  # older versions of this package put none
         ]
         if parts:
             yield f"{name}: {', '.join(parts)}"

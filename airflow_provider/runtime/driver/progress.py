@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import Clock, Due, from_iso, to_iso
-from airflow_provider.runtime.checkpoint.drain_step import marks_of
+from airflow_provider.runtime.checkpoint.drain_step import finish_states_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.checkpoint.drain_step import Marks
+    from airflow_provider.runtime.checkpoint.drain_step import FinishStates
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
     from airflow_provider.runtime.queries.batch import BatchQuery
@@ -167,7 +167,7 @@ def _news(record: ProgressRecord) -> ProgressRecord:
 
 def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
     spark = query.last_progress() or {}
-    marks = marks_now(query.definition, life.queries[query.name])
+    finish_states = finish_states_now(query.definition, life.queries[query.name])
     return {
         "phase": shown_query_phase(life, query.name),
         "rows_read": query.epochs.rows_read(),
@@ -178,13 +178,15 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "tasks": query.tasks(),
         "pacing": query.pacing(),
         "idle": query.idle_sources(),
-        "sources": [each for each in marks.described_sources() if not is_marker(each["name"])],
+        "sources": [
+            each for each in finish_states.described_sources() if not is_marker(each["name"])
+        ],
         "operators": [
             {
                 "id": each.id,
                 "name": query.definition.operator_name(index),
                 "kind": each.kind,
-                "mark": marks.of_operator(each.id).value,
+                "finish_state": finish_states.of_operator(each.id).value,
                 "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
             }
             for index, each in enumerate(query.definition.topology.operators or ())
@@ -217,11 +219,11 @@ def described_sinks(
     ]
 
 
-def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
-    """Return the marks of a query of this driver."""
+def finish_states_now(query: QueryDefinition, phase: QueryPhase) -> FinishStates:
+    """Return the finish states of a query of this driver."""
     topology = query.topology
     ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
-    return marks_of(topology, ended, drained=phase is QueryPhase.DRAINED)
+    return finish_states_of(topology, ended, drained=phase is QueryPhase.DRAINED)
 
 
 PUT_S: Final = 10.0

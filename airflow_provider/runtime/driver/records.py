@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import millis_to_iso, to_iso
-from airflow_provider.runtime.checkpoint.drain_step import Mark
+from airflow_provider.runtime.checkpoint.drain_step import FinishState
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
-from airflow_provider.runtime.driver.progress import described_sinks, marks_now, written_rows
+from airflow_provider.runtime.driver.progress import (
+    described_sinks,
+    finish_states_now,
+    written_rows,
+)
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks, StartMode
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, FinishStates, StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.driver.load_job import LoadedJob
@@ -259,7 +263,7 @@ def _describe_query(
     logs: CommitLog,
     epochs: EpochCommitter | SparkSinkEpochs,
     operators: Sequence[OperatorRows],
-    marks: Marks,
+    finish_states: FinishStates,
     finished: bool,
     ignored: Mapping[int, int | None],
     unread_input: Collection[str],
@@ -273,15 +277,15 @@ def _describe_query(
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
         "watermark": _watermark(position),
         "finished": finished,
-        "sources": _sources(query, logs, position, marks),
+        "sources": _sources(query, logs, position, finish_states),
         "operators": [
             {
                 "id": op.id,
                 "name": query.operator_name(index),
                 "kind": op.kind,
                 "state_rows": op.state_rows,
-                "finished": marks.of_operator(op.id) is Mark.FINISHED,
-                "mark": marks.of_operator(op.id).value,
+                "finished": finish_states.of_operator(op.id) is FinishState.FINISHED,
+                "finish_state": finish_states.of_operator(op.id).value,
                 "late_rows": late_rows_of(epochs.late_rows(), op.id),
                 "ignored_timers": ignored.get(op.id, 0),
             }
@@ -313,7 +317,7 @@ def _watermark(position: LogPosition) -> str | None:
 
 
 def _sources(
-    query: QueryDefinition, logs: CommitLog, position: LogPosition, marks: Marks
+    query: QueryDefinition, logs: CommitLog, position: LogPosition, finish_states: FinishStates
 ) -> list[dict[str, Any]]:
     offsets: list[Any] = []
     if position.last_commit >= 0:
@@ -322,11 +326,13 @@ def _sources(
         {
             "name": source.name,
             "bounded": source.bounded,
-            "finished": mark is Mark.FINISHED,
-            "mark": mark.value,
+            "finished": finish_state is FinishState.FINISHED,
+            "finish_state": finish_state.value,
             "end_offset": offsets[index] if index < len(offsets) else None,
         }
-        for index, (source, (_, mark)) in enumerate(zip(query.sources, marks.sources, strict=True))
+        for index, (source, (_, finish_state)) in enumerate(
+            zip(query.sources, finish_states.sources, strict=True)
+        )
         if not is_marker(source.name)
     ]
 
@@ -363,7 +369,7 @@ def final_of(
                 logs=query.logs,
                 epochs=query.epochs,
                 operators=_state_operators(job, directory, query),
-                marks=marks_now(query.definition, life.queries[name]),
+                finish_states=finish_states_now(query.definition, life.queries[name]),
                 finished=life.queries[name] is QueryPhase.DRAINED,
                 ignored=ignored[name],
                 unread_input=query.unread_input(),

@@ -15,7 +15,7 @@ from airflow_provider.runtime.base.typed_json import (
     Seconds,
     shaped,
 )
-from airflow_provider.runtime.checkpoint.drain_step import AnyMark  # noqa: TC001 - what they are read by
+from airflow_provider.runtime.checkpoint.drain_step import AnyFinishState  # noqa: TC001 - what they are read by
 
 
 class _Failure(TypedDict, total=False):
@@ -70,7 +70,7 @@ RestartsValues = Annotated[dict[str, Any], shaped(_Restarts)]
 
 
 class _Marked(TypedDict, total=False):
-    mark: AnyMark
+    finish_state: AnyFinishState
 
 
 class _Part(_Marked):

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import check_name
-from airflow_provider.runtime.checkpoint.drain_step import marks_of
+from airflow_provider.runtime.checkpoint.drain_step import finish_states_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, Marks
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, FinishStates
     from airflow_provider.runtime.checkpoint.topology import Fingerprint
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
@@ -85,9 +85,9 @@ class SourceQuery:
         intent = drain_intent(self.directory, self.name) if self.directory is not None else None
         return intent is not None and intent.batch <= batch
 
-    def marks(
+    def finish_states(
         self, topology: Topology, batch: int, *, ended: bool, drained: bool, finished: bool
-    ) -> Marks:
+    ) -> FinishStates:
         """Return how close its sources and stateful operators were to their end after a batch.
 
         *ended*: it had read its last row by then, or by the batch planned after it; *drained*: its
@@ -97,7 +97,7 @@ class SourceQuery:
         gone = ended_sources(
             topology.sources, draining=ended or drained, before=before.sources if before else ()
         )
-        return marks_of(topology, gone, drained=drained or finished)
+        return finish_states_of(topology, gone, drained=drained or finished)
 
     def fingerprint(self, batch: int) -> Fingerprint | None:
         if self.directory is None:

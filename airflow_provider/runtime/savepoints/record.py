@@ -39,7 +39,11 @@ from airflow_provider.runtime.base.typed_json import (
     RelativePath,
     among,
 )
-from airflow_provider.runtime.checkpoint.drain_step import AnyMark, Mark, SourceMark
+from airflow_provider.runtime.checkpoint.drain_step import (
+    AnyFinishState,
+    FinishState,
+    SourceFinishState,
+)
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
@@ -89,7 +93,7 @@ class SavedOperator(_OperatorValues, total=False):
     """A stateful operator of a query in a savepoint; some members are not in older ones."""
 
     job_name: str | None
-    mark: AnyMark
+    finish_state: AnyFinishState
     sources: tuple[str | None, ...] | None
     keys: tuple[tuple[str, ...], ...] | None
 
@@ -108,13 +112,13 @@ class QuerySavepoint:
             continues from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, which is Spark's, ``job_name``, which is
-            the job's or None, ``partitions``, ``provider``, its ``mark``, ``sources``: the names
+            the job's or None, ``partitions``, ``provider``, its ``finish_state``, ``sources``: the names
             of the sources above it, None when not known, and ``keys``: the names of a join's key
             columns in the streams.
         addressed: those of its files that contain the address of the checkpoint.
         ended: the sources that it reads no more, while others of the query continue.
         reached: latest event time in milliseconds of those others, as far as it is known.
-        source_marks: per source its ``name``, None when not known, and its ``mark``; empty in
+        source_finish_states: per source its ``name``, None if unknown, and ``finish_state``; empty in
             savepoints of older versions of this package.
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
@@ -135,7 +139,7 @@ class QuerySavepoint:
     finished: bool = False
     ended: list[str] = dataclasses.field(default_factory=list)
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
-    source_marks: list[SourceMark] = dataclasses.field(default_factory=list)
+    source_finish_states: list[SourceFinishState] = dataclasses.field(default_factory=list)
     administrative: NonNegative = 0
     history: list[ReadPlaceValues] = dataclasses.field(default_factory=list)
     fingerprint: Fingerprint | None = None
@@ -146,8 +150,8 @@ class QuerySavepoint:
 
     @property
     def has_ended(self) -> bool:
-        marks = {each["mark"] for each in self.source_marks}
-        return self.finished or marks == {Mark.FINISHED.value}
+        finish_states = {each["finish_state"] for each in self.source_finish_states}
+        return self.finished or finish_states == {FinishState.FINISHED.value}
 
     @property
     def bytes(self) -> int:
@@ -159,7 +163,7 @@ class QuerySavepoint:
             OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
         )
         return Topology(
-            sources=tuple(each["name"] for each in self.source_marks)
+            sources=tuple(each["name"] for each in self.source_finish_states)
             or (None,) * len(self.sources),
             operators=None if any(each.kind == UNKNOWN for each in shapes) else shapes,
             provider=self.operators[0]["provider"] if self.operators else None,

@@ -351,7 +351,9 @@ def _describe(
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(choice.batch + choice.planned)
     finished = ended and not choice.planned and (drained or not inventory.operators)
-    marks = query.marks(topology, choice.batch, ended=ended, drained=drained, finished=finished)
+    finish_states = query.finish_states(
+        topology, choice.batch, ended=ended, drained=drained, finished=finished
+    )
     shapes = {operator.id: operator for operator in topology.operators or ()}
     return QuerySavepoint(
         query_id=query_id,
@@ -369,7 +371,7 @@ def _describe(
                 "job_name": shapes[operator.id].name if operator.id in shapes else None,
                 "sources": shapes[operator.id].sources if operator.id in shapes else None,
                 "keys": shapes[operator.id].keys if operator.id in shapes else None,
-                "mark": marks.of_operator(operator.id).value,
+                "finish_state": finish_states.of_operator(operator.id).value,
             }
             for operator in inventory.operators
         ],
@@ -378,7 +380,7 @@ def _describe(
         finished=finished,
         ended=before.sources if before else [],
         reached=before.reached if before else {},
-        source_marks=marks.described_sources(),
+        source_finish_states=finish_states.described_sources(),
         administrative=query.administrative,
         history=list(query.history),
         fingerprint=query.fingerprint(choice.batch),

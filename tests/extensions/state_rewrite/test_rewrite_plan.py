@@ -29,7 +29,7 @@ def query(*operators, sources=("events",), offsets=({"topic": {"0": 7}},), **cha
             "operators": list(operators),
             "addressed": [],
             "files": (),
-            "source_marks": [{"name": name, "mark": "running"} for name in sources],
+            "source_finish_states": [{"name": name, "finish_state": "running"} for name in sources],
             **changed,
         }
     )

@@ -274,7 +274,7 @@ def test_a_checkpoint_of_any_origin(checkpoint):
     first, second = described["operators"]
 
     assert (2, "1970-01-01T00:00:00.000Z") == (described["batch"], described["watermark"])
-    assert [{"id": 0, "name": None, "offset": {"offset": 1}, "mark": "running"}] == (
+    assert [{"id": 0, "name": None, "offset": {"offset": 1}, "finish_state": "running"}] == (
         described["sources"]
     )
     assert ("op0", "stateStoreSave", "hdfs", 1) == tuple(
